@@ -87,8 +87,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
     agree(team, options, settings)
     # From here on NumPy may be loaded: it finds the number of threads in the environment.
-    from hybrid.diagnostics import acceptance
-    from hybrid.diagnostics.acceptance import LEVELS, as_record, judge
+    from hybrid.diagnostics.acceptance import LEVELS, Acceptance, as_record, judge
     from hybrid.reporting.progress import Progress
 
     with team.phase("agree", timed=False):
@@ -97,7 +96,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     minutes = level.minutes if options.minutes is None else options.minutes
     doing = [""]
     with Progress(part=lambda: doing[-1]) if team.rank == 0 else nullcontext():
-        outcome = acceptance.run(team, level, 60 * minutes, settings, doing.append)
+        outcome = Acceptance(team, level, 60 * minutes, settings, doing.append).run()
     given = [0] * len(outcome.given_gpus) if settings.device in ("cpu", "emulate") else outcome.given_gpus
     expected = given if options.expect_gpus is None else [options.expect_gpus] * len(given)
     findings = judge(outcome, expected)

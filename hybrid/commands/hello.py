@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import agree, run
 from hybrid.commands.parser import Parser, add_settings, at_least, settings_of
-from hybrid.core.problem import record
 from hybrid.core.settings import Settings
 from hybrid.core.text import ranges
+from hybrid.diagnostics.finding import ranks_by_value
 from hybrid.diagnostics.greeting import MOST_BLOCK, MOST_LINES, MOST_THREADS, EmulatedGreeter, GpuGreeter, greet
 from hybrid.errors import DeviceUnavailable, HybridError, StartError, UsageError
 from hybrid.host.threads import usable_cores
@@ -41,17 +41,6 @@ At most {MOST_LINES} lines a kernel, {MOST_BLOCK} threads a block.
 
 exit codes: 0 all well, 1 a failure, also when a rank had neither GPU nor compiler for the kernel, 2 wrong usage
 """
-
-
-@record
-class RankLocation:
-    """Where a rank runs."""
-
-    host: str
-    cores: tuple[int, ...]
-    device: str  # that runs the kernel, as --where shows it
-    why_no_gpu: str  # "" if it is a GPU
-    runs_kernel: bool  # False: neither a GPU nor an emulated one can be used
 
 
 def build_parser() -> Parser:
@@ -100,10 +89,9 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     with Progress(part=lambda: team.doing) if team.rank == 0 else nullcontext():
         gpu = _choose_gpu(team, settings)
         with team.phase("prepare", timed=False) as preparing:
-            greeter, preparing.mine = _prepare(team, options, settings, gpu)
-    locations: list[RankLocation] = preparing.all
+            greeter, device, preparing.mine = _prepare(options, settings, gpu)
     if team.rank == 0:
-        _print_remarks(starting.all[0], locations, settings)
+        _print_remarks(starting.all[0], preparing.all, settings)
 
     lines_of_kernel = options.blocks * options.threads_per_block if greeter else 0
     with team.phase("barrier", timed=False):
@@ -112,18 +100,17 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     with team.phase("greet", timed=False) as greeting:
         lines = greet(team.rank, team.size, threads, greeter, lines_of_kernel)
         if options.where:
-            lines.insert(0, _where(team, locations[team.rank]))
-        text = "".join(f"{line}\n" for line in lines).encode()
-        greeting.mine = b"" if options.unordered else text
+            where = f"{team.host}, cores {ranges(usable_cores())}, {device}"
+            lines.insert(0, f"Process {team.rank}/{team.size} is on {where}")
+        text = "".join(f"{line}\n" for line in lines)
+        greeting.mine = "" if options.unordered else text
         if options.unordered:
-            _write(text)
+            print(text, end="", flush=True)
     seconds = time.perf_counter() - began
     with team.phase("report", timed=False):
         if team.rank == 0:  # it prints for all: a launcher may cut and mix what several ranks print
-            for theirs in greeting.all:
-                _write(theirs)
-            _write(f"Time: {seconds:.6f}\n".encode())
-    return 0 if all(location.runs_kernel for location in locations) or settings.device == "cpu" else 1
+            print(*greeting.all, f"Time: {seconds:.6f}\n", sep="", end="", flush=True)
+    return 0 if all(runs_kernel for runs_kernel, _ in preparing.all) or settings.device == "cpu" else 1
 
 
 def _thread_level() -> str:
@@ -165,47 +152,32 @@ def _choose_gpu(team: Team, settings: Settings) -> Gpu | str:
 
 
 def _prepare(
-    team: Team, options: argparse.Namespace, settings: Settings, gpu: Gpu | str
-) -> tuple[GpuGreeter | EmulatedGreeter | None, RankLocation]:
-    """The greeter with its compiled kernel, None where there is none, and where this rank runs it."""
-    cores = usable_cores()
+    options: argparse.Namespace, settings: Settings, gpu: Gpu | str
+) -> tuple[GpuGreeter | EmulatedGreeter | None, str, tuple[bool, str]]:
+    """The greeter with its compiled kernel, None where there is none; what runs it, as --where shows it; whether the kernel runs,
+    and why on no GPU, "" if on one."""
     if settings.device == "cpu":
-        return None, RankLocation(team.host, cores, "no kernel", "asked for", False)
+        return None, "no kernel", (False, "asked for")
     if not isinstance(gpu, str):
-        return (
-            GpuGreeter(gpu, options.blocks, options.threads_per_block),
-            RankLocation(team.host, cores, f"{gpu.uuid} ({gpu.name})", "", True),
-        )
+        greeter = GpuGreeter(gpu, options.blocks, options.threads_per_block)
+        return greeter, f"{gpu.uuid} ({gpu.name})", (True, "")
     try:
-        greeter = EmulatedGreeter(options.blocks, options.threads_per_block)
+        return EmulatedGreeter(options.blocks, options.threads_per_block), "no GPU (emulated)", (True, gpu)
     except HybridError as cannot:
         if settings.device == "emulate":
             raise
-        return None, RankLocation(team.host, cores, "no GPU", f"{gpu}; {cannot}", False)
-    return greeter, RankLocation(team.host, cores, "no GPU (emulated)", gpu, True)
+        return None, "no GPU", (False, f"{gpu}; {cannot}")
 
 
-def _print_remarks(thread_level: str, locations: list[RankLocation], settings: Settings) -> None:
+def _print_remarks(thread_level: str, of_ranks: Sequence[tuple[bool, str]], settings: Settings) -> None:
     """Print remarks to standard error, since the number of lines on standard output is fixed."""
     print(f"{NAME}: {thread_level}", file=sys.stderr)
-    ranks_of: dict[tuple[bool, str], list[int]] = {}
-    for rank, location in enumerate(locations):
-        if location.why_no_gpu and settings.device != "cpu":
-            ranks_of.setdefault((location.runs_kernel, location.why_no_gpu), []).append(rank)
-    for (runs_kernel, why), ranks in ranks_of.items():
-        what = "the GPU's greetings come from the CPU, emulated" if runs_kernel else "no greetings from a GPU"
-        who = "" if len(ranks) == len(locations) else f"rank {ranges(ranks)}: "
-        print(f"{NAME}: {who}{what}: {why}", file=sys.stderr)
+    for (runs_kernel, why), ranks in ranks_by_value(of_ranks).items():
+        if why and settings.device != "cpu":
+            what = "the GPU's greetings come from the CPU, emulated" if runs_kernel else "no greetings from a GPU"
+            who = "" if len(ranks) == len(of_ranks) else f"rank {ranges(ranks)}: "
+            print(f"{NAME}: {who}{what}: {why}", file=sys.stderr)
     sys.stderr.flush()
-
-
-def _where(team: Team, location: RankLocation) -> str:
-    return f"Process {team.rank}/{team.size} is on {location.host}, cores {ranges(location.cores)}, {location.device}"
-
-
-def _write(text: bytes) -> None:
-    sys.stdout.write(text.decode())
-    sys.stdout.flush()
 
 
 def main() -> int:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+_REPEAT = 3  # products of a round
 FILLED = 0.6  # of the free memory: the plan's buffers, the check and other programs need the rest
 
 Sizes = tuple[int, int, int]  # rows of A of a rank, l and m
@@ -87,7 +88,6 @@ class Level:
     minutes: float  # that it takes, unless --minutes is given
     sizes: dict[str, tuple[Sizes, ...]]  # by device; the odd ones among l and m fit no tile
     dtypes: tuple[str, ...]
-    repeat: int = 3  # products of a round
     fills_memory: bool = False  # there are products that fill most of the memory, too
     links_again: bool = False  # links are measured after each rotation, and not only at the beginning
 
@@ -223,16 +223,11 @@ def given_gpus(environment: Mapping[str, str]) -> tuple[int, frozenset[str]]:
     return int(by_slurm) if by_slurm.isdecimal() else 0, names
 
 
-def run(team: Team, level: Level, seconds: float, settings: Settings, told: Callable[[str], None]) -> Outcome:
-    """Run one rotation of every case at least, and further ones until the seconds are over. Every rank calls it.
+class Acceptance:
+    """One rank's part of the test. Every rank makes one, and calls `run`."""
 
-    `told` is called with what is being done. A wrong product is recorded; any other failure is raised, on all ranks.
-    """
-    return _Acceptance(team, level, seconds, settings, told).run()
-
-
-class _Acceptance:
     def __init__(self, team: Team, level: Level, seconds: float, settings: Settings, told: Callable[[str], None]) -> None:
+        """`told` is called with what is being done."""
         self._team, self._level, self._limit, self._settings, self._told = team, level, seconds, settings, told
         self._began = time.monotonic()
         self._session = session_of(team)
@@ -248,6 +243,8 @@ class _Acceptance:
             self._outcome.given_gpus.append(max(by_slurm) or len(frozenset().union(*visible)))
 
     def run(self) -> Outcome:
+        """Run one rotation of every case at least, and further ones until the seconds are over. A wrong product is recorded; any
+        other failure is raised, on all ranks."""
         outcome, team = self._outcome, self._team
         finish_when_asked()
         self._measure_links()
@@ -291,14 +288,14 @@ class _Acceptance:
         return not self._outcome.asked_to_end
 
     def _round(self, case: Case, seed: int, shift: int, *, counted: bool) -> None:
-        """One product of all ranks, multiplied as often as the level says."""
+        """One product of all ranks, multiplied several times."""
         team, outcome, began = self._team, self._outcome, time.monotonic()
         problem = case.problem(team.size)
         decision = self._decide(problem)
         a = _Normal((problem.n, problem.l), seed, "A", shift * case.rows)
         b = _Normal((problem.l, problem.m), seed, "B")
         try:
-            result = run_product(self._session, decision, a, b, self._settings, RunOptions(self._level.repeat))
+            result = run_product(self._session, decision, a, b, self._settings, RunOptions(_REPEAT))
         except CheckFailed as failed:
             if not failed.on_all_ranks and team.size > 1:
                 raise
