@@ -224,7 +224,6 @@ NAMES = {  # of what is in the table, in its order
     "cublasxt, pageable": "cuBLASXt, pageable operands",
     "torch": "PyTorch",
 }
-IN_BLOCKS = tuple(part for part in NAMES if part.startswith("cublasxt"))  # measured with several block sizes: the best counts
 DRAWN = {  # name, colour, how the line is drawn, marker
     "handwritten": ("written by hand", plots.LECTURE, "-", "o"),
     "torch": ("PyTorch", plots.OTHER, "-", "s"),

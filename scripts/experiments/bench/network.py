@@ -128,11 +128,6 @@ class Network:
                 with suppress(ProcessLookupError):
                     os.kill(int(process), signal.SIGKILL)
 
-    def slow_down(self, name: str, rate: str) -> None:
-        """What a node receives, to this rate."""
-        port = f"port{self.names.index(name)}"
-        self._in(self._switch, "tc", "qdisc", "replace", "dev", port, "root", *_bucket(rate))
-
     def bytes_received(self) -> Mapping[str, int]:
         """By each node, from the beginning."""
         counter = "/sys/class/net/eth0/statistics/rx_bytes"

@@ -17,7 +17,6 @@ from hybrid.reporting.svg import PALETTE
 HERE, LECTURE, OTHER = (PALETTE[name][0] for name in ("first", "second", "third"))
 GREY = "#999999"
 TEXT, GRID = "#333333", "#e4e4e4"
-Groups = Sequence[tuple[str, str, Sequence[Any]]]  # label, colour, values
 FORMATS = (".png", ".svg")
 _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "experiments",  # else names inside the file are random
@@ -87,14 +86,3 @@ def bars(panel: Any, names: Sequence[str], values: Sequence[float], texts: Seque
         panel.annotate(text, (value, row), (4, 0), textcoords="offset points", va="center", fontsize=9)
     panel.tick_params(axis="y", length=0)
     panel.grid(axis="y", visible=False)
-
-
-def grouped_bars(panel: Any, names: Sequence[str], groups: Groups, text: Any = "{:g}".format) -> None:
-    """Beside each other for each name a bar of every group: its label, colour and values; None leaves a gap."""
-    width = 0.8 / len(groups)
-    for index, (label, color, values) in enumerate(groups):
-        shift = width * (index - (len(groups) - 1) / 2)
-        there = [(place + shift, value) for place, value in enumerate(values) if value is not None]
-        drawn = panel.bar([at for at, _ in there], [value for _, value in there], 0.93 * width, color=color, label=label)
-        panel.bar_label(drawn, [text(value) for _, value in there], fontsize=8, padding=2)
-    panel.set_xticks(range(len(names)), names)

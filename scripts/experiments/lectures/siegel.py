@@ -14,7 +14,6 @@ Kernels are timed by CUDA events, with allocation and copies beside them. Withou
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from experiments.common import cli, cuda, plots, results
 from experiments.lectures.ladder import count_loads, form_of, loads_of_elements
@@ -124,19 +123,7 @@ class Results(results.Results):
             yield ["ratio", f"{LECTURE_SECONDS['matmul1'] / LECTURE_SECONDS['matmul2']:.1f}", f"{one / two:.2f}"]
 
     def draw(self, path: str) -> None:
-        """Seconds at 8000 beside the lecture's; reads of each element."""
-        with plots.figure(path, (9.5, 4.0), f"Three programs at {N}×{N}, {DTYPE}", self.caption()) as figure:
-            left, right = figure.subplots(1, 2, width_ratios=[1.6, 1])
-            self._draw_seconds(left)
-            plots.plain(right, "reads of each element")
-            of_a, of_b = zip(*(reads(program)[2] for program in PROGRAMS), strict=True)
-            plots.grouped_bars(right, list(PROGRAMS), [("of a", plots.HERE, of_a), ("of b", plots.OTHER, of_b)])
-            right.set_ylabel("reads from global memory")
-            right.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-            right.margins(y=0.1)
-            right.legend(frameon=False, fontsize=8)
-
-    def _draw_seconds(self, panel: Any) -> None:
+        """Seconds at 8000 beside the lecture's."""
         rows = [("seq, lecture", LECTURE_SEQ_LEAST, "> 1 h", plots.LECTURE)]
         for kernel, order in ORDERS.items():
             if (size := self.largest(kernel)) >= LEAST_EXTRAPOLATED:
@@ -148,10 +135,11 @@ class Results(results.Results):
                 n, here = self.programs[program]["n"], self.programs[program]["seconds"]["median"]
                 rows.append((f"{program}, here", here, f"{here:.3g} s" + ("" if n == N else f" at {n}"), plots.HERE))
         names, values, texts, colors = zip(*rows, strict=True)
-        plots.plain(panel, "time" + ("" if self.of_gpu else " (no GPU here)"))
-        plots.bars(panel, names, values, texts, colors)
-        panel.set_xlim(right=max(values) * 300)  # for the longest text
-        panel.set_xlabel("seconds")
+        with plots.figure(path, (6.5, 4.0), f"Three programs at {N}×{N}, {DTYPE}", self.caption()) as figure:
+            panel = figure.subplots()
+            plots.plain(panel, "time" + ("" if self.of_gpu else " (no GPU here)"))
+            plots.bars(panel, names, values, texts, colors)
+            panel.set_xlabel("seconds")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

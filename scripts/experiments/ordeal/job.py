@@ -125,8 +125,8 @@ _CLOCK = 0.02  # seconds by which the times of files may be behind the clock
 
 
 class Job:
-    """Started when made. `limits`: the resources that its processes get, by name (RLIMIT_…); `ignoring`: signals they ignore;
-    `launch`: the words before the command, where they are not those of mpirun."""
+    """Started when made. `limits`: the resources that its processes get, by name (RLIMIT_…). `launch`: the words before the
+    command, where they are not those of mpirun."""
 
     def __init__(
         self,
@@ -134,7 +134,6 @@ class Job:
         ranks: int,
         environment: Mapping[str, str],
         limits: Mapping[str, int],
-        ignoring: Sequence[int] = (),
         launch: Sequence[str] | None = None,
     ) -> None:
         self.ranks = ranks
@@ -149,7 +148,7 @@ class Job:
             stderr=self._err,
             env={**os.environ, **environment},
             start_new_session=True,
-            preexec_fn=partial(_prepare, limits, ignoring),
+            preexec_fn=partial(_prepare, limits),
         )
         self._known: set[int] = {self._process.pid}
 
@@ -224,10 +223,6 @@ class Job:
     def exit_code(self) -> int:
         return self._process.returncode
 
-    def printed(self) -> str:
-        """On standard output, until now."""
-        return os.pread(self._out.fileno(), 1 << 20, 0).decode(errors="replace")
-
     def said(self) -> tuple[str, str]:
         """Standard output and standard error."""
         texts = []
@@ -238,12 +233,10 @@ class Job:
         return texts[0], texts[1]
 
 
-def _prepare(limits: Mapping[str, int], ignoring: Sequence[int]) -> None:
+def _prepare(limits: Mapping[str, int]) -> None:
     """The child. A shell's background jobs ignore interrupts, and what nohup has started hangups, and so would this."""
     for signum in (signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_DFL)
-    for signum in ignoring:
-        signal.signal(signum, signal.SIG_IGN)
     for name, most in limits.items():
         resource.setrlimit(getattr(resource, name), (most, most))
 
