@@ -42,7 +42,7 @@ from hybrid.reporting.run_report import parts_line
 from hybrid.runs.matrix_file import MatrixOutput, matrix_name, new_matrix
 from hybrid.runs.measured import Outcome, Parts, RunOptions, run_product
 from hybrid.runs.operands import TypedProduct
-from hybrid.selection.decision import Decision, Inventory, Machine, decide
+from hybrid.selection.decision import Decision, Inventory, Machine
 from hybrid.selection.session import Session, agree
 from hybrid.verification.check import Check
 
@@ -192,25 +192,14 @@ def _lines(descriptor: int, path: str) -> tuple[list[Line], int]:
     return lines, end
 
 
-_SECONDS_OF_A_PART = 60.0  # about: so much work does a job lose that is killed
-# Operations a second, of float64: too few rather than too many, so that a part takes no longer.
-_OF_A_THREAD, _OF_AN_EMULATED_THREAD, _OF_A_GPU = 2e10, 1e8, 3e13
+_PARTS, _LEAST_BYTES = 50, 256 << 20  # the most parts of C, and the fewest bytes of each: a job that is killed loses so much
 _ROWS_OF_A_RANK = 64  # the fewest in a part: with fewer, too little is computed for each time that B is read
 
 
-def sample_of(problem: Problem, ranks: int) -> Problem:
-    """The smallest part that there may be. What is decided for it tells which devices multiply."""
-    return replace(problem, n=min(problem.n, _ROWS_OF_A_RANK * ranks))
-
-
-def rows_of_a_part(problem: Problem, sample: Decision) -> int:
-    """As many rows as these devices multiply in about a minute, or all."""
-    threads = sum(placement.threads.count for placement in sample.placements)
-    gpus = len({placement.gpu.uuid for placement in sample.placements if placement.gpu})
-    speed = {"cpu": threads * _OF_A_THREAD, "cuda": gpus * _OF_A_GPU}.get(sample.plan.device, threads * _OF_AN_EMULATED_THREAD)
-    of_a_row = max(1, problem.operations // max(1, problem.n))
-    least = sample_of(problem, sample.plan.topology.size).n
-    return max(1, min(problem.n, max(least, int(_SECONDS_OF_A_PART * speed / of_a_row))))
+def rows_of_a_part(problem: Problem, ranks: int) -> int:
+    """The rows of a part where memory is not short."""
+    large_enough = _LEAST_BYTES // max(1, problem.bytes(1, problem.m))
+    return max(1, min(problem.n, max(-(-problem.n // _PARTS), large_enough, _ROWS_OF_A_RANK * ranks)))
 
 
 _WRITING = 0  # the rank that writes the journal; C is gathered on its node
@@ -489,17 +478,16 @@ class ProductInParts:
 
     def _decide(self, wanted: int) -> None:
         """Decide how many rows a part has, and how parts are computed: as is wanted, or in parts that fit."""
-        sample = sample_of(self._problem, self._team.size)
-        self.rows = wanted or rows_of_a_part(self._problem, self._agreed(sample.n))
+        self.rows, least = wanted or rows_of_a_part(self._problem, self._team.size), _ROWS_OF_A_RANK * self._team.size
         while True:
             self._parts = list(pieces(Span(0, self._problem.n), self.rows))
             try:
                 self._decisions = {rows: self._agreed(rows) for rows in dict.fromkeys(map(len, self._parts)) or {0: None}}
                 return
             except DoesNotFit:
-                if wanted or self.rows <= sample.n:
+                if wanted or self.rows <= least:
                     raise
-                self.rows = max(sample.n, -(-self.rows // 2))
+                self.rows = max(least, -(-self.rows // 2))
 
     def _agreed(self, rows: int) -> Decision:
         return agree(self._session, PlanRequest(replace(self._problem, n=rows)), self._settings, self._inventories)
@@ -582,11 +570,7 @@ def hint_at_left_parts(out: str) -> str:
 def part_to_explain(machine: Machine, problem: Problem, options: argparse.Namespace, settings: Settings) -> tuple[Problem, str]:
     """A part of the product for `--explain`, and a line about it."""
     state = _left(options.out)
-    rows = settings.resume_rows or (state.rows if state else 0)
-    if not rows:
-        sample = decide(machine, PlanRequest(sample_of(problem, machine.topology.size)), settings)
-        assert isinstance(sample, Decision), "an assumed machine leaves nothing unknown"
-        rows = rows_of_a_part(problem, sample)
+    rows = settings.resume_rows or (state.rows if state else 0) or rows_of_a_part(problem, machine.topology.size)
     there = state.rows_there if state else 0
     return replace(
         problem, n=min(rows, problem.n)

@@ -61,7 +61,7 @@ class Settings:
     panel_rows: int = 0  # rows of A in a row panel; 0: the plan chooses
     panel_columns: int = 0  # columns of B in a column panel; 0: the plan chooses
     slab_rows: int = 0  # rows of B in a k-slab, where B comes in k-slabs; 0: the plan chooses
-    resume_rows: int = _option(0, "rows of a part (what takes about a minute)", metavar="R", least=1)
+    resume_rows: int = _option(0, "rows of a part (a 50th of C, at least 256 MiB)", metavar="R", least=1)
     staged: bool = False  # on a CPU, copy panels into buffers as for a GPU
     poison: bool = False  # fill the devices' buffers with NaN before each product, so that elements nobody wrote are found
     ranks_per_node: int = 0  # pretend that each node has this number of ranks; 0: the real nodes

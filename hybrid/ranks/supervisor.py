@@ -209,7 +209,7 @@ class _Watch:
         if self._interrupted:
             return "interrupted", "interrupted", 1
         if code < 0:
-            return f"was killed by {_named(-code)}{_likely_cause(-code)}", "killed", 128 - code
+            return f"was killed by {signal.Signals(-code).name}{_likely_cause(-code)}", "killed", 128 - code
         return f"exited with code {code} before the other ranks were done", "rank-left", code or 1
 
     def _may_speak(self, code: int) -> bool:
@@ -240,13 +240,6 @@ def _rank_of(process: int) -> str:
         said = Path(f"/proc/{process}/environ").read_text(errors="replace").split("\0")
     other = launched(dict(entry.split("=", 1) for entry in said if "=" in entry))
     return f"rank {other.rank if other else '?'} on {os.uname().nodename}"
-
-
-def _named(signum: int) -> str:
-    try:
-        return signal.Signals(signum).name
-    except ValueError:
-        return f"signal {signum}"
 
 
 def _likely_cause(signum: int) -> str:
