@@ -137,6 +137,13 @@ def blocks(
         yield head, opening - len(head), opening, place
 
 
+def functions_of_device(plain: str) -> Iterator[tuple[str, int, int]]:
+    """For each kernel and device function, also in namespaces and types: the text before its brace, and where its body begins and
+    ends."""
+    for head, _, opening, end in blocks(plain, lambda head: not ("(" in head and _OF_DEVICE.search(head))):
+        yield head, opening + 1, end
+
+
 def origin(text: str, place: int, name: str) -> tuple[str, int]:
     """The file and the line of a position, by the last #line before it. `name`: of the file in which the text begins."""
     before, line = 0, 1
@@ -349,11 +356,7 @@ def with_dynamic_shared(text: str) -> str:
     """The text in which each extern __shared__ T name[]; is a pointer to that memory. If it is declared outside of functions,
     each function that uses it gets its own pointer."""
     plain = blanked(text)
-    # Of kernels and device functions, also in namespaces and types.
-    functions = [
-        (head, opening + 1, end)
-        for head, _, opening, end in blocks(plain, lambda head: not ("(" in head and _OF_DEVICE.search(head)))
-    ]
+    functions = [*functions_of_device(plain)]
     inserted: list[tuple[int, int, str]] = []  # begin, end, and what stands there instead
     for declared in _DYNAMIC_SHARED.finditer(plain):
         kind, name = declared[1], declared[2]

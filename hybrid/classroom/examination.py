@@ -23,7 +23,7 @@ from hybrid.core.problem import record
 from hybrid.emulation.child import new_folder
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import ORDERS
-from hybrid.emulation.observed import ELEMENTS, REQUESTS, TRACE, Access
+from hybrid.emulation.observed import ELEMENTS, REQUESTS, TRACE, Access, Site
 from hybrid.errors import UsageError
 
 _MOST_TRACED = 1 << 15  # products
@@ -125,6 +125,7 @@ class Trials:
             for name, line in arrays_of_threads(self.file.text, self.kernel.line, self.kernel.body)
         )
         seconds, limit = self.seconds, self._limit()
+        sites: tuple[Site, ...] = ()
         for task in tasks:
             is_large = math.prod(task.sizes) > _LARGE
             orders = ORDERS[:1] if is_large and len(tasks) > 1 else ORDERS
@@ -140,10 +141,11 @@ class Trials:
                 *(task.sizes, task.grid, task.block, launched.outcomes, (), (), task.shared),
                 *(faults, own or look.hints, look.notes, look.printed),
             )
-            if is_large and not faults and (case.wrong or len(tasks) == 1):
+            if is_large and not faults and len(tasks) == 1:
                 launched = program.launched(task, limit, orders=1, watch=REQUESTS)
             if launched.outcomes and not faults:
-                case = replace(case, sites=program.sites(launched), branches=program.branches(launched))
+                sites = program.sites(launched) or (sites if case.wrong else ())  # which lines, another shape tells, too
+                case = replace(case, sites=sites, branches=program.branches(launched))
             yield case
 
 

@@ -6,7 +6,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from hybrid.classroom.cuda_text import after_bracket, blanked, device_functions, host_bodies, host_functions, launches_in, origin
+from hybrid.classroom.cuda_text import (
+    blanked,
+    device_functions,
+    functions_of_device,
+    host_bodies,
+    host_functions,
+    launches_in,
+    origin,
+)
 from hybrid.classroom.student_file import StudentFile, StudentKernel, kernels_of
 from hybrid.emulation.build import HERE
 from hybrid.errors import HybridError, UsageError
@@ -39,7 +47,6 @@ _DEVICE_WORDS = {  # in functions that run on the device
 }
 _CONSTANT_WITHOUT_VALUE = re.compile(r"\b__constant__\s+[\w\s]+?\b(\w+)\s*(?:\[[^\]]*\]\s*)*;")
 _CALL = re.compile(r"\b(cuda[A-Z]\w*)\s*\(")
-_DEVICE_FUNCTION = re.compile(r"\b__(?:global|device)__\b[^;{}=]*\)[^;{}()=]*\{")
 _REMOVED = {  # by CUDA 13: what takes its place
     "cudaThreadSynchronize": "cudaDeviceSynchronize",
     "cudaThreadExit": "cudaDeviceReset",
@@ -67,14 +74,12 @@ def refuse_unsupported(text: str, name: str) -> None:
     for pattern, what in _WORDS.items():
         if word := re.search(pattern, plain):
             refuse(word.start(), what)
-    for function in _DEVICE_FUNCTION.finditer(plain):
-        end = after_bracket(plain, function.end() - 1)
-        body = plain[function.end() : end]
-        if inner := [place for place in launches if function.end() <= place < end]:
+    for _, begin, end in functions_of_device(plain):
+        if inner := [place for place in launches if begin <= place < end]:
             refuse(inner[0], "a kernel that launches a kernel (dynamic parallelism)")
         for pattern, what in _DEVICE_WORDS.items():
-            if word := re.search(pattern, body):
-                refuse(function.end() + word.start(), what.format(word[0].rstrip(" (")))
+            if word := re.compile(pattern).search(plain, begin, end):
+                refuse(word.start(), what.format(word[0].rstrip(" (")))
     known = set(re.findall(r"\bcuda[A-Z]\w*", (HERE / "host_api.h").read_text(encoding="utf-8")))
     for call in _CALL.finditer(plain):
         if call[1] not in known and not _is_defined(plain, call[1]):
@@ -85,10 +90,9 @@ def refuse_host_calls(text: str, name: str) -> None:
     """UsageError if a kernel or device function calls a function that only the host may call. `text`: the file's of this name,
     with its own headers."""
     plain, hosts = blanked(text), host_functions(text)
-    for function in _DEVICE_FUNCTION.finditer(plain) if hosts else ():
-        end = after_bracket(plain, function.end() - 1)
-        for called, place in _calls(hosts, plain, function.end(), end):
-            if not re.search(rf"\b{called}\s*=[^=]", plain[function.end() : end]):
+    for _, begin, end in functions_of_device(plain) if hosts else ():
+        for called, place in _calls(hosts, plain, begin, end):
+            if not re.search(rf"\b{called}\s*=[^=]", plain[begin:end]):
                 file, line = origin(text, place, name)
                 raise UsageError(
                     f"{file}, line {line}: {called} is a function of the host: __device__ is missing before it",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from hybrid.emulation.cache import NO_ROOM, cache_key, cached, is_gcc
+from hybrid.emulation.cache import NO_ROOM, cache_key, cached
 from hybrid.emulation.errors import EmulationError
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.kernels.catalogue import KERNELS
@@ -97,56 +97,24 @@ def build(
         for i, expression in enumerate(expressions)
     )
     headers = [*sorted({*source.parent.glob("*.cuh"), *KERNELS.glob("*.cuh")}), *sorted(HERE.glob("*.h"))]
-    key = cache_key(program, flags, entries, source, *headers)
-    runtime = (checks, _runtime_flags(checks), *sorted(HERE.glob("*.cpp")))
-    name = source.stem + (f"-{checks}" if checks else "")
+    made_from = (flags, entries, source, *headers, checks, _runtime_flags(checks), *sorted(HERE.glob("*.cpp")))
 
     def compile_in(folder: Path, log: Path) -> Path:
         text = folder / f"{source.stem}.cpp"
         # The anonymous namespace keeps symbols of several loaded libraries apart.
         text.write_text(f'namespace {{\n#include "{source.name}"\n}}\n{entries}', encoding="utf-8")
         short = [f"-ffile-prefix-map={prefix}/=" for prefix in (source.parent, KERNELS)]  # messages then say tiled.cu:20
-        include = ["-include", str(_header(program, flags)), "-iquote", str(source.parent), "-I", str(HERE), "-I", str(KERNELS)]
-        arguments = [*flags, *short, *include, "-c", str(text), "-o", str(folder / "kernel.o")]
-        compile_file(program, source.name, arguments, log)
-        return folder / "kernel.o"
-
-    def link_in(folder: Path, log: Path) -> Path:
-        kernel = cached(f"{source.stem}-{key}.o", compile_in)  # checks with the same flags share it
+        include = ["-include", str(HERE / "cuda_on_cpu.h"), "-iquote", str(source.parent), "-I", str(HERE), "-I", str(KERNELS)]
+        kernel = folder / "kernel.o"
+        compile_file(program, source.name, [*flags, *short, *include, "-c", str(text), "-o", str(kernel)], log)
         first, last, *others = _runtime(program, checks)
         objects = [first, kernel, last, *others]  # their order in .bss, which runtime.cpp relies on
         link = ["-shared", *_LINK.get(checks, ()), *map(str, objects), "-o", str(folder / "library.so")]
         compile_file(program, source.name, link, log)
         return folder / "library.so"
 
-    return cached(f"{name}-{cache_key(program, key, *runtime)}.so", link_in)
-
-
-def _header(program: str, flags: Sequence[str]) -> Path:
-    """The header to be included before a kernel's source.
-
-    GCC reads a header that is compiled already in a few milliseconds, which otherwise takes most of a small kernel's time. It
-    takes HEADER.gch where it was made with the same flags, and else HEADER, which includes our own.
-    """
-    ours = HERE / "cuda_on_cpu.h"
-    if not is_gcc(program):
-        return ours
-    name = f"{ours.stem}-{cache_key(program, flags, str(HERE), *sorted(HERE.glob('*.h')))}.h"
-
-    def write_in(folder: Path, log: Path) -> Path:
-        (folder / name).write_text(f'#include "{ours}"\n', encoding="utf-8")
-        return folder / name
-
-    def compile_in(folder: Path, log: Path) -> Path:
-        compile_file(program, ours.name, [*flags, "-x", "c++-header", str(header), "-o", str(folder / f"{name}.gch")], log)
-        return folder / f"{name}.gch"
-
-    try:
-        header = cached(name, write_in)
-        cached(f"{name}.gch", compile_in)
-        return header
-    except (EmulationError, DeviceUnavailable):  # as where there is room for small files only
-        return ours
+    name = source.stem + (f"-{checks}" if checks else "")
+    return cached(f"{name}-{cache_key(program, *made_from)}.so", compile_in)
 
 
 @cache

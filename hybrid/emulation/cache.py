@@ -13,7 +13,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import cache
 from itertools import takewhile
@@ -27,8 +26,7 @@ _BUILDING = ".building-"  # how the names of folders begin in which something is
 _ABANDONED = 3600.0  # seconds after which nobody compiles in such a folder any more
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)  # a full disk, a full quota
 _SEALED, _SEAL_BYTES = (".so", ".o"), 32  # files that end with a hash of the rest, which no loader or linker reads
-_lock = threading.Lock()
-_being_made: dict[Path, Future[Path]] = {}
+_locks: dict[Path, threading.Lock] = {}
 
 
 def cached(name: str, compile_in: Callable[[Path, Path], Path]) -> Path:
@@ -57,18 +55,11 @@ def cached(name: str, compile_in: Callable[[Path, Path], Path]) -> Path:
 def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
     """The file at `path`, made if it is missing, or if others than this user could have put it there.
 
-    It is moved there atomically, since processes may compile the same at once. Threads of one process that want the same at once
-    get what the first of them makes, or its error.
+    It is moved there atomically, since processes may compile the same at once. Of threads that want the same, one makes it.
     """
-    if installation.is_own(path) and _is_whole(path):
-        return path
-    with _lock:
-        others, mine = _being_made.get(path), Future[Path]()
-        if others is None:
-            _being_made[path] = mine
-    if others is not None:
-        return others.result()
-    try:
+    with _locks.setdefault(path, threading.Lock()):
+        if installation.is_own(path) and _is_whole(path):
+            return path
         _remove_abandoned(path.parent)
         with tempfile.TemporaryDirectory(prefix=_BUILDING, dir=path.parent) as folder:
             file = compile_in(Path(folder), path.with_suffix(".log"))
@@ -82,13 +73,6 @@ def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
                     appended.write(_seal(file.read_bytes()))
             file.chmod(0o700)
             _put(file, path)
-        mine.set_result(path)
-    except BaseException as error:
-        mine.set_exception(error)
-        raise
-    finally:
-        with _lock:
-            del _being_made[path]
     return path
 
 
@@ -142,11 +126,6 @@ def cache_key(program: str, *parts: object) -> str:
         content = part.name.encode() + part.read_bytes() if isinstance(part, Path) else repr(part).encode()
         digest.update(len(content).to_bytes(8, "little") + content)
     return digest.hexdigest()[:20]
-
-
-def is_gcc(program: str) -> bool:
-    """Whether this compiler is GCC, also where clang has its name, as on macOS."""
-    return "Free Software Foundation" in _version(program)
 
 
 @cache

@@ -32,7 +32,7 @@ from hybrid.core.problem import record
 from hybrid.kernels.catalogue import KERNELS
 
 MEMORY = 4 << 30  # bytes
-LARGEST_FILE = 1 << 20  # bytes: ThreadSanitizer begins with a file of half a megabyte, which it deletes
+LARGEST_FILE = 1 << 20  # bytes
 _SHARED_BY_RANKS = 256 << 20  # bytes of the memory that MPI's ranks share, which is a file in /dev/shm
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 _OF_A_PREFIX = (  # folders of an installation
