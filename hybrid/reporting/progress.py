@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import TextIO
 
 from hybrid.core.text import duration
@@ -50,17 +49,26 @@ class Progress:
         self._told: _Told | None = None
         self._shown = False
         self._over = threading.Event()
-        self._ticking: threading.Thread | None = None
+        self._ticking = threading.Thread(target=self._tick_on, name="progress", daemon=True)
 
     def __enter__(self) -> Progress:
-        ticking = threading.Thread(target=self._tick_on, name="progress", daemon=True)
         with suppress(RuntimeError):  # the limit of threads is reached: progress is shown where the product tells of it
-            ticking.start()
-            self._ticking = ticking
+            self._ticking.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
+
+    def close(self) -> None:
+        """Show nothing any more, and remove what is shown on a terminal."""
+        self._over.set()
+        if self._ticking.is_alive():
+            self._ticking.join()
+        with self._lock:
+            if self._shown and self._terminal:
+                self._stream.write("\r\x1b[K")
+                self._stream.flush()
+            self._shown = False
 
     def __call__(self, phase: str, done: int, of: int) -> None:
         """`done` parts `of` so many of this phase are done. If they are fewer than before, the phase has begun again."""
@@ -89,18 +97,6 @@ class Progress:
                 self._stream.write(f"{text}\n")
             self._shown = True
             self._stream.flush()
-
-    def close(self) -> None:
-        """Show nothing any more, and remove what is shown on a terminal."""
-        self._over.set()
-        if self._ticking is not None:
-            self._ticking.join()
-            self._ticking = None
-        with self._lock:
-            if self._shown and self._terminal:
-                self._stream.write("\r\x1b[K")
-                self._stream.flush()
-            self._shown = False
 
     def _tick_on(self) -> None:
         while not self._over.wait(_TERMINAL_EVERY):
