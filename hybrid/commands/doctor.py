@@ -7,7 +7,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import agree_on_options, run
 from hybrid.commands.parser import Parser, add_settings, file_name, settings_of
@@ -17,7 +17,7 @@ from hybrid.errors import StartError, UsageError
 from hybrid.ranks.team import Team
 
 if TYPE_CHECKING:
-    from hybrid.diagnostics.checks import Examination
+    pass
 
 NAME = "hybrid.doctor"
 
@@ -70,17 +70,15 @@ def _clean(team: Team) -> int:
 
     with team.phase("clean", timed=False) as cleaning:
         cleaning.mine = remove_leftovers() if team.leads_node else []
+    everything: list[Leftover] = [leftover for found in cleaning.all for leftover in found]
     if team.rank == 0:
-        for node in team.topology.nodes:
-            found: list[Leftover] = cleaning.all[node[0]]
-            for leftover in found:
-                what = f"{leftover.path} ({readable(leftover.bytes)})"
-                print(f"kept {what}: {leftover.kept}" if leftover.kept else f"removed {what}")
-        everything = [leftover for found in cleaning.all for leftover in found]
+        for leftover in everything:
+            what = f"{leftover.path} ({readable(leftover.bytes)})"
+            print(f"kept {what}: {leftover.kept}" if leftover.kept else f"removed {what}")
         removed, young = [each for each in everything if not each.kept], sum(each.young for each in everything)
         too_young = f"; {young} kept that may be those of jobs that are starting" if young else ""
         print(f"{len(removed)} files of ended jobs removed, {readable(sum(each.bytes for each in removed))}{too_young}")
-    return int(any(leftover.kept and not leftover.young for found in cleaning.all for leftover in found))
+    return int(any(leftover.kept and not leftover.young for leftover in everything))
 
 
 def unstarted(error: StartError, options: argparse.Namespace, settings: Settings) -> int:
@@ -92,6 +90,7 @@ def _examine(team: Team, options: argparse.Namespace, settings: Settings, error:
     """Examine the job, and report on rank 0; returns the exit code. `error`: why this process is no rank of a job."""
     from hybrid.diagnostics import links, machine
     from hybrid.host.files import refuse_unwritable
+    from hybrid.reporting import jsonl
     from hybrid.reporting.progress import Progress
     from hybrid.selection.decision import settle_threads
 
@@ -100,25 +99,19 @@ def _examine(team: Team, options: argparse.Namespace, settings: Settings, error:
             refuse_unwritable(file)
     with Progress(part=lambda: team.doing) if team.rank == 0 else nullcontext():
         threads = settle_threads(team, settings)
-        from hybrid.diagnostics.checks import examine  # loads NumPy
+        from hybrid.diagnostics.checks import as_record, as_text, examine  # loads NumPy
 
         examination = examine(team, threads, error)
         measured = machine.measure(team, examination.gpus, examination.measured.links) if options.json else None
     slowest = min(links.median_rates(examination.node_links).values(), default=0.0)
     with team.phase("report", timed=False):
         if team.rank == 0:
-            _report(examination, options.json, machine.as_record(measured, slowest) if measured else {})
+            print(as_text(examination.findings), file=text_stream(options.json), flush=True)
+            if options.json:
+                of_machine = machine.as_record(measured, slowest) if measured else {}
+                jsonl.write(as_record(examination) | of_machine, options.json)
+                sys.stdout.flush()
     return 0 if examination.ok else 1
-
-
-def _report(examination: Examination, json: str | None, more: dict[str, Any]) -> None:
-    from hybrid.diagnostics.checks import as_record, as_text
-    from hybrid.reporting import jsonl
-
-    print(as_text(examination.findings), file=text_stream(json))
-    if json:
-        jsonl.write(as_record(examination) | more, json)
-    sys.stdout.flush()
 
 
 def main() -> int:

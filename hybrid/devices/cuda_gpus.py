@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The CUDA GPUs that a process can use: which rank takes which, contexts in which a thread's calls work, free and pinned memory,
-energy."""
+"""The CUDA GPUs that a process can use: which rank takes which, contexts in which a thread's calls work, free and pinned
+memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from hybrid.host.memory import LEAST_BYTES, ResultMemory
 if TYPE_CHECKING:
     import numpy as np  # functions import it, since commands load it only when the number of threads is settled
 
-_NVML = "libnvidia-ml.so.1"
 _PEER_ACCESS_ALREADY_ENABLED, _ALREADY_REGISTERED = 704, 712  # of cudaError_t
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned for all GPUs, not only for the current one
 # Two registered ranges must not share a page. Only larger blocks are sure to get whole pages from malloc, whose

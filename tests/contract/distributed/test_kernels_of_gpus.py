@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """docs/use.md, Where kernels are kept: CuPy reads compiled kernels only from a folder to which nobody else can write. And kernels
-on GPUs: each multiplies every shape right, also beyond 2³¹ elements, and energy is within reason."""
+on GPUs: each multiplies every shape right, also beyond 2³¹ elements."""
 
 import os
 import subprocess
