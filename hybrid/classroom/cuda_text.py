@@ -140,7 +140,7 @@ def blocks(
 def functions_of_device(plain: str) -> Iterator[tuple[str, int, int]]:
     """For each kernel and device function, also in namespaces and types: the text before its brace, and where its body begins and
     ends."""
-    for head, _, opening, end in blocks(plain, lambda head: not ("(" in head and _OF_DEVICE.search(head))):
+    for head, _, opening, end in blocks(_without_directives(plain), lambda head: not ("(" in head and _OF_DEVICE.search(head))):
         yield head, opening + 1, end
 
 

@@ -95,7 +95,7 @@ def test_what_resembles_those_is_taken(tmp_path):
     """What only host code uses, names of the program's own, comments."""
     (tmp_path / "mine.cu").write_text(
         "#include <cuda_fp16.h>\n#define cudaCheck(x) x\nvoid cudaReport(int line) {}\n"
-        "void host() { cudaCheck(1); cudaReport(2); __half* x; }\n"
+        "#define OF_DEVICE __device__ inline\nvoid host() { cudaCheck(1); cudaReport(2); __half* x; delete new int; }\n"
         + KERNEL.replace(
             "BODY",
             "int new_row = threadIdx.y, half = threadIdx.x; float sum = 0;  // malloc(1), __half\n"
