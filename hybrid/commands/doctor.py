@@ -7,7 +7,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import agree_on_options, run
 from hybrid.commands.parser import Parser, add_settings, file_name, settings_of
@@ -15,9 +14,6 @@ from hybrid.commands.streams import file_of_json, text_stream
 from hybrid.core.settings import Settings
 from hybrid.errors import StartError, UsageError
 from hybrid.ranks.team import Team
-
-if TYPE_CHECKING:
-    pass
 
 NAME = "hybrid.doctor"
 

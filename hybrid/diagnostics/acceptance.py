@@ -20,7 +20,7 @@ from hybrid.core.problem import ITEM_SIZES, Problem, record
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, Topology
 from hybrid.core.text import counted, ranges
-from hybrid.core.timeline import Spread, Timeline
+from hybrid.core.timeline import Spread
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.diagnostics import gpu_watch, links
 from hybrid.diagnostics.finding import Finding, Unknown, note, ok, wrong
@@ -306,7 +306,8 @@ class Acceptance:
             outcome.products += result.repeats
             if result.check is not None and not result.check.ok:
                 self._note_wrong(case, decision, shift, result.check.faults or (Fault(result.check.refusal()),))
-            mine = own_seconds(team.timeline)
+            spent = team.timeline.seconds().items()
+            mine = [seconds for (phase, repeat), seconds in spent if phase == "multiply" and repeat is not None]
         now = time.monotonic()
         with team.phase("agree", timed=False) as asking:
             asking.mine = mine, asked_to_end(), now - self._began >= self._limit, now - began
@@ -377,11 +378,6 @@ class Acceptance:
             if watch is not None:
                 watch.start()
         return watch
-
-
-def own_seconds(timeline: Timeline) -> list[float]:
-    """For each product the seconds in which this rank's device multiplied."""
-    return [seconds for (phase, repeat), seconds in timeline.seconds().items() if phase == "multiply" and repeat is not None]
 
 
 def blamed_rank(fault: Fault, rows_of_ranks: list[Span]) -> int | None:
