@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.interop import empty_beside, on_device_of, on_gpu
+from hybrid.arrays.interop import empty_beside, on_device_of, on_gpu, to_device_of
 from hybrid.core.problem import INTEGERS, record
 from hybrid.core.spans import Span
 from hybrid.errors import CheckFailed, Overflow, UsageError
@@ -57,12 +57,7 @@ def _balanced_in_64_bits(numbers: Any, modulus: int) -> Any:
     numbers = numbers.astype(np.int64 if numbers.dtype != np.uint64 else np.uint64)
     rest = np.remainder(numbers.view(np.uint64), np.uint64(modulus)) if unsigned else np.remainder(numbers, modulus)
     rest = rest.view(np.int64)
-    return rest - (rest > modulus // 2) * _wrapped(modulus)
-
-
-def _wrapped(modulus: int) -> np.int64:
-    """The bits of the modulus: additions and products modulo 2^64 need no others."""
-    return np.uint64(modulus).astype(np.int64)
+    return rest - (rest > modulus // 2) * wrapped(modulus)
 
 
 def joined_modulo(digits: Any, primes: tuple[int, ...], modulus: int) -> Any:
@@ -72,7 +67,7 @@ def joined_modulo(digits: Any, primes: tuple[int, ...], modulus: int) -> Any:
     was subtracted so often is computed modulo 2^64, and small.
     """
     *lower, highest = digits
-    left, bits, half = highest.astype(np.int64), _wrapped(modulus), modulus // 2
+    left, bits, half = highest.astype(np.int64), wrapped(modulus), modulus // 2
     with np.errstate(over="ignore"):
         for digit, prime in zip(reversed(lower), reversed(primes[:-1]), strict=True):
             quotients = np.rint((left.astype(np.float64) * prime + digit) / modulus).astype(np.int64)
@@ -265,3 +260,35 @@ def refusal(exact: Exact, dtype: np.dtype, value: int, place: str) -> Overflow |
         f"{place} is {value}, which {dtype} ({limits.min} to {limits.max}) does not hold: {other} (of elements up to "
         f"{exact.bound}, as these operands can have)"
     )
+
+
+# The check of a product of integers, from its operands to C in its own type: C·x is compared with alpha·A·(B·x) + beta·C₀·x
+# modulo 2⁶⁴, where the matrices lie. So it covers what floating-point products are made of, and what is made of them. An odd x
+# hides no single wrong element of a row; several whose differences are multiples of 2ᵏ are hidden by one x in 2⁶⁴⁻ᵏ.
+
+
+def odd_words(random: np.random.Generator, count: int) -> np.ndarray:
+    """Random odd numbers of 64 bits."""
+    return random.integers(0, 1 << 64, count, np.uint64).view(np.int64) | 1
+
+
+def times_words(matrix: Any, x: np.ndarray, threads: int) -> Any:
+    """matrix·x modulo 2⁶⁴, of integers of any type, or of floating-point numbers that are integers, on the GPU where the matrix
+    lies, or in host memory."""
+    product, there = empty_beside(matrix, (len(matrix),), np.int64), to_device_of(matrix, x)
+
+    def multiply(rows: Span, room: Room) -> None:
+        part = matrix[rows.slice]
+        if part.dtype.kind == "f" or part.dtype == np.uint64:  # whose products would be rounded
+            with np.errstate(invalid="ignore"):  # of what is no integer, any number will do
+                part = part.astype(np.int64)
+        on_host = type(part) is np.ndarray  # where this takes a third of the time
+        product[rows.slice] = np.einsum("ij,j->i", part, there) if on_host else (part * there).sum(axis=1)
+
+    by_parts(matrix, matrix.shape, multiply, threads, with_room=False)
+    return product
+
+
+def wrapped(number: int) -> np.int64:
+    """The number modulo 2⁶⁴."""
+    return np.int64((number + (1 << 63)) % (1 << 64) - (1 << 63))

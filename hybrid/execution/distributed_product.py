@@ -17,7 +17,17 @@ import numpy as np
 
 from hybrid.arrays.distributed import Block2D, refuse_no_grid
 from hybrid.arrays.gemm import Gemm, ProductType, numpy_type, product_type, real_operands
-from hybrid.arrays.integers import DIGIT, Exact, largest_of, largest_of_type, refusal, temporary_bytes
+from hybrid.arrays.integers import (
+    DIGIT,
+    Exact,
+    largest_of,
+    largest_of_type,
+    odd_words,
+    refusal,
+    temporary_bytes,
+    times_words,
+    wrapped,
+)
 from hybrid.arrays.interop import as_rows, await_callers_work, empty_beside, on_gpu, on_host, to_device_of, where_it_lies
 from hybrid.arrays.root_operands import refuse_wrong_c
 from hybrid.core.problem import ITEM_SIZES, record
@@ -46,7 +56,6 @@ from hybrid.transport.base import RankMatrices
 from hybrid.verification.check import MOST_NAMED, Check, Suspect, most_exact, settle
 from hybrid.verification.copies import verify_exchange
 from hybrid.verification.freivalds import is_small_b, new_seed
-from hybrid.verification.whole_numbers import odd_words, times, wrapped
 
 Shape = tuple[int, int]
 Complete = Callable[[Any], None]
@@ -288,12 +297,12 @@ class DistributedProduct:
         team, gemm = self._session.team, self.types.gemm
         x = odd_words(np.random.default_rng(self._shares[0].seed), b.shape[1])
         with team.phase("check") as through_b, busy():
-            through_b.mine = on_host(times(b, x, threads))
+            through_b.mine = on_host(times_words(b, x, threads))
         with team.phase("check") as comparing, busy():
-            expected = times(a, np.concatenate(through_b.all), threads) * wrapped(gemm.alpha)
+            expected = times_words(a, np.concatenate(through_b.all), threads) * wrapped(gemm.alpha)
             if c is not None and gemm.beta:
-                expected += times(c, x, threads) * wrapped(gemm.beta)
-            wrong = np.flatnonzero(on_host(times(result, x, threads) != expected))
+                expected += times_words(c, x, threads) * wrapped(gemm.beta)
+            wrong = np.flatnonzero(on_host(times_words(result, x, threads) != expected))
             comparing.mine = (self.decision.plan.shares[team.rank].rows.lo + wrong[:MOST_NAMED]).tolist()
         by = self.decision.device_of
         faults = [f"{by(rank)} multiplied wrong: rows {rows}" for rank, rows in enumerate(comparing.all) if rows]

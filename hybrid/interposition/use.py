@@ -21,8 +21,7 @@ from hybrid.devices.cuda_gpus import cuda_driver, usable_gpus
 from hybrid.errors import CheckFailed, DeviceUnavailable, HybridError, RankMissing, UsageError, one_line
 from hybrid.interposition.blas_calls import GEMM, TYPES, Product, counts, raise_soon, redirection
 from hybrid.planning.machine_model import MachineModel
-from hybrid.ranks.requests import Requests
-from hybrid.ranks.team import team_of
+from hybrid.ranks.team import Requests, team_of
 from hybrid.selection.decision import may_use_gpus, this_processor, threads_of_ranks
 
 OPTIONS = ("kernel", "device", "precision", "check", "on_fault", "threads", "transport", "host_memory", "gpu_memory", "stall")

@@ -26,11 +26,10 @@ from hybrid.core.installation import PACKAGE, fingerprint
 from hybrid.core.spans import Topology
 from hybrid.core.timeline import Timeline
 from hybrid.errors import CheckFailed, HybridError, Overflow, RankMissing, UsageError, code_of, one_line, rebuild
-from hybrid.ranks.arrivals import Limits, unusable
 from hybrid.ranks.heartbeat import heartbeat
 from hybrid.ranks.job_end import Interrupts, interrupted
 from hybrid.ranks.launcher import launched
-from hybrid.ranks.messages import Messages, PhaseEnded, Unsendable
+from hybrid.ranks.messages import Limits, Messages, PhaseEnded, Unsendable, unusable
 from hybrid.ranks.mpi import SHARED, all_processes, refuse_foreign_launcher, start_mpi_of, unname_files
 
 if TYPE_CHECKING:
@@ -392,3 +391,36 @@ def start_world(*, patience: float = math.inf) -> Team:
 def world_communicator(team: Team) -> MPI.Comm | None:
     """The communicator of `start_world`'s team, as `hybrid.multiply` takes it; None for a process alone."""
     return None if team.size == 1 else all_processes()
+
+
+# --- what one rank, the root, asks the others to do: they wait for it at next to no cost
+
+_EAGER = 200  # polls without a pause after a request
+# A pause between two polls is this part of the time since the last request, and so long at most: an idle rank takes less than
+# 1 % of a core.
+_PART, _LONGEST = 0.01, 5e-3
+
+
+class Requests:
+    """The requests of a communicator's root. Every rank makes and frees them."""
+
+    def __init__(self, comm: MPI.Comm, root: int) -> None:
+        self._team, self._comm, self._root = team_of(comm), comm.Dup(), root
+
+    def send(self, request: Any) -> None:
+        """At the root: send a request to all others."""
+        for rank in range(self._team.size):
+            if rank != self._root:
+                self._comm.send(request, rank)
+
+    def receive(self) -> Any:
+        """On the others: wait for the next request."""
+        began = time.monotonic()
+        self._team.enter("wait for requests")
+        pauses = self._team.messages.pauses(_EAGER, lambda: min(_LONGEST, _PART * (time.monotonic() - began)), lambda: None)
+        while not self._comm.Iprobe(self._root):
+            next(pauses)
+        return self._comm.recv(source=self._root)
+
+    def free(self) -> None:
+        self._comm.Free()

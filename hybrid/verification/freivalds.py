@@ -18,6 +18,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from hybrid.arrays.integers import odd_words, times_words
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span, Topology, pieces
 from hybrid.devices.cpu import some_matrices
@@ -45,7 +46,6 @@ from hybrid.planning.plan import COLUMNS_AT_ONCE, Plan, make_plan
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.heartbeat import busy, computing
 from hybrid.ranks.team import Team
-from hybrid.verification import whole_numbers
 from hybrid.verification.check import (
     FEW,
     MOST_NAMED,
@@ -491,11 +491,11 @@ class HostCheck:
 
     def _in_whole_numbers(self, seed: int | None) -> Check:
         """Check a product of integers that is exact, while the sums that were compared are not."""
-        x, plan, team = whole_numbers.odd_words(np.random.default_rng(seed), self._plan.problem.m), self._plan, self._team
+        x, plan, team = odd_words(np.random.default_rng(seed), self._plan.problem.m), self._plan, self._team
         with team.phase("check") as through_b:
-            through_b.mine = whole_numbers.times(self._matrices[1][self._share.b_rows], x, self._threads)
+            through_b.mine = times_words(self._matrices[1][self._share.b_rows], x, self._threads)
         with team.phase("check") as through_a:
-            through_a.mine = whole_numbers.times(self._a, joined_by_rows(plan, through_b.all, "b_rows"), self._threads)
+            through_a.mine = times_words(self._a, joined_by_rows(plan, through_b.all, "b_rows"), self._threads)
         expected = joined_by_rows(plan, through_a.all, "rows")[self._rows_of_c.slice]
         with team.phase("check") as comparing:
             comparing.mine = (self._rows_of_c.lo + _wrong_rows(self._c, x, expected, self._threads)).tolist()
@@ -548,10 +548,10 @@ def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> S
         sizes, largest = np.concatenate(parts, axis=2), (sums.in_a.largest, sums.in_b.largest)
         exact = is_exact(problem, GROUP_COLUMNS, *largest)
         if not exact and is_exact_product(problem.dtype, problem.l, *largest):
-            x, exactly_wrong = whole_numbers.odd_words(random, m), {}
-            of_b = whole_numbers.times(b.reshape(-1, m), x, threads).reshape(len(b), -1)
+            x, exactly_wrong = odd_words(random, m), {}
+            of_b = times_words(b.reshape(-1, m), x, threads).reshape(len(b), -1)
             for index in range(count):
-                expected = whole_numbers.times(a[index % len(a)], of_b[index % len(b)], threads)
+                expected = times_words(a[index % len(a)], of_b[index % len(b)], threads)
                 if len(rows := _wrong_rows(c[index], x, expected, threads)):
                     exactly_wrong[index] = tuple(Fault(f"row {row} of C", row=int(row)) for row in rows[:MOST_NAMED])
             return StackCheck("exact", float(len(exactly_wrong)), exactly_wrong)
@@ -583,7 +583,7 @@ _MOST_EXACT = 2.0**53
 def _wrong_rows(c: np.ndarray, x: np.ndarray, expected: np.ndarray, threads: int) -> np.ndarray:
     """The rows of C that are not as expected, or hold an element that no exact product of integers has: a fraction, or a number
     above 2^53."""
-    wrong = whole_numbers.times(c, x, threads) != expected
+    wrong = times_words(c, x, threads) != expected
 
     def look(rows: Span) -> None:
         values = c[rows.slice]

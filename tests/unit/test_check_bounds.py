@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from hybrid.arrays.integers import odd_words, times_words
 from hybrid.core.problem import Problem
 from hybrid.devices.row_sums import NOT_INTEGRAL
 from hybrid.verification.check import is_exact, random_x, smallest_x
-from hybrid.verification.whole_numbers import odd_words, times
 
 GROUPS = st.sampled_from([1, 64, 100, 512])
 SEEDS = st.integers(0, 2**32)
@@ -62,7 +62,7 @@ def test_what_is_exact():
 @example([2**53, 2**53 - 1, -(2**53), 1 - 2**53, 0], 0)
 def test_products_modulo_a_power_of_two_differ_where_a_number_does(numbers, seed):
     x, row = odd_words(np.random.default_rng(seed), len(numbers)), np.array([numbers], np.float64)
-    found = times(row, x, 2)
-    assert found == times(row[:, ::-1], x[::-1], 2), "in any order"
+    found = times_words(row, x, 2)
+    assert found == times_words(row[:, ::-1], x[::-1], 2), "in any order"
     row[0, 0] = -row[0, 0] or 1
-    assert found != times(row, x, 2)
+    assert found != times_words(row, x, 2)
