@@ -17,6 +17,8 @@ from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
 from hybrid.host.memory import free_bytes_in, process_space
 
+_LONGER = 50  # bytes by which a temporary name is longer than the file's, at most
+
 
 def led_to(path: str) -> str:
     """The absolute path of the file to which `path` leads through symbolic links."""
@@ -154,8 +156,14 @@ def refuse_unwritable(path: str, size: int | None = None, *, folder: bool = Fals
             raise UsageError(f"{path} is not a regular file", code="file-unwritable")
         if not target.parent.is_dir():
             raise UsageError(f"there is no folder {target.parent} for {path}", code="file-missing")
+        longest = os.pathconf(target.parent, "PC_NAME_MAX") - _LONGER
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {os.strerror(error.errno or 0)}", code="file-unwritable") from None
+    if len(os.fsencode(target.name)) > longest:
+        raise UsageError(
+            f"{path} cannot be written: its name may have {longest} bytes, as a longer one stands beside it",
+            code="file-unwritable",
+        )
     if not os.access(target.parent, os.W_OK):
         raise UsageError(f"no files can be written in {target.parent}", code="file-unwritable")
     free, limit = free_bytes_in(target.parent), largest_file()
