@@ -15,6 +15,7 @@ from support.selection import exhaustive
 KERNEL = "__global__ void k(const float* A, const float* B, float* C, int n)\n{\n    BODY\n}\n"
 ABC = "__global__ void k(float* a, float* b, float* c"
 MAIN = "int main() { k<<<1, 1>>>(); }\n"
+REMOVED = "cudaThreadSynchronize"
 
 # What a file holds, the code, and the line that is named.
 REFUSED = {
@@ -49,17 +50,14 @@ REFUSED = {
     "CUDA graphs": (f"__global__ void k() {{}}\ncudaGraph_t graph;\n{MAIN}", "lab-unsupported", 2),
     "a call that is not known": (f"__global__ void k() {{}}\nvoid f() {{ cudaMalloc3D(0, 0); }}\n{MAIN}", "lab-unsupported", 2),
     "half a launch": ("__global__ void k() {}\nint main() { k<<<1, 1>>; }\n", "lab-launch", 2),
-}  # fmt: skip
-COMPILER = {  # what nvcc refuses: the file, and the line that is named
-    "a kernel that is called": ("__global__ void k(int* x) { *x = 1; }\nint main() {\n  int* x;\n  k(x); }", 4),
-    "a call that CUDA 13 removed": (f"__global__ void k() {{}}\nvoid f() {{ cudaThreadSynchronize(); }}\n{MAIN}", 2),
-    "a kernel that returns a number": (f"__global__ int k() {{ return 1; }}\n{MAIN}", 1),
+    # what nvcc refuses
+    "a kernel that is called": ("__global__ void k(int* x) { *x = 1; }\nint main() {\n  int* x;\n  k(x); }", "compile-failed", 4),
+    "a call that CUDA 13 removed": (f"__global__ void k() {{}}\nvoid f() {{ {REMOVED}(); }}\n{MAIN}", "compile-failed", 2),
+    "a kernel that returns a number": (f"__global__ int k() {{ return 1; }}\n{MAIN}", "compile-failed", 1),
     "a function of the device": (
-        f"__global__ void k() {{}}\n__device__ int f() {{ return 1; }}\nint g() {{ return f(); }}\n{MAIN}",
-        3,
-    ),
-}
-BY_DEFAULT = ["an unknown size", "too many threads", "PTX", "cuBLAS"]
+        f"__global__ void k() {{}}\n__device__ int f() {{ return 1; }}\nint g() {{ return f(); }}\n{MAIN}", "compile-failed", 3),
+}  # fmt: skip
+BY_DEFAULT = ["an unknown size", "too many threads", "PTX", "cuBLAS", "a kernel that is called", "a call that CUDA 13 removed"]
 
 
 def refusal(done):
@@ -76,17 +74,8 @@ def test_what_cannot_be_told_or_run_is_refused_with_its_line(tmp_path, name):
     text, code, line = REFUSED[name]
     (tmp_path / "mine.cu").write_text(text)
     done = lab("run", "mine.cu", cwd=tmp_path)
-    assert (done.returncode, refusal(done)) == (2, (code, line))
-
-
-@pytest.mark.needs("compiler")
-@pytest.mark.parametrize("name", COMPILER)
-def test_what_nvcc_refuses_is_refused_with_its_line(tmp_path, name):
-    text, line = COMPILER[name]
-    (tmp_path / "mine.cu").write_text(text)
-    done = lab("run", "mine.cu", cwd=tmp_path)
-    assert (done.returncode, refusal(done)) == (1, ("compile-failed", line))
-    if "removed" in name:
+    assert (done.returncode, refusal(done)) == (1 if code == "compile-failed" else 2, (code, line))
+    if REMOVED in text:
         assert lab("run", "mine.cu", "--cuda", 12, cwd=tmp_path).returncode == 0
 
 
