@@ -24,7 +24,7 @@ from hybrid.emulation.child import new_folder
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import ORDERS
 from hybrid.emulation.observed import ELEMENTS, REQUESTS, TRACE, Access, Site
-from hybrid.errors import UsageError
+from hybrid.errors import UsageError, one_line
 
 _MOST_TRACED = 1 << 15  # products
 _LARGE = 1 << 21  # products, from which on requests to memory are counted in a launch of their own, where they are asked for
@@ -63,14 +63,15 @@ class Trials:
             try:
                 tasks.append(self.task(sizes))
             except UsageError as error:
-                refused[number] = Case(self.meaning.on(sizes), (0, 0), (0, 0), (), faults=(Finding.of(error),))
+                refused[number] = Case(self.meaning.on(sizes), (0, 0), (0, 0), (), faults=(Finding(one_line(error), error.code),))
                 if len(refused) == len(shapes):
                     raise
         return tasks, refused
 
     def _in_time(self, cases: list[Case]) -> list[Case]:
         """The cases without one of very many elements for which there was no time: a slow kernel is no wrong one."""
-        late = [case for case in cases[1:] if _is_wide(case.sizes) and {each.code for each in case.faults} == {"no-end"}]
+        wide = [case for case in cases[1:] if case.sizes[0] * case.sizes[2] > _MANY]
+        late = [case for case in wide if {each.code for each in case.faults} == {"no-end"}]
         notes = [f"not looked at on {case.sizes[0]}×{case.sizes[1]}×{case.sizes[2]}, for lack of time" for case in late]
         cases[0] = replace(cases[0], notes=(*cases[0].notes, *notes))
         return [case for case in cases if case not in late]
@@ -161,10 +162,6 @@ def usual_shapes(kernel: StudentKernel, meaning: Meaning, launch: Launch, consta
         return [meaning.on((size,) * 3) for size in (2 * tile, 2 * tile + 5, 3, _LONG)]
     shapes = [(2 * tile, 3 * tile, tile), (2 * tile + 5, tile + 3, tile + 9), (3, 5, 2), (7, _LONG, 5), (_LONG, 3, 139)]
     return [meaning.on(shape) for shape in shapes]
-
-
-def _is_wide(sizes: Sizes) -> bool:
-    return sizes[0] * sizes[2] > _MANY
 
 
 def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[StudentFile, StudentKernel, str]:

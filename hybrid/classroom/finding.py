@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hybrid.core.problem import record
-from hybrid.errors import HybridError, known, one_line, with_code
+from hybrid.errors import known, with_code
 
 Place = tuple[str, int]  # a file's name and a line
 
@@ -21,10 +21,6 @@ class Finding:
 
     def __post_init__(self) -> None:
         known(self.code)
-
-    @classmethod
-    def of(cls, error: HybridError) -> Finding:
-        return cls(one_line(error), error.code)
 
     def __str__(self) -> str:
         return self.text

@@ -163,7 +163,7 @@ def astray(
     """
     for keeps in (False, True):
         uses = _uses(accesses, a.itemsize, wrong, keeps)
-        pairs = [sorted(pair, key=_order) for pair in zip(uses[::2], uses[1::2], strict=False)]
+        pairs = [sorted(pair, key=lambda use: use[0] or (_C, 0)) for pair in zip(uses[::2], uses[1::2], strict=False)]
         products = [_value(one[0], a, b) * _value(other[0], a, b) for one, other in pairs]
         if products and len(uses) % 2 == 0 and sum(products) == is_now:
             return _first_astray(pairs, a, b, wrong, names)
@@ -214,10 +214,6 @@ def _uses(accesses: Sequence[Access], item: int, wrong: int, keeps: bool) -> lis
         elif (stored := next((use for use in uses if use[0] == element and use[1] > 0), None)) is not None:
             uses.remove(stored)
     return uses
-
-
-def _order(use: tuple[Element | None, int]) -> Element:
-    return use[0] or (_C, 0)
 
 
 def _value(element: Element | None, a: np.ndarray, b: np.ndarray) -> float:

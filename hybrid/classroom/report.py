@@ -40,8 +40,12 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
     yield f"  {meaning.told(kernel)}"
     yield f"  {launch}"
     yield f"  {launch.why}"
-    explained = any(case.is_right or (_is_explained(case) and not launch.is_unsure) for case in examination.cases)
-    if launch.is_guess and not explained:
+    # Wrong elements that the kernel itself explains tell nothing of the launch.
+    explained = any(outcome.mistake for case in examination.cases for outcome in case.outcomes) or any(
+        fault.code in ("data-race", "kernel-barrier", "uninitialised") for case in examination.cases for fault in case.faults
+    )
+    is_known = any(case.is_right for case in examination.cases) or (explained and not launch.is_unsure)
+    if launch.is_guess and not is_known:
         yield "  this guess may be wrong: --grid and --block, or a line // lab: grid(…) block(…), tell another launch"
     if not examination.is_right and (strides := meaning.row_strides(kernel)):
         by_columns = (f"--let {name}={'l' if matrix == 'B' else 'n'}" for name, matrix in strides.items())
@@ -91,13 +95,6 @@ def _with_lines(finding: Finding, source: Sequence[str], shown: _Shown) -> Itera
     new = lines_named(finding) - shown.lines
     shown.lines |= new
     yield from finding.told({"": source}, [("", line) for line in sorted(new)])
-
-
-def _is_explained(case: Case) -> bool:
-    """Whether wrong elements are explained by the kernel itself, and not by a wrong guess of the launch."""
-    return any(outcome.mistake for outcome in case.outcomes) or any(
-        fault.code in ("data-race", "kernel-barrier", "uninitialised") for fault in case.faults
-    )
 
 
 def verdict(examination: Examination) -> str:
