@@ -252,7 +252,9 @@ def _case(seed: int, wanted: dict[str, Any], ways: dict[str, Way]) -> Case:
     form, least = wanted["form"], {"matvec": (0, 0, 0), "full": (16, 1, 1), "": (0, 0, 0)}[ways[way].shapes]
     if ways[way].shapes:
         form = "matrix · matrix"
-    most = MOST_SIZE if exact or form != "matrix · matrix" else SIZES[-1]
+    # Of complex matrices on the GPU real ones are made there, which are larger.
+    has_no_room = "gpu_memory" in ways[way].flags and "complex" in a + b and wanted["holder_a"] == wanted["holder_b"] == "CuPy"
+    most = MOST_SIZE if exact or form != "matrix · matrix" or has_no_room else SIZES[-1]
     n, l, m = (min(max(wanted[each], few), most) for each, few in zip("nlm", least, strict=True))
     sizes = n, l, 1 if ways[way].shapes == "matvec" else m
     made = Case(

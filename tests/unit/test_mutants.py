@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.mutation.command import Mutant, plant, record, table
+from experiments.mutation.command import Mutant, plant, table
 
 SOURCE = """from __future__ import annotations
 
@@ -66,12 +66,3 @@ def test_each_is_planted_in_a_copy_and_tested_once(checkout, tmp_path):
     assert [line.partition(":")[0] for line in lines[3:]] == ["survived", "no tests"]
     assert "either is the larger" in lines[3]
     assert "NO REASON" in lines[4]
-
-
-@pytest.mark.needs("git")
-def test_without_tests_named_those_that_run_the_line_and_pass_by_themselves_are_run(checkout, tmp_path):
-    record(checkout, tmp_path / "covered", ["tests"], ranks=(0,))
-    mutants = [replace(each, tests="") for each in (FOUND, SURVIVES)]
-    results = list(plant(checkout, tmp_path / "covered", mutants, jobs=1))
-    assert [result["by"].rpartition("::")[2] for result in results] == ["test_second", ""]
-    assert results[1]["verdict"] == "survived"

@@ -22,29 +22,6 @@ def run(tmp_path, *arguments, plant=(), **more):
     return done, json.loads(record.read_text().splitlines()[-1]) if record.exists() else None
 
 
-FAULTS = [("multiply", "check-product"), ("copy in", "check-copy"), ("copy out", "check-copy")]
-
-
-@pytest.mark.parametrize(
-    ("fault", "code", "ranks"),
-    exhaustive([(*FAULTS[0], 2), (*FAULTS[1], 0), (*FAULTS[2], 2)], [(*fault, ranks) for fault in FAULTS for ranks in (0, 2)]),
-)
-def test_a_wrong_product_ends_the_command_with_3(tmp_path, fault, code, ranks):
-    out = tmp_path / "C.npy"
-    np.save(out, np.full((2, 2), 7.0))
-    done, line = run(tmp_path, "--out", out, plant=[f"{fault} how=element"], ranks=ranks, HYBRID_STAGED="1")
-    assert done.returncode == 3, done.stderr
-    np.testing.assert_array_equal(np.load(out), np.full((2, 2), 7.0), "what was there stays")
-    assert {path.name for path in tmp_path.iterdir()} == {"C.npy", "run.jsonl"}, "nothing of the wrong product is left"
-    check = line["check"]
-    assert check["ok"] is False
-    faults = [each for each in check["faults"] if each["rank"] is not None]  # the others: what the host has found
-    assert {each["code"] for each in check["faults"]} == {code}
-    assert {each["rank"] for each in faults} == set(range(ranks or 1))
-    assert all(0 <= each["row"] < 90 for each in faults if each["row"] is not None)
-    assert done.stdout.splitlines()[-1].endswith(f"[{code}]")
-
-
 @pytest.mark.parametrize(
     ("fill", "kind", "check"),
     exhaustive(

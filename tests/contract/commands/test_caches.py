@@ -199,22 +199,3 @@ def test_a_library_that_is_not_as_it_was_made_is_not_loaded(tmp_path, places, pl
     plant(library)
     assert quickly(LOOPS, **places).returncode == 0
     assert (mode(library) & 0o077, library.is_symlink(), b"planted" in library.read_bytes()) == (0, False, False)
-
-
-@pytest.mark.needs("compiler")
-@pytest.mark.exhaustive
-def test_planted_objects_of_the_emulated_gpu_are_not_used(tmp_path):
-    """The runtime and kernels."""
-
-    def run(kernel):
-        successful(start([*LOOPS[:6], "--device", "emulate", "--kernel", kernel], XDG_CACHE_HOME=str(tmp_path), limit=240))
-
-    run("naive")
-    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
-    for path in kept:
-        open_to_others(path)
-    run("tiled")
-    run("naive")
-    made = [path for path in kept if b"planted" not in path.read_bytes()]
-    assert made
-    assert all(mode(path) & 0o077 == 0 for path in made)

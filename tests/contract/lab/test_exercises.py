@@ -67,17 +67,13 @@ VARIANTS = {
         "fused, and the read-only cache": ("element",
             [(LOOP, "for (int k = 0; k < l; ++k) sum = fmaf(__ldg(&a[row * l + k]), b[k * m + column], sum);")], 6),
         "no more than 128 products": ("element", [("k < l;", "k < l && k < 128;")], 4),  # the shape with a long sum
-        "no more than 64 columns": ("element", [("column >= m)", "column >= min(m, 64))")], 4),
-        "B turned": ("element", [("b[k * m + column]", "b[column * l + k]")], 0),
     },
     "row": {
         "rows added up in C": ("row", [("float sum = 0;", "c[row * m + column] = 0;"), ("sum += a", "c[row * m + column] += a"),
             ("        c[row * m + column] = sum;\n", "")], 10),
-        "blocks of 128": ("row", [("block(32) grid((n + 31) / 32)", "block(128) grid((n + 127) / 128)")], 10),
         "a thread an element": ("element", [], 6),
     },
     "column": {
-        "from below": ("column", [("int row = 0; row < n; ++row", "int row = n - 1; row >= 0; --row")], 14),
         "a thread a row": ("row", [], 6),
     },
     "vector": {
@@ -91,8 +87,6 @@ VARIANTS = {
             (f"{PRODUCTS}\n        {BARRIER}", f"{PRODUCTS}\n")], 6),
         "the second at the beginning": ("tiles", [(TILES, f"{TILES}\n        __syncthreads();"),
             (f"{PRODUCTS}\n        {BARRIER}", f"{PRODUCTS}\n")], 6),
-        "none after the products": ("tiles", [(f"{PRODUCTS}\n        {BARRIER}", f"{PRODUCTS}\n")], 0),
-        "no tiles at all": ("element", [], 0),
     },
     "edges": {
         "whole tiles alone": ("tiles", [(TILES, "for (int first = 0; first + TILE <= l; first += TILE) {")], 0),
@@ -107,8 +101,6 @@ VARIANTS = {
             (SHARED, "extern __shared__ float memory[];\n    float *a_tile = memory, *b_tile = memory + TILE * TILE;"),
             ("a_tile[y][x] =", "a_tile[y * TILE + x] ="), ("b_tile[y][x] =", "b_tile[y * TILE + x] ="),
             ("a_tile[y][k] * b_tile[k][x]", "a_tile[y * TILE + k] * b_tile[k * TILE + x]")], 14),
-        "tiles of 8": ("tiles", [("TILE 16", "TILE 8")], 10),
-        "no tiles": ("element", [], 0),
     },
     "coalesce": {
         "neighbours by the remainder": ("coalesce",
@@ -117,17 +109,13 @@ VARIANTS = {
             ("blockIdx.x * blockDim.x + threadIdx.x", "blockIdx.x * 32 + threadIdx.x % 32")], 10),
         "every other column": ("coalesce", [("(m + 31) / 32,", "(m + 63) / 64 * 2,"),
             ("blockIdx.x * blockDim.x + threadIdx.x", "blockIdx.x / 2 * 64 + blockIdx.x % 2 + threadIdx.x * 2")], 0),
-        "rows along x": ("coalesce",
-            [("block(32, 8) grid((m + 31) / 32, (n + 7) / 8)", "block(1, 256) grid(m, (n + 255) / 256)")], 0),
     },
     "conflicts": {
         "columns by exclusive or": ("conflicts", [("[TILE + 1]", "[TILE]"), ("a_turned[x][y] =", "a_turned[x][y ^ x] ="),
             ("a_turned[k][y]", "a_turned[k][y ^ k]")], 14),
-        "an even row": ("conflicts", [("TILE + 1", "TILE + 2")], 0),
     },
     "registers": {
         "an element a thread": ("tiles", [("TILE 16", "TILE 32")], 14),
-        "half of the tile": ("registers", [("for (int i = y; i < TILE; i += HALF)", "for (int i = y; i < HALF; i += HALF)")], 0),
     },
     "stride": {},
 }  # fmt: skip

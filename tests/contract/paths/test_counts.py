@@ -15,7 +15,6 @@ from support.selection import exhaustive
 
 PATHS = module("hybrid.paths")
 TEN = ["AB", "AC", "BC", "BD", "BF", "CD", "CE", "DF", "EH", "FG", "FH", "FI", "GH", "GI", "GJ", "HJ", "IJ"]  # figure 1.1
-FIVE = ["AB", "AE", "BC", "BD", "CD", "DE"]  # question 1
 launcher = pytest.mark.launcher
 
 

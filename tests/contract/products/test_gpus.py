@@ -6,7 +6,6 @@ import sys
 
 import numpy as np
 import pytest
-from support import cases
 from support.cases import refused
 from support.commands import ROOT, start, successful
 
@@ -36,24 +35,9 @@ def cupy():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("part", range(8))
-def test_products_at_random(request, cupy, part):
-    narrowed = {f"holder_{each}": ("array", "CuPy", "CuPy", "CuPy") for each in "ab"}
-    drawn = cases.draw(request.config.option.seed, 400, cases.ON_GPU, root=("first",), group=("all",), **narrowed)
-    for case in drawn[part::8]:
-        cases.run(case, cases.ON_GPU)
-
-
-@pytest.mark.gpu
-@pytest.mark.mpi(min_size=2)
-def test_products_at_random_by_ranks(request, comm, cupy):
-    nodes = {"RANKS_PER_NODE": "1"}
-    ways = {name: way for name, way in cases.ON_GPU.items() if name != "GPU, cublas"} | {
-        "GPUs of other nodes": cases.Way({"device": "cuda"}, nodes),
-        "GPUs, through the host": cases.Way({"device": "cuda", "transport": "host"}, {"PANEL_COLUMNS": "32"}),
-    }
-    for case in cases.draw(request.config.option.seed, 100, ways):
-        cases.run(case, ways, comm)
+@pytest.mark.parametrize(("ranks", "count"), [(1, 400), pytest.param(2, 100, marks=MPIRUN)])
+def test_products_at_random(seed, ranks, count):
+    successful(start([sys.executable, PROGRAM], f"random:{seed}:{count}", ranks=ranks if ranks > 1 else 0, limit=290))
 
 
 SIZES = [(1500, 2000, 1300), (301, 1001, 515), (4096, 4000, 3500), (129, 16384, 100)]
