@@ -33,7 +33,10 @@ void count(const volatile void* address, long long bytes, double* Watched::* cou
     }
 }
 
-void accessed(void* address, int bytes, bool writes, void*) { count(address, bytes, writes ? &Watched::writes : &Watched::reads); }
+void accessed(void* address, int bytes, bool writes, void*, bool)
+{
+    count(address, bytes, writes ? &Watched::writes : &Watched::reads);
+}
 
 }  // namespace
 

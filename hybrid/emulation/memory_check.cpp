@@ -392,12 +392,15 @@ void kernels_may_run(bool may) { kernels_run = may; }
 
 namespace {
 
-void accessed(void* address, int bytes, bool writes, void* instruction) { cuda_on_cpu::note(address, bytes, writes, instruction); }
+void accessed(void* address, int bytes, bool writes, void* instruction, bool is_aligned)
+{
+    if (is_aligned && reinterpret_cast<uintptr_t>(address) & (bytes - 1) && cuda_on_cpu::current)
+        cuda_on_cpu::misaligned(address, bytes, writes, instruction);
+    cuda_on_cpu::note(address, bytes, writes, instruction);
+}
 
 }  // namespace
 
-#define LOOK_AT_ALIGNMENT(address, bytes, writes) \
-    if (reinterpret_cast<uintptr_t>(address) % bytes && cuda_on_cpu::current) cuda_on_cpu::misaligned(address, bytes, writes, HERE)
 #include "accesses.h"
 
 extern "C" {
