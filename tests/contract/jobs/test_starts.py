@@ -2,6 +2,7 @@
 """A job is refused before any data moves, on all ranks and in one line, where the ranks are not started together or where MPI has
 too little to start with; and where it can be helped MPI starts (docs/failures.md, docs/cluster.md)."""
 
+import resource
 import sys
 
 import pytest
@@ -70,6 +71,27 @@ except hybrid.errors.StartError as error:
 def test_a_program_that_another_mpi_s_launcher_started_is_refused_too(tmp_path):
     done = started([*under_a_launcher(tmp_path, "srun"), sys.executable, "-c", PROGRAM], hidden=HIDDEN, **SLURM)
     assert done.stdout == "wrong-mpirun True\n", done.stderr
+
+
+# A limit, the ranks, the exit code and the code of the line.
+LITTLE = [({"RLIMIT_NOFILE": 40}, 2, "open-files"), ({"RLIMIT_FSIZE": 1 << 20}, 2, "file-limit")]
+
+
+@pytest.mark.parametrize(("limits", "ranks", "cause"), LITTLE)
+def test_too_little_for_mpi_is_refused(start, limits, ranks, cause):
+    if open_mpi() and cause == "file-limit":
+        pytest.skip("what Open MPI needs is not known")
+    end = start(PRODUCT, ranks, limits=limits).end()
+    assert (end.code, end.codes, end.left) == (1, [cause], [])
+
+
+def test_a_soft_limit_of_open_files_is_raised(start):
+    program = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (40, {resource.getrlimit(resource.RLIMIT_NOFILE)[1]}))\n"
+    )
+    run = 'import runpy, sys; sys.argv = ["m", "9", "8", "7"]; runpy.run_module("hybrid.matmul", run_name="__main__")'
+    end = start(["-c", program + run], 2).end()
+    assert (end.code, end.lines, end.left) == (0, [], [])
 
 
 def test_too_little_address_space_is_a_failure_in_one_line(start):
