@@ -42,14 +42,16 @@ class Gpu(EmulatedDevice):
 
 
 class Tile:
-    """The only one of a product, whose panels are A and B. NaN lies around them, and in all memory that is not written yet.
-    `aligned`: rows begin at multiples of 16 bytes."""
+    """The only one of a product, whose panels are A and B. NaN lies around them. `aligned`: rows begin at multiples of 16 bytes;
+    `unwritten`: the bytes of all memory that is not written yet, of a NaN as a rule."""
 
-    def __init__(self, gpu: Gpu, a: np.ndarray, b: np.ndarray, *, by_integers: bool = False, aligned: bool = True) -> None:
+    def __init__(
+        self, gpu: Gpu, a: np.ndarray, b: np.ndarray, *, by_integers: bool = False, aligned: bool = True, unwritten: int = 0xFF
+    ) -> None:
         (n, l), m, dtype = a.shape, b.shape[1], a.dtype.name
         layout = remainder_layout(0, n, l, m, 1, dtype, 15)
         memory = gpu.reserve(layout.end, shared=False)
-        gpu.poison(memory)
+        memory.bytes[:] = unwritten
         self.launches = RemainderLaunches(gpu, memory, layout, Problem(n, l, m, dtype), fast=True, by_integers=by_integers)
         self.guarded = [Guarded(*shape, dtype, np.nan, aligned=aligned) for shape in (a.shape, b.shape, (n, m))]
         self.a, self.b, self.c = (each.inner for each in self.guarded)
