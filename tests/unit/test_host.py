@@ -17,10 +17,13 @@ from hypothesis import strategies as st
 from support.selection import examples
 
 from hybrid.core.forks import Turn
+from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology, block, even_pieces, pieces
+from hybrid.devices import row_sums
 from hybrid.devices.base import EventWait
 from hybrid.devices.cpu import CpuDevice, compiled_loops
 from hybrid.devices.row_sums import (
+    NOT_INTEGRAL,
     WEIGHTED_ROWS,
     Allowed,
     Integers,
@@ -38,11 +41,16 @@ from hybrid.devices.row_sums import (
 )
 from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.errors import DeviceUnavailable
-from hybrid.host.memory import host_bytes_in
+from hybrid.host.memory import RowView, host_bytes_in
 from hybrid.host.threads import choose_threads, core_quota, on_threads
+from hybrid.ranks.team import Team
 from hybrid.testing import lacking
+from hybrid.verification.freivalds import HostCheck, plan_alone, unsaid
 
 EIGHT, MiB = tuple(range(8)), 1 << 20
+LOOP = ctypes.CFUNCTYPE(
+    None, *[ctypes.POINTER(each) for each in (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_ssize_t)], ctypes.c_void_p
+)
 
 
 @pytest.mark.parametrize(
@@ -277,6 +285,56 @@ def test_comparison_of_sums(rows, columns, more, dtype, kind, of_norms, integral
         found.append(sums.copy())
         compare(each, x, 64, found[-1], norms_a, allowed, 2)
     np.testing.assert_allclose(*found, rtol=1e-6, atol=1e-40)
+
+
+@pytest.mark.needs("c compiler")
+@settings(max_examples=80)
+@given(
+    st.integers(1, 90), st.integers(1, 600) | st.integers(1, 20), st.sampled_from([1, 5, 8, 13, 64, 200, 700]), st.integers(0, 3),
+    THREADS, DTYPES,
+    KINDS, KINDS, st.booleans(), SEEDS,
+)  # fmt: skip
+def test_a_rank_alone_compares_in_one_pass_what_it_sums_of_a_and_b(
+    rows, inner, columns, more, threads, dtype, kind, of_b, reverse, seed
+):
+    rng, problem = np.random.default_rng(seed), Problem(rows, inner, columns, dtype)
+    a, b = numbers(rng, (rows, inner), dtype, kind), numbers(rng, (inner, columns), dtype, of_b)
+    with np.errstate(all="ignore"):
+        c = (a.astype(np.float64) @ b + 1e-3 * rng.standard_normal((rows, columns))).astype(dtype)
+        c[rng.integers(rows)] = np.rint(c[rng.integers(rows)])
+    found, rows_of = [], slice(None, None, -1 if reverse else 1)
+
+    def compared(a_, b_, c_, multiply=None):
+        views = (RowView(each, Span(0, len(each))) for each in (a_[rows_of], b_, c_[rows_of]))
+        check = HostCheck(Team(), plan_alone(problem), tuple(views), threads, unsaid)
+        return check.compared(seed, multiply), check
+
+    for a_, b_, c_ in zip(*(both_ways(each, more) for each in (a, b, c)), strict=True):
+        found.append(compared(a_, b_, c_))
+        into = np.full_like(c_, 7)
+
+        def some_rows(matrices, sizes, steps, unused, into=into, right=c_):
+            first = abs(matrices[2] - into[rows_of].ctypes.data) // into.strides[0]
+            into[rows_of][first : first + sizes[1]] = right[rows_of][first : first + sizes[1]]
+
+        def all_rows(into=into, right=c_):
+            into[...] = right
+
+        loop = LOOP(some_rows)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(row_sums, "matmul_loop", lambda char, loop=loop: ctypes.cast(loop, ctypes.c_void_p).value)
+            in_passing, _ = compared(a_, b_, into, all_rows)
+        assert in_passing.totals[2:] == found[-1][0].totals[2:]
+        sizes, wanted_sizes = ([size for *_, size in each.worst] for each in (in_passing, found[-1][0]))
+        assert sizes == pytest.approx(wanted_sizes, rel=1e-3, abs=1e-2)
+    (one, check), (wanted, wanted_check) = found
+    np.testing.assert_array_equal(check._overflow, wanted_check._overflow)
+    np.testing.assert_allclose(check._norms_b, wanted_check._norms_b, rtol=1e-12)
+    looked_at = slice(None, None, 2 if one.largest[2] == NOT_INTEGRAL else 1)  # else nobody looks at A
+    assert one.largest[looked_at] == pytest.approx(wanted.largest[looked_at], rel=1e-2)
+    assert one.totals[2:] == wanted.totals[2:]
+    for (row, group, size), (wanted_row, wanted_group, wanted_size) in zip(one.worst, wanted.worst, strict=True):
+        assert (row, group) == (wanted_row, wanted_group) or size == pytest.approx(wanted_size, rel=1e-2, abs=1e4)
 
 
 @pytest.mark.needs("c compiler")
