@@ -95,12 +95,10 @@ RUNS = [
     ("matmul", "", 1, {"HYBRID_SIZE": "70"}, [f"{PRODUCT} --json matmul-7.jsonl 70 70 70"]),
     ("matmul", "", 1, {"HYBRID_SITE": "beowulf"}, [f"{PRODUCT} --json matmul-7.jsonl 1000 1000 1000"]),
     ("matmul", "--dtype float32", 1, {}, [f"{PRODUCT} --json matmul-7.jsonl 8000 8000 8000 --dtype float32"]),
-    ("matmul", "5 6 7 --seed 3", 1, {}, [f"{PRODUCT} --json matmul-7.jsonl 5 6 7 --seed 3"]),
     ("matmul", "--a a.npy --b b.npy", 1, {}, [f"{PRODUCT} --json matmul-7.jsonl --a a.npy --b b.npy"]),
     ("matmul", "--b=b.npy --a=a.npy", 1, {}, [f"{PRODUCT} --json matmul-7.jsonl --b=b.npy --a=a.npy"]),
     ("accept", "--level 3", 1, {}, ["python -m hybrid.accept --json accept-7.jsonl --html accept-7.html --level 3"]),
     ("nodes", "5 6 7", 1, {}, [f"{PRODUCT} --json nodes-7.jsonl 5 6 7"]),
-    ("nodes", "", 1, {"HYBRID_SIZE": "9"}, [f"{PRODUCT} --json nodes-7.jsonl 9 9 9"]),
     ("beowulf", "", 1, {"HYBRID_SIZE": "50"}, [
         HELLO, *(f"{PRODUCT} 50 50 50 --kernel {kernel} --json beowulf-7.jsonl" for kernel in ("naive", "tiled")),
         f"{PRODUCT} 6 6 6 --device cpu --kernel loops --json beowulf-7.jsonl",
