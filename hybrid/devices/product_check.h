@@ -393,6 +393,77 @@ static void compare_rows(const void* of_call, int64_t first, int64_t end)
     if (call->found) tell(call, first, end, totals, differ, not_judged, most);
 }
 
+enum { NARROW = 2 * WIDTH };  // columns of rows for which the code around the sums of a strip would take longer than these
+
+// Turns WIDTH vectors: vector k gets lane k of each.
+static INLINE void transpose(Vector rows[WIDTH])
+{
+    const Bits lane = EACH_LANE;
+#pragma GCC unroll 8
+    for (int apart = 1; apart < WIDTH; apart *= 2) {
+        Bits low = lane + (((lane & apart) != 0) & (WIDTH - apart)), high = low + apart;
+#pragma GCC unroll 8
+        for (int k = 0; k < WIDTH; ++k) {
+            if (k & apart) continue;
+            Vector one = rows[k], other = rows[k + apart];
+            rows[k] = shuffled(one, other, low);
+            rows[k + apart] = shuffled(one, other, high);
+        }
+    }
+}
+
+// Adds to WIDTH rows' lanes the sum of x[j] times their elements, and that of their squares, or of the terms' squares.
+static INLINE void add_narrow(const char* row, int64_t row_bytes, const double* x, int64_t count, int of_terms, Vector* sum,
+                              Vector* square)
+{
+    for (int64_t first = 0; first < count; first += WIDTH) {
+        Vector columns[WIDTH];
+#pragma GCC unroll 8
+        for (int r = 0; r < WIDTH; ++r) columns[r] = *(const InMemory*)(row + r * row_bytes + first * (int64_t)sizeof(double));
+        transpose(columns);
+#pragma GCC unroll 8
+        for (int k = 0; k < WIDTH; ++k) {
+            if (first + k == count) break;
+            Vector term = columns[k] * x[first + k];
+            *sum += term;
+            *square += of_terms ? term * term : columns[k] * columns[k];
+        }
+    }
+}
+
+// Compares narrow rows of double, a multiple of WIDTH, of which those behind the last can be read. Returns whether all their squares
+// are so usual that `sizes_of` need not look; else nothing is done.
+static int compare_narrow(const Call* call, const Rows* a, int64_t rows)
+{
+    const Rows* c = call->rows;
+    const Comparison* with = call->with;
+    double totals[WIDTH] = {0}, differ[WIDTH] = {0}, none[WIDTH] = {0}, most[WIDTH] = {0};
+    double square_b = with->norms_b[0] * with->norms_b[0], inverse = 1 / with->deviation;
+    Bits usual = ~(Bits){0};
+    for (int64_t i = 0; i < rows; i += WIDTH) {
+        Vector expected = {0}, of_c = {0}, square_a = {0}, square_c = {0};
+        double differences[WIDTH], both[WIDTH], squares[WIDTH], *sizes = call->sums + i;
+        add_narrow(a->elements + i * a->row_bytes, a->row_bytes, call->y, a->columns, 0, &expected, &square_a);
+        add_narrow(c->elements + i * c->row_bytes, c->row_bytes, call->x, c->columns, 1, &of_c, &square_c);
+        square_a *= square_b;
+        usual &= (square_a > 1e-100) & (square_a < 1e100) & (square_c < 1e100);
+        *(InMemory*)differences = of_c - expected;
+        *(InMemory*)both = square_a;
+        *(InMemory*)squares = square_c;
+        for (int r = 0; r < WIDTH; ++r) {
+            double part = squares[r] < both[r] ? squares[r] : both[r];
+            sizes[r] = fabs(differences[r]) * inverse / sqrt(part + with->per_term * both[r]);
+            totals[r] += sizes[r] < MOST_IN_TOTAL ? sizes[r] : MOST_IN_TOTAL;
+            differ[r] += sizes[r] > 0;
+            most[r] = sizes[r] > most[r] ? sizes[r] : most[r];
+        }
+    }
+    for (int r = 0; r < WIDTH; ++r)
+        if (!usual[r]) return 0;
+    tell(call, 0, rows, totals, differ, none, most);
+    return 1;
+}
+
 static int enough_threads(int most, int64_t bytes)
 {
     return most < 1 + bytes / LEAST_BYTES ? most : (int)(1 + bytes / LEAST_BYTES);
@@ -656,7 +727,9 @@ static void check_rows(const void* of_check, int64_t from, int64_t to)
     a.elements += from * a.row_bytes;
     c.elements += from * c.row_bytes;
     int64_t made = check->multiply ? from : to;
-    for (int64_t first = from; sizes && first < to;) {
+    int narrow = a.columns <= NARROW && c.columns <= NARROW && a.item_size == sizeof(double) && a.row_bytes > 0 &&
+                 c.row_bytes > 0 && !(check->in_b.integral && looks(&check->in_a));
+    for (int64_t first = from, done; sizes && first < to; first += done) {
         if (first == made) {
             int64_t some = to - made < check->block ? to - made : check->block;
             multiply(check, &a, &c, some);
@@ -669,19 +742,23 @@ static void check_rows(const void* of_check, int64_t from, int64_t to)
         Look *in_a = check->in_b.integral ? &check->in_a : NULL, *in_c = looks(in_a) ? &check->in_c : NULL;
         Call of_a = {pool, &a, NULL, 0, groups, sizes, norms, in_a, NULL, NULL, check->y, 0};
         Call of_c = {pool, &c, check->x, check->group, groups, sizes, NULL, in_c, &with, &check->found, check->y, first};
-        multiply_rows(&of_a, 0, rows);
-        for (int64_t i = 0; i < rows; ++i) {
-            norms[i] = sqrt(norms[i]);
-            extreme |= !((norms[i] > sqrt(LEAST_SQUARE)) & (norms[i] < sqrt(MOST_SQUARE)));
+        int64_t readable = first + rows + WIDTH <= to ? rows : rows - WIDTH;
+        done = narrow && readable > 0 ? readable / WIDTH * WIDTH : 0;
+        if (!done || !compare_narrow(&of_c, &a, done)) {
+            done = rows;
+            multiply_rows(&of_a, 0, rows);
+            for (int64_t i = 0; i < rows; ++i) {
+                norms[i] = sqrt(norms[i]);
+                extreme |= !((norms[i] > sqrt(LEAST_SQUARE)) & (norms[i] < sqrt(MOST_SQUARE)));
+            }
+            for (int64_t i = 0; extreme && i < rows; ++i) {
+                if (!(norms[i] > sqrt(LEAST_SQUARE) && norms[i] < sqrt(MOST_SQUARE)))
+                    norms[i] = careful_norm(&a, i, i + 1, 0, a.columns, NULL);
+            }
+            compare_rows(&of_c, 0, rows);
         }
-        for (int64_t i = 0; extreme && i < rows; ++i) {
-            if (!(norms[i] > sqrt(LEAST_SQUARE) && norms[i] < sqrt(MOST_SQUARE)))
-                norms[i] = careful_norm(&a, i, i + 1, 0, a.columns, NULL);
-        }
-        compare_rows(&of_c, 0, rows);
-        first += rows;
-        a.elements += rows * a.row_bytes;
-        c.elements += rows * c.row_bytes;
+        a.elements += done * a.row_bytes;
+        c.elements += done * c.row_bytes;
     }
     if (!sizes) __atomic_store_n(&check->no_memory, 1, __ATOMIC_RELAXED);
     if (sizes != few) free(sizes);

@@ -325,6 +325,15 @@ class Compared:
     worst: list[tuple[int, int, float]]  # the worst sum of each of the rows with the largest: row of C, group of columns, size
 
 
+class ComparedInC(NamedTuple):
+    """All that C has compared and made for it."""
+
+    compared: Compared
+    norms_b: np.ndarray  # as in Allowed, and `overflow`
+    overflow: np.ndarray
+    has_fractions: bool  # whether A and B have only integers, and C others
+
+
 class Bounds(NamedTuple):
     """How x is weighted, and what a product's sums may differ by: exponents of 2, and numbers for x of whole numbers."""
 
@@ -342,10 +351,9 @@ class Bounds(NamedTuple):
 
 def check_product(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, x: np.ndarray, group: int, bounds: Bounds, threads: int, *, multiplies: bool
-) -> tuple[Compared, np.ndarray, np.ndarray, bool] | None:
-    """What comparing C·x with A·(B·x) in one pass over B, then one over A and C amounts to; `norms_b` and `overflow` as in
-    Allowed; and whether A and B have only integers, and C others. None where C cannot read all of them. `multiplies`: it makes C
-    a few rows at a time before they are compared, by NumPy's loop."""
+) -> ComparedInC | None:
+    """What comparing C·x with A·(B·x) in one pass over B, then one over A and C amounts to. None where C cannot read all of them.
+    `multiplies`: it makes C a few rows at a time before they are compared, by NumPy's loop."""
     (n, m), l = c.shape, len(b)
     divides = l * m <= _SMALL_B or (threads <= MOST_THREADS and n >= max(_ROWS_A_THREAD * threads, m // 2))
     loop = matmul_loop(c.dtype.char) if multiplies and divides else 0
@@ -376,7 +384,7 @@ def check_product(
     rows = slice(found.rows)
     worst = list(zip(found.of_rows[rows], found.of_groups[rows], found.sizes[rows], strict=True))
     has_fractions = check.in_a.integral and check.in_b.integral and not check.in_c.integral
-    return Compared(totals, largest, worst), of_groups[0], of_groups[2, 0], has_fractions
+    return ComparedInC(Compared(totals, largest, worst), of_groups[0], of_groups[2, 0], has_fractions)
 
 
 def _packed(y: np.ndarray) -> np.ndarray:

@@ -29,6 +29,7 @@ from hybrid.devices.row_sums import (
     Allowed,
     Bounds,
     Compared,
+    ComparedInC,
     Integers,
     check_product,
     column_weights,
@@ -279,10 +280,28 @@ def verify_alone(
         return Check("exact", 0.0, 0.0, True)
     if multiply is None:
         Team().enter("check")
+    seed = new_seed()
     with computing(problem.operations):
+        if not suspects:
+            found = _compared_in_c(problem, a, b, c, seed, threads, multiply)
+            if found and not found.has_fractions and (right := _as_right(problem, found.compared.totals, found.compared.largest)):
+                return right  # nearly always: what follows takes as long as to check a small product
         views = [RowView(matrix, Span(0, len(matrix))) for matrix in (a, b, c)]
         check = HostCheck(Team(), plan or plan_alone(problem), views, threads, by)
-        return check.of_suspects(suspects) or check.result(new_seed(), multiply)
+        return check.of_suspects(suspects) or check.result(seed)
+
+
+def _compared_in_c(
+    problem: Problem, a: np.ndarray, b: np.ndarray, c: np.ndarray, seed: int, threads: int, multiply: Multiply | None
+) -> ComparedInC | None:
+    """What comparing the rows of C amounts to, which are made before, by threads in C or, where these cannot, by `multiply`; None
+    where C cannot read all of the matrices."""
+    parts = a, b, c, _x_of(problem.m, seed), GROUP_COLUMNS, bounds_of(problem), threads
+    found = check_product(*parts, multiplies=multiply is not None)
+    if found is None and multiply is not None:
+        multiply()
+        found = check_product(*parts, multiplies=False)
+    return found
 
 
 def _as_right(problem: Problem, totals: tuple[float, ...], largest: tuple[float, ...]) -> Check | None:
@@ -351,12 +370,12 @@ class HostCheck:
         faults, note = self._elements().faults(suspects, exact=False)
         return None if faults else Check("freivalds", max(each.size for each in suspects), THRESHOLD, True, note=note)
 
-    def result(self, seed: int | None = None, multiply: Multiply | None = None) -> Check:
-        """The check. `seed`: as for `verify`; `multiply`: as for `compared`."""
+    def result(self, seed: int | None = None) -> Check:
+        """The check. `seed`: as for `verify`."""
         by_itself = seed is not None and needs_no_sums_of_others(self._plan)
         found = None if by_itself else self.compared(seed)
         with self._team.phase("check") as comparing:
-            comparing.mine = found or self.compared(seed, multiply)
+            comparing.mine = found or self.compared(seed)
         return self.judged(comparing.all)
 
     def compared(self, seed: int | None = None, multiply: Multiply | None = None) -> Compared:
@@ -372,16 +391,10 @@ class HostCheck:
             b = whole
         if self._by_itself:
             assert seed is not None
-            parts = self._a, b, self._c, _x_of(m, seed), GROUP_COLUMNS, bounds_of(problem), self._threads
-            found = check_product(*parts, multiplies=multiply is not None)
-            if found is None and multiply is not None:
-                multiply()
-                found = check_product(*parts, multiplies=False)
-            if found is not None:
-                compared, self._norms_b, self._overflow, has_fractions = found
-                self._seed = seed
-                if not has_fractions:
-                    return _of_rank([compared], self._rows_of_c.lo)
+            found = _compared_in_c(problem, self._a, b, self._c, seed, self._threads, multiply)
+            if found and not found.has_fractions:
+                self._seed, self._norms_b, self._overflow = seed, found.norms_b, found.overflow
+                return _of_rank([found.compared], self._rows_of_c.lo)
         if x_is_known:
             peaks, others = _peaks(problem, whole)
         else:
