@@ -228,7 +228,7 @@ def test_matrices_by_columns_are_told_as_such(tmp_path):
     let = ["--let", "lda=n", "--let", "ldb=l", "--let", "ldc=n"]
     assert " ".join(let) in lab("run", path).stdout
     verdict = judged("run", path, *let, "--grid", "(m + 15) / 16,(n + 15) / 16", "--block", "16,16")
-    assert verdict.findings == {("transposed-index", 0), (WRONG, 0)}
+    assert verdict.findings == {("transposed-index", 6), (WRONG, 0)}
 
 
 def test_a_right_kernel_is_judged_by_what_it_computes_not_by_what_it_says(tmp_path):
