@@ -263,7 +263,7 @@ def refusal(exact: Exact, dtype: np.dtype, value: int, place: str) -> Overflow |
 
 
 # The check of a product of integers, from its operands to C in its own type: C·x is compared with alpha·A·(B·x) + beta·C₀·x
-# modulo 2⁶⁴, where the matrices lie. So it covers what floating-point products are made of, and what is made of them. An odd x
+# modulo 2⁶⁴, where the matrices lie. So it covers the parts, their products and how these are put together. An odd x
 # hides no single wrong element of a row; several whose differences are multiples of 2ᵏ are hidden by one x in 2⁶⁴⁻ᵏ.
 
 

@@ -88,7 +88,7 @@ class Examination:
 
 # Faults that explain wrong elements: a race, an access to memory that is not the kernel's, a value that nobody wrote.
 _CAUSES = ({"data-race"}, {"out-of-bounds", "illegal-address"}, {"uninitialised", "no-value"})
-_SHARING = 4  # a load is a broadcast if at least so many lanes, on average, want the same element
+_SHARING = 4  # lanes, on average, that want the same element: from here on a load counts as a broadcast
 _EXACT_IN_FLOAT, _FLOAT = 2**24, 1e-6
 _NO_VALUE = -1e37  # numbers below are made of bytes of 0xFE, with which variables begin; no right sum is one
 

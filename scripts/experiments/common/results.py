@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Recorded lines, the same for all experiments, and what is made of them: tables, Markdown, and each experiment's `Results`.
+"""Recorded lines, the same for all experiments, their tables and Markdown, and the base of each experiment's `Results`.
 
 `command` names the script that wrote a line, `arguments` what it was told, `run` the start that the line belongs to; schema,
 date, versions and machine are those of hybrid.reporting.jsonl. The other keys are the experiment's own.
