@@ -565,8 +565,17 @@ def row_checksums(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, sam
 
 
 def _sum_rows(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, weighted: slice) -> None:
-    """The checksums of all elements of each row. In the `weighted` rows each is multiplied by the weight of its column."""
-    words, (rows, columns) = matrix.view(_WORDS[matrix.itemsize]), matrix.shape
+    """The checksums of all elements of each row. In the `weighted` rows each is multiplied by the weight of its column; in the
+    others it is not, because NumPy adds several times as fast as it does that."""
+    words, (rows, columns), per_word = matrix.view(_WORDS[matrix.itemsize]), matrix.shape, 8 // matrix.itemsize
+    starts_a_word = columns and int(weights[0]) & 1
+    in_rows = matrix.strides[1] == matrix.itemsize  # else it is the transpose of such a matrix
+    if per_word > 1 and in_rows and starts_a_word and not (columns % per_word or matrix.strides[0] % 8 or matrix.ctypes.data % 8):
+        words, weights = words.view(np.uint64), weights[::per_word]
+    if words.dtype == np.uint64:
+        np.add.reduce(words, axis=1, out=into)
+        np.einsum("ij,j->i", words[weighted], weights, out=into[weighted])
+        return
     unweighted = weights & (~weights + np.uint64(1))  # the lowest bit that is set: a weight is odd but for the shift
     for part in pieces(Span(0, rows), max(1, _AT_ONCE // max(1, 8 * columns))):
         np.einsum("ij,j->i", words[part.slice].astype(np.uint64), unweighted, out=into[part.slice])
