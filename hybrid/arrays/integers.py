@@ -53,11 +53,15 @@ def least_remainders(matrix: Any, modulus: int, threads: int = 1) -> Any:
 def _balanced_in_64_bits(numbers: Any, modulus: int) -> Any:
     """The remainders modulo a number up to 2^63, which int64 does not hold: of such, the bits of a negative number are right as
     those of a positive one, too."""
-    unsigned = numbers.dtype == np.uint64 or modulus == LARGEST_MODULUS
-    numbers = numbers.astype(np.int64 if numbers.dtype != np.uint64 else np.uint64)
+    kind = np.uint64 if _is_uint64(numbers) else np.int64
+    unsigned, numbers = kind is np.uint64 or modulus == LARGEST_MODULUS, numbers.astype(kind)
     rest = np.remainder(numbers.view(np.uint64), np.uint64(modulus)) if unsigned else np.remainder(numbers, modulus)
     rest = rest.view(np.int64)
     return rest - (rest > modulus // 2) * wrapped(modulus)
+
+
+def _is_uint64(numbers: Any) -> bool:
+    return numbers.dtype.name == "uint64"  # in either order of bytes
 
 
 def joined_modulo(digits: Any, primes: tuple[int, ...], modulus: int) -> Any:
@@ -279,7 +283,7 @@ def times_words(matrix: Any, x: np.ndarray, threads: int) -> Any:
 
     def multiply(rows: Span, room: Room) -> None:
         part = matrix[rows.slice]
-        if part.dtype.kind == "f" or part.dtype == np.uint64:  # whose products would be rounded
+        if part.dtype.kind == "f" or _is_uint64(part):  # whose products would be rounded
             with np.errstate(invalid="ignore"):  # of what is no integer, any number will do
                 part = part.astype(np.int64)
         on_host = type(part) is np.ndarray  # where this takes a third of the time
