@@ -9,7 +9,7 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from importlib import import_module
@@ -192,14 +192,16 @@ def wires(comm: Any, n: int, options: argparse.Namespace) -> Iterator[Line]:
             device.copy_in(into, source, [])
         device.copy_out(on_host[2], on_device[2], [])
 
-    pool = ThreadPoolExecutor(max(1, len(usable_cores()) // comm.size - _BUSY_THREADS))
-
     def read() -> list[Future[None]]:
         return [
             pool.submit(row_checksums, matrix[part.slice], weights, checksums[part.slice])
             for matrix in on_host
             for part in rows_of_about(_READ_BYTES, Span(0, len(matrix)), matrix[:1].nbytes)
         ]
+
+    def wait(reading: list[Future[None]]) -> None:
+        for part in reading:
+            part.result()
 
     def both() -> None:
         reading = read()
@@ -208,7 +210,9 @@ def wires(comm: Any, n: int, options: argparse.Namespace) -> Iterator[Line]:
         wait(reading)
 
     works: dict[str, Callable[[], Any]] = {"wires": copy, "read": lambda: wait(read()), "wires, read": both}
-    times = in_turns({part: partial(seconds_of_all, comm, work, device.finish) for part, work in works.items()}, options.repeat)
+    with ThreadPoolExecutor(max(1, len(usable_cores()) // comm.size - _BUSY_THREADS)) as pool:
+        of_all = {part: partial(seconds_of_all, comm, work, device.finish) for part, work in works.items()}
+        times = in_turns(of_all, options.repeat)
     yield from ((part, each, {"setup": None}) for part, each in times.items())
 
 
