@@ -159,12 +159,13 @@ class _Probe:
                 team.messages.end_if_others_failed()
             if time.monotonic() > self._deadline:
                 return None
-            if select.select([process.stdout], [], [], _POLL)[0]:
+            has_ended = process.poll() is not None  # first: what it writes at its end is read
+            if select.select([process.stdout], [], [], 0 if has_ended else _POLL)[0]:
                 read = os.read(process.stdout.fileno(), 1 << 16)
                 if not read:
                     return None
                 self._unread += read
-            elif process.poll() is not None:  # a process that it started may hold the pipe open
+            elif has_ended:  # a process that it started may hold the pipe open
                 return None
         line, _, self._unread = self._unread.partition(b"\n")
         return line.decode(errors="replace")

@@ -2,10 +2,12 @@
 """Every failure and finding has a code: one list, hybrid.errors.CODES, which the package uses up."""
 
 import ast
+import os
 import re
 import signal
 from math import inf, nan
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,9 +30,11 @@ from hybrid.diagnostics.links import (
     judge_node_links,
     judge_peers,
 )
+from hybrid.diagnostics.probe_process import _Probe
 from hybrid.errors import CODES, CheckFailed, HybridError, StartError, UsageError
 from hybrid.host.threads import Threads
 from hybrid.ranks.mpi import Library
+from hybrid.ranks.team import Team
 from hybrid.verification.check import Fault
 
 ROOT = Path(__file__).parents[2]
@@ -227,6 +231,19 @@ def test_gpus_that_are_visible_but_unusable_are_wrong_and_it_is_said_what_to_do(
 
 def sees(*names):
     return checks.VisibleGpus(tuple(Gpu(index, f"GPU-{name}", "H200") for index, name in enumerate(names)), None, about="about")
+
+
+def test_what_a_probe_writes_as_it_ends_is_read():
+    (read, write), probe = os.pipe(), _Probe([], 60, None)
+    probe._deadline = inf
+
+    def poll():  # it writes, and ends, between one look and the next
+        os.write(write, b'{"stage": "done"}\n')
+        return 0
+
+    with open(read, "rb") as output, open(write, "wb"):
+        process = SimpleNamespace(stdout=output, poll=poll)
+        assert probe._next_line(Team(), process) == '{"stage": "done"}'
 
 
 def test_ranks_on_gpus_by_uuid():
