@@ -23,7 +23,8 @@ _TYPES = {  # of elements, as NumPy has them
     "char": "i1", "unsigned char": "u1", "short": "i2", "long long": "i8",
 }  # fmt: skip
 _BINS, _SCALE, _UNWRITTEN = 256, 3, 0xA5
-_ROWS, _OF_BINS = re.compile(r"h|height|ny|rows?|m|num_?rows", re.IGNORECASE), re.compile(r"bin|range|level", re.IGNORECASE)
+_ROWS = re.compile(r"h|height|ny|rows?|num_?rows", re.IGNORECASE)
+_OF_BINS = re.compile(r"bin|range|level", re.IGNORECASE)
 _NAMES = {  # what a kernel computes, by its name
     r"axpy": "a·x + y", r"transpose": "transpose", r"hist": "histogram", r"stencil": "stencil", r"dot|inner": "dot product",
     r"(vec|mat|arr).*(add|sum)|(add|sum).*(vec|mat|arr)|^add": "x + y", r"reduc|^sum|total": "sum", r"scale": "a·x",
@@ -73,6 +74,14 @@ class FirstKernel:
             return [(many * threads,), (many * threads - 3,), (3,)]
         return [(4 * threads,), (4 * threads - 27,), (3,), (40_001,)]
 
+    def _of_rows(self) -> str:
+        """The size that is the number of rows: by its name, else the first by which no index of an input is multiplied."""
+        names = [each.name for each in self.kernel.parameters if each.is_number]
+        inputs = [name for name, (_, begins, _) in self.arrays.items() if begins == "values"]
+        read = " ".join(index for name in inputs for index in indices_of(name, self.kernel.body))
+        others = (name for name in names if not re.search(rf"\* *{name}\b|\b{name} *\*", read))
+        return next(filter(_ROWS.fullmatch, names), next(others, ""))
+
     def _found(self, sizes: tuple[int, ...], seconds: int, program: Program) -> list[Finding]:
         """What is found on arrays of `sizes`: rows and columns, or the number of elements."""
         rows, columns = (1, *sizes)[-2:]
@@ -83,13 +92,13 @@ class FirstKernel:
         for name, (kind, begins, length) in self.arrays.items():
             content = np.full(of_length[length] * np.dtype(kind).itemsize, _UNWRITTEN * (begins == "unwritten"), "u1").view(kind)
             if begins == "values":
-                drawn = random.integers(19, size=len(content)) - 9 * (content.dtype.kind != "u")
+                is_signed = content.dtype.kind != "u" and self.promised != "histogram"
+                drawn = random.integers(19, size=len(content)) - 9 * is_signed
                 content = begun[name] = drawn.astype(kind)
             arrays.append((content, True))
-        numbers = []
+        of_rows, numbers = self._of_rows() if len(sizes) > 1 else "", []
         for each in (each for each in self.kernel.parameters if not each.is_pointer):
-            is_rows = len(sizes) > 1 and _ROWS.fullmatch(each.name)
-            size = _BINS if _OF_BINS.search(each.name) else rows if is_rows else columns
+            size = _BINS if _OF_BINS.search(each.name) else rows if each.name == of_rows else columns
             numbers.append(size if each.is_number else _SCALE)
         places = [(name, 0, len(content)) for name, (content, _) in zip(self.arrays, arrays, strict=True)]
         looked, ended = program.ran(launch, arrays, numbers, places, seconds, f"{seconds} s, which --stall sets")

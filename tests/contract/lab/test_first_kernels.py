@@ -57,6 +57,22 @@ def test_a_right_one_is_right_and_named(tmp_path, name):
     assert bool(verdict.record["computes"]) == (name != "shift")
 
 
+@pytest.mark.parametrize(("rows", "columns"), exhaustive([("n", "m")], [("n", "m"), ("m", "n")]))
+@pytest.mark.parametrize("order", ["int {rows}, int {columns}", "int {columns}, int {rows}"])
+def test_rows_and_columns_have_any_name_and_order(tmp_path, rows, columns, order):
+    path = tmp_path / "first.cu"
+    sizes = order.format(rows=rows, columns=columns)
+    named = text("transpose").replace("int width, int height", sizes).replace("width", columns).replace("height", rows)
+    path.write_text(named)
+    assert judged("run", path).code == 0
+
+
+def test_a_histogram_of_signed_numbers_is_one_of_those_that_have_a_bin(tmp_path):
+    path = tmp_path / "first.cu"
+    path.write_text(changed(text("histogram"), [("unsigned char", "int")]))
+    assert judged("run", path).code == 0
+
+
 @pytest.mark.parametrize(("name", "old", "new", "code", "part"), exhaustive(FAULTS[2:4], FAULTS))
 def test_a_wrong_one_is_found_with_its_line(tmp_path, name, old, new, code, part):
     path = tmp_path / "first.cu"
