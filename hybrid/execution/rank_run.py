@@ -16,7 +16,7 @@ import numpy as np
 
 from hybrid.arrays.interop import copy_back
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Span
+from hybrid.core.spans import Span, pieces
 from hybrid.core.timeline import Timeline
 from hybrid.devices.base import MOST_PLACES, Buffers, Place, Timings, place_of
 from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, SHARE, Sample
@@ -544,12 +544,15 @@ class CheckedRun(ABC):
         plan, own = self.plan, self.share
         if not plan.has_row_blocks and (len(plan.topology.nodes) > 1 or plan.grid_layout is not None):
             return False
-        a, b, c = self.on_host()
-        with self.team.phase("repair") as gathering:
-            gathering.mine = b[own.b_rows] if plan.has_row_blocks else None
-        with self.team.phase("repair"), busy(), np.errstate(all="ignore"):
-            whole = joined_by_rows(plan, gathering.all, "b_rows") if plan.has_row_blocks else b[Span(0, plan.problem.l)]
-            blas(a[own.rows], whole, c[own.rows])
+        (a, b, c), (l, m) = self.on_host(), (plan.problem.l, plan.problem.m)
+        widest = max(1, self.settings.message_bytes // max(1, plan.problem.bytes(l, 1))) if plan.has_row_blocks else m
+        for columns in pieces(Span(0, m), widest):
+            with self.team.phase("repair") as gathering:
+                gathering.mine = b[own.b_rows][:, columns.slice] if plan.has_row_blocks else None
+            with self.team.phase("repair"), busy(), np.errstate(all="ignore"):
+                whole = joined_by_rows(plan, gathering.all, "b_rows") if plan.has_row_blocks else b[Span(0, l)]
+                blas(a[own.rows], whole, c[own.rows][:, columns.slice])
+        with self.team.phase("repair"):
             copy_back(c.array, self.views["C"].array)
         return True
 

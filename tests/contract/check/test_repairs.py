@@ -151,6 +151,16 @@ def test_faults_of_all_ranks_are_repaired_in_one_product(comm, rng):
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("name", ["host", "a node a rank"])  # with B whole, and in pieces as large as a message may be
+def test_row_blocks_that_stay_wrong_are_computed_on_cpus(comm, rng, name):
+    a, b = operands(rng, "normal", (60 * comm.size, L, M))
+    with way(name), plant("multiply", rank=1, times=None, how="element"):
+        c, lines = repaired(lambda: product(comm, "row blocks", a, b, on_fault="repair"))
+    assert_right(a, b, c)
+    assert [named(line).rank for line in lines] == ([] if comm.rank else [1])
+
+
+@pytest.mark.mpi(min_size=2)
 def test_rows_that_differ_between_nodes_are_refused(comm, rng):
     """Nobody knows which are right."""
     a, b = operands(rng, "normal", (60 * comm.size, L, M))
