@@ -66,8 +66,12 @@ class FirstKernel:
             return [(sizes, self._found(sizes, seconds, program)) for sizes in self._shapes()]
 
     def _shapes(self) -> list[tuple[int, ...]]:
-        if sum(each.is_number and not _OF_BINS.search(each.name) for each in self.kernel.parameters) > 1:
+        names = [each.name for each in self.kernel.parameters if each.is_number and not _OF_BINS.search(each.name)]
+        if len(names) > 1:
             return [(64, 96), (37, 50), (2, 3), (190, 200)]
+        is_strided = names and re.search(rf"\* *{names[0]}\b|\b{names[0]} *\*", self.kernel.body)
+        if is_strided and re.search(r"(threadIdx|blockIdx)\.y", self.kernel.body):  # rows of a square matrix
+            return [(edge, edge) for edge in (64, 37, 3, 190)]
         (many, *_), (threads, *_), _ = self.launch.at({**self.file.constants, "n": 1 << 16, "m": 1 << 16})
         (few, *_), *_ = self.launch.at({**self.file.constants, "n": 1, "m": 1})
         if many == few and "gridDim" not in self.kernel.body:  # there are no more threads for more elements
