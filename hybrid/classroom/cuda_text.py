@@ -361,7 +361,7 @@ def with_dynamic_shared(text: str) -> str:
     for declared in _DYNAMIC_SHARED.finditer(plain):
         kind, name = declared[1], declared[2]
         pointer = f"{kind}* {name} = static_cast<{kind}*>(cuda_on_cpu::dynamic_shared_memory());"
-        if any(begin < declared.start() < end for _, begin, end in functions):
+        if any(begin <= declared.start() < end for _, begin, end in functions):
             inserted.append((declared.start(), declared.end(), pointer))
             continue
         inserted.append((declared.start(), declared.end(), " " + "\n" * declared[0].count("\n")))

@@ -381,9 +381,10 @@ def _as_square(extents: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _without_padding(extents: tuple[str, ...]) -> tuple[str, str]:
-    """The extents of an array without padding: T and T for [T][T + 1], which avoids bank conflicts."""
+    """The extents of an array without padding: T and T for [T][T + 1] or [32][33], which avoids bank conflicts."""
     rows, columns = (re.sub(r"\s*\+\s*1$", "", text) for text in extents)
-    return rows, columns
+    is_padded = rows.isdigit() and columns == str(int(rows) + 1)
+    return rows, rows if is_padded else columns
 
 
 def _covering(kernel: StudentKernel, block: tuple[str, ...], outer: tuple[str, str]) -> tuple[str, ...]:

@@ -70,10 +70,17 @@ def test_rows_and_columns_have_any_name_and_order(tmp_path, rows, columns, order
 def test_one_size_is_the_width_of_a_square_matrix(tmp_path):
     path = tmp_path / "first.cu"
     named = text("transpose").replace("int width, int height", "int n").replace("width", "n").replace("height", "n")
+    named = named.replace("[16][17]", "[32][33]").replace("* 16", "* 32")
     path.write_text(named)
     assert judged("run", path).code == 0
     path.write_text(changed(named, [("x < n && y < n) tile", "x <= n && y < n) tile")]))
     assert judged("run", path).code == 1
+
+
+def test_dynamic_shared_memory_may_be_declared_right_behind_the_brace(tmp_path):
+    path = tmp_path / "first.cu"
+    path.write_text(changed(text("vector_add"), [("{ int i", "{extern __shared__ double s[]; s[threadIdx.x] = 0; int i")]))
+    assert judged("run", path).code == 0
 
 
 def test_a_histogram_of_signed_numbers_is_one_of_those_that_have_a_bin(tmp_path):
