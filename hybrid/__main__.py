@@ -58,6 +58,9 @@ def _list() -> None:
 def _serve_shell(word: str, given: list[str]) -> None:
     from hybrid.commands import shell
 
+    if given in (["-h"], ["--help"]):
+        print(f"usage: python -m hybrid {word}{' FOLDER' if word == 'man' else ''}\n\n{FOR_SHELLS[word]}")
+        return
     if len(given) != (word == "man"):
         raise UsageError(f"python -m hybrid {word} takes {'the name of a folder' if word == 'man' else 'nothing more'}")
     if word == "completion":

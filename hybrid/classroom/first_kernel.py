@@ -63,7 +63,12 @@ class FirstKernel:
         """The shapes, and what is found on each. EmulationError if it does not compile."""
         with new_folder() as folder:
             program = Program(self.file, self.kernel, of_arrays(self.file, self.kernel, self.instance), folder / "program")
-            return [(sizes, self._found(sizes, seconds, program)) for sizes in self._shapes()]
+            judged: list[tuple[tuple[int, ...], list[Finding]]] = []
+            for sizes in self._shapes():
+                judged.append((sizes, self._found(sizes, seconds, program)))
+                if any(each.code == "no-end" for each in judged[-1][1]):
+                    break  # each other shape would take as long
+            return judged
 
     def _shapes(self) -> list[tuple[int, ...]]:
         names = [each.name for each in self.kernel.parameters if each.is_number and not _OF_BINS.search(each.name)]

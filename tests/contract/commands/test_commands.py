@@ -50,6 +50,8 @@ def test_the_package_lists_its_commands_and_their_versions():
     assert tuple(re.findall(r"^  hybrid\.(\w+)  +\S", text, re.MULTILINE)) == NAMES
     assert {path.stem for path in (ROOT / "hybrid").glob("*.py") if "Entry of `python -m" in path.read_text()} == set(NAMES)
     assert all(said("-m", "hybrid", word) == text for word in ("--help", "-h", "help"))
+    for word in ("completion", "man"):
+        assert said("-m", "hybrid", word, "--help").startswith(f"usage: python -m hybrid {word}")
     version = f"hybrid-runner {hybrid.__version__}\n"
     assert said("-m", "hybrid", "--version") == version
     assert all(said("-m", f"hybrid.{name}", "--version") == version for name in NAMES)
