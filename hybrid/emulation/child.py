@@ -15,14 +15,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hybrid.core.problem import record
 from hybrid.emulation.build import compiler
-from hybrid.emulation.confined import DIE_WITH_PARENT, installed_with, readable, restrict, ruleset
+from hybrid.emulation.confined import ASKED, DIE_WITH_PARENT, installed_with, readable, restrict, ruleset, signals_held
 from hybrid.emulation.errors import EmulationError
 
 # Sanitizer runtimes must be loaded before Python; with ASan's also libstdc++, whose exceptions it intercepts.
@@ -94,10 +94,15 @@ def supervised(
     stderr = subprocess.STDOUT if show else subprocess.PIPE
     kept: dict[int, bytearray] = {}
     late, deadline = False, time.monotonic() + seconds
-    start = partial(_supervise, confine)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, preexec_fn=start, **options) as process:  # noqa: S603
-        pipes = [pipe for pipe in (process.stdout, process.stderr) if pipe is not None]
+    with ExitStack() as until_it_runs:
+        until_it_runs.enter_context(signals_held())
+        start = partial(_supervise, confine)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, preexec_fn=start, **options)  # noqa: S603
+        held = until_it_runs.pop_all()
+    with process:
         try:
+            held.close()
+            pipes = [pipe for pipe in (process.stdout, process.stderr) if pipe is not None]
             with selectors.DefaultSelector() as selector:
                 for pipe in pipes:
                     selector.register(pipe, selectors.EVENT_READ)
@@ -135,8 +140,7 @@ def _supervise(confine: Callable[[], None] | None) -> None:
         library = ctypes.CDLL(None)
         library.prctl(_SUBREAPER, 1)
         library.prctl(DIE_WITH_PARENT, signal.SIGTERM)
-    asked = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *asked})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *ASKED})
     child = os.fork()
     if not child:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -145,7 +149,7 @@ def _supervise(confine: Callable[[], None] | None) -> None:
         return
     os.closerange(0, 1 << 16)
     ended = status = 0
-    while not ended and signal.sigwait({signal.SIGCHLD, *asked}) == signal.SIGCHLD:
+    while not ended and signal.sigwait({signal.SIGCHLD, *ASKED}) == signal.SIGCHLD:
         while not ended and (found := os.waitpid(-1, os.WNOHANG))[0]:
             if found[0] == child:
                 ended, status = found

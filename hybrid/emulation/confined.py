@@ -23,16 +23,19 @@ import struct
 import subprocess
 import sys
 import sysconfig
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from hybrid.core.problem import record
 from hybrid.kernels.catalogue import KERNELS
 
 MEMORY = 4 << 30  # bytes
 LARGEST_FILE = 1 << 20  # bytes
+ASKED = signal.SIGTERM, signal.SIGINT, signal.SIGHUP  # what asks a process to end
 _SHARED_BY_RANKS = 256 << 20  # bytes of the memory that MPI's ranks share, which is a file in /dev/shm
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 _OF_A_PREFIX = (  # folders of an installation
@@ -284,6 +287,27 @@ def keep_to_itself(library: ctypes.CDLL) -> None:
         raise OSError("mount(2)")
 
 
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Signals that ask this process to end come after this, not while it forks: Python ignores what their handlers raise in the
+    functions that it calls before and after a fork (`os.register_at_fork`). To block them would not do: another thread may get
+    them, and the handlers run in this one."""
+    came: list[int] = []
+    handlers: dict[signal.Signals, Any] = {}
+    is_main = threading.current_thread() is threading.main_thread()
+    try:
+        for each in ASKED if is_main else ():
+            if callable(handler := signal.getsignal(each)):
+                handlers[each] = handler
+                signal.signal(each, lambda signum, frame: came.append(signum))
+        yield
+    finally:
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+        for signum in came:
+            signal.raise_signal(signum)
+
+
 @cache
 def possible(separated: Callable[[ctypes.CDLL], None]) -> bool:
     """Whether this system lets this user call `separated`, one of the functions above. It is tried in a child process."""
@@ -291,7 +315,8 @@ def possible(separated: Callable[[ctypes.CDLL], None]) -> bool:
     if not sys.platform.startswith("linux") or program is None:
         return False
     try:
-        subprocess.run([program], preexec_fn=partial(separated, ctypes.CDLL(None)), check=True)  # noqa: S603
+        with signals_held():
+            subprocess.run([program], preexec_fn=partial(separated, ctypes.CDLL(None)), check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return False
     return True
