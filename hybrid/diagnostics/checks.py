@@ -746,7 +746,7 @@ def _cuda_version(version: int) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
-_SLOW = 2.0  # a link between nodes that takes so many times as long as the others is slow; other jobs may use it, too
+_SLOW = 2.0  # times what the others take: from here on a link between nodes is slow; other jobs may use it, too
 T = TypeVar("T")
 
 

@@ -84,7 +84,7 @@ class FromRoot:
             self._series.wait_until_complete(_ROWS_AHEAD)
 
     def _collectives(self) -> Iterator[Start]:
-        """Each sends every node at most so many bytes as a message may have. The root's rows are converted when they are sent."""
+        """No message to a node is longer than `message_bytes`. The root's rows are converted when they are sent."""
         team, plan, problem = self._team, self._plan, self._plan.problem
         for key, operand in self._sent:
             cut = [self._cut(plan.rows_on(node)[key], operand.shape[1]) for node in range(len(plan.topology.nodes))]
@@ -160,7 +160,7 @@ def panel_moves(team: Team, plan: Plan, b: RowView, c: RowView, *, from_root: bo
     columns, ranks = plan.shares[team.rank].column_panels, gateways(plan)
 
     def by_gateways(operand: str, height: int, move: Callable[[Span], Start], members: Sequence[int]) -> Moves:
-        """The moves of the panels in collectives of at most so many bytes as a message may have."""
+        """The moves of the panels, in collectives of `message_bytes` at most."""
         widest = max(1, settings.message_bytes // max(1, problem.bytes(height, 1)))
         team.connect(operand, ranks)
         takes_part = height and team.rank in ranks
