@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from itertools import chain, cycle
 from typing import Any, NamedTuple, TypeVar
 
@@ -43,12 +43,12 @@ _SUCCESS, _NOT_READY = 0, 600  # of cudaError_t
 # the next tile the host waits, and those that transpose what was copied in, for which later multiplications wait. The check's get
 # the SMs that multiplications leave. A·(B·x) is limited by the matrix units: it runs beside the sums, which memory limits.
 _STREAMS = {
-    "copy in": (1, -3), "arrivals": (1, -3), "exchange": (4, 0), "multiply": (2, -2), "products": (1, -2), "copy out": (1, 0),
-    "copy received": (1, 0), "check": (1, -1), "check beside": (1, 0), "nccl": (1, -3), "prepare": (1, -3),
+    "copy in": (1, -3), "transpose": (1, -3), "arrivals": (1, -3), "exchange": (4, 0), "multiply": (2, -2), "products": (1, -2),
+    "copy out": (1, 0), "copy received": (1, 0), "check": (1, -1), "check beside": (1, 0), "nccl": (1, -3), "prepare": (1, -3),
 }  # fmt: skip
 _ROUNDED_BYTES = 64 << 20  # of float32 that are rounded again at once, to be compared
-# Transposed bytes at once: they stay in a GPU's second-level cache, and are enough for the link's full rate.
-_TRANSPOSED_BYTES, _LEAST_TRANSPOSED_BYTES = 32 << 20, 1 << 20
+# Transposed bytes at once: twice as many stay in a GPU's second-level cache, and are enough for the link's full rate.
+_TRANSPOSED_BYTES, _LEAST_TRANSPOSED_BYTES = 16 << 20, 1 << 20
 
 
 class RecordedEvent:
@@ -163,7 +163,8 @@ class CudaDevice(Device):
         self._multiplications: dict[tuple[str, str], Multiply] = {}  # by kernel and type
         self._multiply: Multiply
         self._kernels = CompiledKernels(gpu.capability)  # the others
-        self._between: Any = None  # memory in which transposed matrices arrive, kept from copy to copy
+        # Two halves of memory in which transposed matrices arrive, each with events: it is filled, and it is free again.
+        self._between: Iterator[tuple[Any, Any, Any]] = iter(())
         self._between_bytes = 0
         # The owners of the memory that is copied through slots, and what makes these copies, once there was one.
         self._through_slots: set[int] = set()
@@ -264,8 +265,9 @@ class CudaDevice(Device):
     def copy_in(self, into: Any, source: Any, after: list[Event]) -> Event:
         if self._uses_slots(source):
             return self._copy_through_slots("copy in", source, into, after)
-        copy = self._copy_transposed if is_transposed(source) else self._copy
-        return self.enqueue("copy in", after, lambda stream: copy(into, source, stream))
+        if is_transposed(source):
+            return self.enqueue("copy in", after, lambda stream: self._copy_transposed(into, source, stream), "transpose")
+        return self.enqueue("copy in", after, lambda stream: self._copy(into, source, stream))
 
     def exchange(self, into: Any, source: Any, after: list[Event]) -> Event:
         return self.enqueue("exchange", after, lambda stream: self._copy(into, source, stream))
@@ -560,36 +562,43 @@ class CudaDevice(Device):
             return all(map(bool, right))
 
     def _copy_transposed(self, into: Any, source: Any, stream: Any) -> None:
-        """As `_copy`: rows are copied as they lie in memory, and transposed on the GPU. All such copies must be on the same
-        stream, since each uses the memory in between again."""
-        stored = source.T
+        """As `_copy`, but rows are copied as they lie in memory, on the stream of the copies in, and transposed on this one. Each
+        half of the memory in between is filled while the other is transposed, which may wait for SMs that multiply."""
+        stored, copies = source.T, self._stream("copy in")
         rows, columns = stored.shape
         if not stored.size:
             return
+        self._used[copies.ptr] = copies
         row_bytes = columns * stored.itemsize
         self._reserve_between(row_bytes, rows * row_bytes, stream)
         for part in pieces(Span(0, rows), max(1, self._between_bytes // row_bytes)):
-            arrived = self._cupy.ndarray((len(part), columns), stored.dtype, self._between)
-            self._copy(arrived, stored[part.slice], stream)
+            memory, filled, free = next(self._between)
+            arrived = self._cupy.ndarray((len(part), columns), stored.dtype, memory)
+            copies.wait_event(free)
+            self._copy(arrived, stored[part.slice], copies)
+            filled.record(copies)
+            stream.wait_event(filled)
             with stream:
                 self._cupy.copyto(into[:, part.slice], arrived.T)
+            free.record(stream)
 
     def _reserve_between(self, least: int, wanted: int, stream: Any) -> None:
-        """Have as many bytes of memory in between as are wanted, up to _TRANSPOSED_BYTES. Where the GPU has no more, those that
-        are there suffice, or few new ones, if they are at least `least`."""
+        """Have memory in between whose halves have as many bytes as are wanted, up to _TRANSPOSED_BYTES. Where the GPU has no
+        more, those that are there suffice, or few new ones, if they are at least `least`."""
         size = max(least, min(_TRANSPOSED_BYTES, wanted))
         if size <= self._between_bytes:
             return
         if self._between_bytes:
             stream.synchronize()  # the memory is about to be freed, and may be used by others at once
         try:
-            memory = self.reserve(size, shared=False)
+            memory = self.reserve(2 * size, shared=False)
         except DoesNotFit:
             if least <= self._between_bytes:
                 return
             size = max(least, min(size, _LEAST_TRANSPOSED_BYTES))
-            memory = self.reserve(size, shared=False)
-        self._between, self._between_bytes = memory, size
+            memory = self.reserve(2 * size, shared=False)
+        event = partial(self._cupy.cuda.Event, disable_timing=True)
+        self._between, self._between_bytes = cycle([(memory + half, event(), event()) for half in (0, size)]), size
 
 
 def multiply_on_gpu(gpu: Gpu, a: np.ndarray, b: np.ndarray, c: np.ndarray, most_bytes: int) -> None:
