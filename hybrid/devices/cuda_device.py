@@ -544,12 +544,20 @@ class CudaDevice(Device):
         """Round float32 numbers to 16 bits, on the GPU: to the nearest, to the even one of two. bfloat16 has the type of its
         bits."""
         assert (source.dtype, into.itemsize) == (np.float32, 2), "copies do not convert otherwise"
-        if into.dtype != np.uint16:
-            self._cupy.copyto(into, source)
-            return
-        bits = source.view("uint32")
-        rounded, nan = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16, source != source
-        self._cupy.copyto(into, self._cupy.where(nan, bits >> 16 & 0x8000 | 0x7FC0, rounded), casting="unsafe")
+        if into.dtype == np.uint16:
+            source = self._bits_of_bfloat16(source.view("uint32"))
+        self._cupy.copyto(into, source, casting="unsafe")
+
+    @cached_property
+    def _bits_of_bfloat16(self) -> Callable[[Any], Any]:
+        """Those of float32 numbers, given by their bits: one kernel, since each waits for SMs that multiply."""
+        cupy = self._cupy
+
+        def rounded(bits: Any) -> Any:
+            nan = (bits & 0x7FFFFFFF) > 0x7F800000
+            return cupy.where(nan, bits >> 16 & 0x8000 | 0x7FC0, bits + 0x7FFF + (bits >> 16 & 1) >> 16)
+
+        return cupy.fuse(rounded)  # type: ignore[no-any-return]
 
     def is_rounded(self, source: Any, rounded: Any) -> bool:
         """Whether these are the float32 numbers, rounded to 16 bits. To be called when all operations are complete."""

@@ -386,6 +386,7 @@ def install(gpus: int = 1) -> None:
         where=lambda condition, one, other: np.where(*map(np.asarray, (condition, one, other))).view(ndarray),
         arange=lambda count: np.arange(count).view(ndarray),
         matmul=np.matmul,
+        fuse=lambda function: function,
         broadcast_to=lambda array, shape: np.broadcast_to(array, shape, subok=True),
         asarray=_on_gpu,
         from_dlpack=lambda array: _on_gpu(np.from_dlpack(array)),
