@@ -56,7 +56,7 @@ CODES: dict[str, str] = {
     "output-lost": "standard output cannot be written",
     # memory, disks and devices
     "host-memory": "a node has too little memory; nothing was allocated",
-    "shared-memory": "the memory of /dev/shm, which ranks of a node share, is too small",
+    "shared-memory": "the folder /dev/shm is missing, or too small for MPI",
     "gpu-memory": "a GPU, or --gpu-memory, has too little memory",
     "disk-full": "the disk has no room for the file",
     "file-limit": "ulimit -f does not allow a file so large",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest_plugins = ["support.ranks", "support.seeds", "support.needs", "support.selection", "support.leftovers"]
+pytest_plugins = ["support.ranks", "support.seeds", "support.needs", "support.selection"]
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -107,7 +107,7 @@ def assumed_machine(settings: Settings, ranks: int, gpus_per_node: int = 0, capa
         )
         for number, rank in enumerate(members):
             gpu_id = gpus[number % len(gpus)].uuid if gpus else ""
-            memory = FreeMemory(f"node {node}", host, host, on_gpu, gpu_id)
+            memory = FreeMemory(f"node {node}", host, on_gpu, gpu_id)
             why_no_gpu = "" if gpus else "no GPU is assumed: --gpus-per-node gives their number"
             inventories[rank] = Inventory(Processor((number,), None, {}), gpus, why_no_gpu, memory, 0, model)
     in_order = tuple(inventories[rank] for rank in range(ranks))

@@ -142,8 +142,6 @@ def large_size(topology: Topology, free: Sequence[FreeMemory], dtype: str, secon
     hosts = [free[node[0]].host for node in topology.nodes]  # a host occurs several times only where nodes are pretended
     for node, host in zip(topology.nodes, hosts, strict=True):
         room = min(free[rank].host_bytes for rank in node)
-        if len(node) > 1:
-            room = min(room, min(free[rank].shared_bytes for rank in node))
         elements.append(room / hosts.count(host) / (3 * item))  # A, B and C at the root's node
     users = [each.gpu_id for each in free]
     for each in free:

@@ -31,13 +31,11 @@ from hybrid.diagnostics.probe_process import run_probe
 from hybrid.emulation.build import c_compiler, compiler
 from hybrid.emulation.cache import cache_folder
 from hybrid.errors import DeviceUnavailable, HybridError, StartError, one_line
-from hybrid.host.memory import free_bytes_in
 from hybrid.host.threads import THREAD_VARIABLES, Threads, core_quota, usable_cores
 from hybrid.kernels.catalogue import LEAST_CAPABILITY, dotted
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.launcher import family_of, launched
-from hybrid.ranks.mpi import SHARED, Library, library_in_use
-from hybrid.ranks.shared_memory import shared_memory_folder
+from hybrid.ranks.mpi import Library, library_in_use
 from hybrid.ranks.team import Team
 
 _MPI_LIMIT = 30  # seconds for MPI to start alone
@@ -156,56 +154,21 @@ def _library(library: Library | Unknown) -> Finding:
     return ok("mpi", text)
 
 
-_LITTLE_SHARED = 1 << 30
-_TOO_LITTLE_SHARED = 16 << 20  # MPI itself uses some MiB of it
-
-
 @record
 class Limits:
     """The limits of one rank's process."""
 
     host: str
     lockable: int | Unknown | None  # bytes of memory that it may page-lock; None: without a limit
-    folder: str | Unknown  # of node-shared memory
-    shared: tuple[int, int] | Unknown  # free and all bytes of the folder
 
 
 def inspect_limits(host: str) -> Limits:
-    folder = attempt(shared_memory_folder)
-    if isinstance(folder, Unknown):
-        return Limits(host, attempt(_lockable), folder, folder)
-    return Limits(host, attempt(_lockable), str(folder), attempt(lambda: _free_and_all(folder)))
+    return Limits(host, attempt(_lockable))
 
 
 def _lockable() -> int | None:
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return None if soft == resource.RLIM_INFINITY else soft
-
-
-def _free_and_all(folder: Path) -> tuple[int, int]:
-    status = os.statvfs(folder)
-    return free_bytes_in(folder), status.f_blocks * status.f_frsize
-
-
-def judge_shared(limits_of_ranks: Sequence[Limits]) -> Finding:
-    """Judges the host with the least free node-shared memory."""
-    measured = []
-    for limits in limits_of_ranks:
-        if isinstance(limits.shared, Unknown):
-            return unknown("shared memory", f"{limits.host}: {limits.shared.reason}")
-        measured.append((limits.shared, limits.host, str(limits.folder)))
-    (free, whole), host, folder = min(measured)
-    where = f" on {host}" if len({host for _, host, _ in measured}) > 1 else ""
-    text = f"{folder}: {readable(free)} of {readable(whole)} free{where}"
-    remedy = "enlarge it (mount -o remount,size=…; in a container --shm-size=…), or delete what ended programs left there"
-    if free < _TOO_LITTLE_SHARED:
-        return wrong("shared memory", f"{text}: too little for ranks that share matrices", remedy, code="shared-memory")
-    if folder != str(SHARED):
-        text += f"; {SHARED} cannot be written to, so that ranks of one host share matrices there, on a disk perhaps"
-        return note("shared memory", f"{text}: mount a tmpfs at {SHARED} that you may write to", code="shared-memory")
-    if free < _LITTLE_SHARED:
-        return note("shared memory", f"{text}, which bounds the matrices of ranks on one host: {remedy}", code="shared-memory")
-    return ok("shared memory", text)
 
 
 def judge_pinned(limits_of_ranks: Sequence[Limits], pinned: Sequence[tuple[int, str] | None]) -> Finding:
@@ -802,7 +765,6 @@ def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None
         judge_pinned(limits_of_ranks, pinned),
         links.judge_host_links(measured),
         links.judge_peers(measured, chosen, isolation),
-        judge_shared(limits_of_ranks),
         *judge_tools(tools, hosts, gpus=any(works)),
     ]
     return Examination(tuple(findings), tuple(placements), tuple(chosen), measured, tuple(between_nodes))

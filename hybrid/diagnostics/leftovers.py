@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Files that MPI and this package make in shared memory, and leave there when a job is killed: `doctor --clean` removes them.
+"""Files that MPI makes in shared memory, and leaves there when a job is killed: `doctor --clean` removes them.
 
 MPICH has a file in /dev/shm from MPI_Init to MPI_Finalize, Open MPI files as long as a job runs. UCX, on which both may be built,
 removes a file's name right after it has made the file: the name stays where a process is killed between the two.
@@ -12,7 +12,6 @@ import fcntl
 import os
 import re
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,10 +19,8 @@ from pathlib import Path
 
 from hybrid.core.problem import record
 from hybrid.errors import one_line
-from hybrid.host.memory import kernel
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where MPI libraries make their files)
-_OURS = re.compile(r"hybrid-([0-9a-f]{8})[0-9a-f]{8}-\d+-[0-9a-f]{16}")  # where shared memory must have a name
 _OF_MPI = re.compile(r"mpich_shm_[0-9a-f]+_\d+|(?:vader|sm)_segment\..+\.\d+\.[0-9a-f]+\.\d+|ucx_shm_posix_[0-9a-f]+")
 _STARTED = 60.0  # seconds after which a job has started: it needs no file any more that none of its processes has open
 
@@ -59,21 +56,16 @@ def remove_leftovers() -> list[Leftover]:
 
 def candidates() -> Iterator[Path]:
     """The files that are named as those of jobs on this machine are, whoever they belong to."""
-    folders = {_SHARED_MEMORY, "/tmp"}  # noqa: S108 (where there may be no shared memory)
-    with suppress(FileNotFoundError):  # there is none that can be written to
-        folders.add(tempfile.gettempdir())
-    for folder in folders:
-        with suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(folder) as entries:
-            for entry in entries:
-                ours = _OURS.fullmatch(entry.name) or (folder == _SHARED_MEMORY and _OF_MPI.fullmatch(entry.name))
-                if ours and entry.is_file(follow_symlinks=False):
-                    yield Path(entry)
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(_SHARED_MEMORY) as entries:
+        for entry in entries:
+            if _OF_MPI.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                yield Path(entry)
 
 
 def may_be_used(path: Path) -> bool:
     """Whether a process has this file open or mapped.
 
-    The kernel tells, and not /proc, because /dev/shm and /tmp may be shared with containers whose processes are not seen here.
+    The kernel tells, and not /proc, because /dev/shm may be shared with containers whose processes are not seen here.
     """
     try:
         with _leased(path):
@@ -99,9 +91,6 @@ def _leased(path: Path) -> Iterator[None]:
 
 def _removed(path: Path) -> str | None:
     """Remove the file unless a process uses it. Returns "" if it was removed, why it could not be, or None if it is used."""
-    ours = _OURS.fullmatch(path.name)
-    if ours and ours[1] != kernel():
-        return "it was made on another machine, or before this one was last started"
     try:
         with _leased(path):
             path.unlink()

@@ -493,7 +493,7 @@ class SumOfProducts:
         needed = 2 * n * m * np.dtype(made.dtype).itemsize
         for node in team.topology.nodes:
             free = [inventories[rank].free for rank in node]
-            if missing := shortage_of_matrix(len(node) * needed, free, shared=False):
+            if missing := shortage_of_matrix(len(node) * needed, free):
                 raise missing
         return made
 

@@ -79,7 +79,7 @@ def empty_shared(session: Session, shape: tuple[int, int], dtype: Any, root: int
     shared.drop(said[1] for said in looking.all)
     rows, columns = shape
     free = [looking.all[rank][2] for rank in team.topology.nodes[team.topology.node_of(root)]]
-    missing = shortage_of_matrix(rows * columns * element.itemsize, free, shared=len(free) > 1)
+    missing = shortage_of_matrix(rows * columns * element.itemsize, free)
     if missing:
         with team.phase("allocate", timed=False):
             raise missing
@@ -363,7 +363,7 @@ class IntegersCall:
                 refuse_wrong_out(out, (first, second), c, shape, types)
             inventory = take_inventory(session, settings)
             (n, l), m = first.shape, second.shape[1]
-            if shortage_of_matrix(n * m * np.dtype(types.result).itemsize, [inventory.free], shared=False):
+            if shortage_of_matrix(n * m * np.dtype(types.result).itemsize, [inventory.free]):
                 return None
             gpu = gpu_for_arrays(Machine(session.team.topology, (inventory,)), types.problem(n, l, m), settings)
             lie_on = {each.device.id for each in (a, b, c) if each is not None and on_gpu(each)}
@@ -600,7 +600,7 @@ def _looked_at(
         return None, wrong
     if shapes.count is not None:
         free = free_memory_of(session, settings, None, now=True)
-        if missing := shortage_of_matrix(shapes.bytes_beside, [free], shared=False):
+        if missing := shortage_of_matrix(shapes.bytes_beside, [free]):
             raise missing
     return given, shapes
 

@@ -142,7 +142,7 @@ def _moved(
     dtype, rank = next(share for share in shares if share.kind != "nothing").dtype, team.rank
     for node in team.topology.nodes:
         needed = sum(want[each].elements for each in node) * dtype.itemsize
-        if missing := shortage_of_matrix(needed, [shares[each].free for each in node], shared=False):
+        if missing := shortage_of_matrix(needed, [shares[each].free for each in node]):
             raise missing
     connect(team)
     with team.phase("allocate", timed=False):

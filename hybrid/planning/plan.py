@@ -345,7 +345,6 @@ class FreeMemory:
 
     host: str
     host_bytes: int
-    shared_bytes: int  # free in the folder where node-shared matrices are made
     gpu_bytes: int = 0
     gpu_id: str = ""
     gpu_reserved: int = 0  # the part of gpu_bytes in buffers of earlier products, which the next one uses
@@ -354,6 +353,7 @@ class FreeMemory:
 
 
 _USE_LESS = "smaller matrices or float32"
+_ON_HOST = f"use more nodes, {_USE_LESS}", "host-memory"
 
 
 def shortage(plan: Plan, free: Sequence[FreeMemory], asked: PlanRequest) -> DoesNotFit | None:
@@ -376,10 +376,8 @@ def shortage(plan: Plan, free: Sequence[FreeMemory], asked: PlanRequest) -> Does
     for host, nodes in nodes_of_host.items():
         here = [rank for node in nodes for rank in topology.nodes[node]]
         there = asked.bytes_there if plan.operands is asked.operands and plan.root_node in nodes else 0
-        several = [node for node in nodes if len(topology.nodes[node]) > 1 and not plan.at_root]
         needed = sum(map(plan.bytes_on_node, nodes)) - there + sum(asked.besides[rank] for rank in here if asked.besides)
-        shared = sum(map(plan.bytes_shared_on_node, several)) - there
-        missing += _missing_on_host(p, host, needed, shared, [free[rank] for rank in here], "start one rank a node")
+        missing.append(_missing(p, needed, f"of memory on {host}", min(free[rank].host_bytes for rank in here), *_ON_HOST))
     ranks_of_gpu: dict[str, list[int]] = {}
     for rank in range(topology.size) if plan.device == "cuda" else ():
         ranks_of_gpu.setdefault(free[rank].gpu_id, []).append(rank)
@@ -392,25 +390,11 @@ def shortage(plan: Plan, free: Sequence[FreeMemory], asked: PlanRequest) -> Does
     return next(filter(None, missing), None)
 
 
-def shortage_of_matrix(needed: int, free: Sequence[FreeMemory], *, shared: bool) -> DoesNotFit | None:
-    """The error that says where a matrix of `needed` bytes has no room on a node; None if it fits.
-
-    `free`: the memory of the node's ranks. `shared`: the matrix lies in node-shared memory.
-    """
-    missing = _missing_on_host("a matrix", free[0].host, needed, needed * shared, free, "take a smaller one")
-    return next(filter(None, missing), None)
-
-
-def _missing_on_host(
-    what: object, host: str, needed: int, shared: int, free: Sequence[FreeMemory], otherwise: str
-) -> list[DoesNotFit | None]:
-    """The errors where `what` needs more than a host has for its ranks: of its memory, and of that which they can share."""
-    least, least_shared = min(each.host_bytes for each in free), min(each.shared_bytes for each in free)
-    enlarge = f"enlarge /dev/shm (in a container: --shm-size) or {otherwise}"
-    return [
-        _missing(what, needed, f"of memory on {host}", least, f"use more nodes, {_USE_LESS}", "host-memory"),
-        _missing(what, shared, f"of shared memory on {host}", least_shared, enlarge, "shared-memory"),
-    ]
+def shortage_of_matrix(needed: int, free: Sequence[FreeMemory]) -> DoesNotFit | None:
+    """The error that says where a matrix of `needed` bytes has no room on a node; None if it fits. `free`: the memory of the
+    node's ranks."""
+    available = min(each.host_bytes for each in free)
+    return _missing("a matrix", needed, f"of memory on {free[0].host}", available, "take a smaller one", "host-memory")
 
 
 def _missing(what: object, needed: int, where: str, available: int, remedy: str, code: str) -> DoesNotFit | None:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Host matrices and flags in node-shared memory: a file in /dev/shm that every rank of the node maps.
+"""Host matrices and flags in node-shared memory: files without a name (memfd) that every rank of the node maps.
 
 MPI's shared-memory windows (MPI_Win_allocate_shared) are not used for three reasons. The memory of a file can be reserved
-before it is touched, so that a full /dev/shm is an error and not a SIGBUS. Unmapping is not collective, as freeing a window
+before it is touched, so that too little of it is an error and not a SIGBUS. Unmapping is not collective, as freeing a window
 is, so no rank waits for a failed one. And a mapping lives as long as the arrays made from it, so that a result in it can be
 given to the user without a copy.
 
-On Linux the file never has a name: the node's other ranks open it by its maker's descriptor, which /proc shows. So nothing stays,
-however the job ends. Elsewhere, and where ranks do not see each other's processes, it has one until all have opened it.
+Such a file is in no folder: the size of /dev/shm does not limit it, nobody else can open it, and nothing stays, however the job
+ends. The node's first rank makes it, and sends its descriptor to the others by a socket, also into their containers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import mmap
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from threading import Thread
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -27,20 +26,10 @@ from weakref import WeakKeyDictionary
 from hybrid.core.spans import Span, block
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit
-from hybrid.host.memory import RowView, empty_matrix, free_bytes_in, process_space
+from hybrid.host.memory import RowView, empty_matrix
 from hybrid.host.threads import on_threads
 from hybrid.ranks.heartbeat import busy
-from hybrid.ranks.mpi import SHARED
 from hybrid.ranks.team import Team
-
-
-def shared_memory_folder() -> Path:
-    """The folder for the files that ranks map: /dev/shm, or the folder for temporary files where there is none."""
-    if os.access(SHARED, os.W_OK):  # files there get unguessable names, made exclusively
-        return SHARED
-    import tempfile
-
-    return Path(tempfile.gettempdir())
 
 
 def make_shared_matrices(
@@ -50,111 +39,76 @@ def make_shared_matrices(
 
     Every rank reserves an equal part of the memory. DoesNotFit on all ranks if there is not enough of it.
     """
+    import socket  # takes milliseconds, and a process alone needs none
+
     import numpy as np
 
     shapes = {key: (len(rows[key]), columns[key]) for key in rows}
     sizes = {key: max(mmap.PAGESIZE, height * width * np.dtype(dtypes[key]).itemsize) for key, (height, width) in shapes.items()}
-    shared = len(team.node_ranks) > 1
-    opened: dict[str, int] = {}
+    leader, *others = team.node_ranks
+    files: list[int] = []
+    mailbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     # All ranks go through all phases, also one that is alone on its node and shares nothing.
     try:
-        if not _opened(team, sizes if shared else {}, opened, named=False):
-            _opened(team, sizes if shared else {}, opened, named=True)
-        with team.phase("scatter", timed=False), busy():
-            own = {key: block(sizes[key], len(team.node_ranks), team.node_ranks.index(team.rank)) for key in opened}
-            # Each file has a lock, for which ranks wait, so that one thread a file is what the system makes use of.
-            mapped = on_threads(len(opened), lambda key: _map(opened[key], sizes[key], own[key], sum(sizes.values())), opened)
-            maps = dict(zip(opened, mapped, strict=True))
-            arrays = {
-                key: np.ndarray(shape, dtypes[key], buffer=maps[key]) if shared else empty_matrix(*shape, dtypes[key])
-                for key, shape in shapes.items()
-            }
-    finally:
-        for descriptor in opened.values():
-            os.close(descriptor)
-    return {key: RowView(array, rows[key]) for key, array in arrays.items()}
-
-
-def _opened(team: Team, sizes: dict[str, int], opened: dict[str, int], *, named: bool) -> bool:
-    """Whether all ranks have opened a file of each size, which their node's first rank makes. The descriptors are in `opened`.
-    Every rank calls it."""
-    made: dict[str, tuple[str, int]] = {}
-    try:
         with team.phase("scatter", timed=False) as making:
-            if team.leads_node:
-                making.mine = _make_files(sizes, made, named=named)
-        with team.phase("scatter", timed=False) as opening:
-            files = making.all[team.node_ranks[0]]
-            opening.mine = files is not None
-            for key, (path, identity) in (files or {}).items():
-                try:
-                    opened[key] = os.open(path, os.O_RDWR | os.O_NOFOLLOW * named)
-                    # In another PID namespace the same number is another process'.
-                    opening.mine = opening.mine and _identity(opened[key]) == identity
-                except OSError:
-                    if named:
-                        raise
-                    opening.mine = False
+            if team.rank != leader:
+                mailbox.bind("")  # to a new name
+                making.mine = mailbox.getsockname()
+            elif others:
+                with _allocating(sum(sizes.values())):
+                    for size in sizes.values():
+                        files.append(os.memfd_create("hybrid"))
+                        os.truncate(files[-1], size)
+                making.mine = [_identity(file) for file in files]
+        with team.phase("scatter", timed=False):
+            for rank in others if team.rank == leader else ():
+                mailbox.connect(making.all[rank])
+                socket.send_fds(mailbox, [b"files"], files)
+        with team.phase("scatter", timed=False), busy():
+            if team.rank != leader:
+                files += socket.recv_fds(mailbox, len(b"files"), len(sizes), socket.MSG_DONTWAIT)[1]
+                if [_identity(file) for file in files] != making.all[leader]:
+                    raise PermissionError(errno.EPERM, "another process has sent files in place of this node's first rank")
+
+            def mapped(key: str, file: int) -> mmap.mmap:
+                own = block(sizes[key], len(team.node_ranks), team.node_ranks.index(team.rank))
+                if len(own):
+                    os.posix_fallocate(file, own.lo, len(own))
+                there = mmap.mmap(file, sizes[key])
+                _reserved[there] = own
+                return there
+
+            # Each file has a lock, for which ranks wait, so that one thread a file is what the system makes use of.
+            with _allocating(sum(sizes.values())):
+                maps = on_threads(len(files), lambda each: mapped(*each), list(zip(sizes, files, strict=False)))
+            arrays = (
+                [np.ndarray(shapes[key], dtypes[key], buffer=there) for key, there in zip(sizes, maps, strict=True)]
+                if others
+                else [empty_matrix(*shapes[key], dtypes[key]) for key in sizes]
+            )
     finally:
-        for path, descriptor in made.values():  # memory that is mapped stays
-            os.close(descriptor)
-            if named:
-                os.unlink(path)
-    succeeded = False not in opening.all  # a rank that takes no part has said nothing
-    while opened and not succeeded:
-        os.close(opened.popitem()[1])
-    return succeeded
+        mailbox.close()
+        for file in files:  # memory that is mapped stays
+            os.close(file)
+    return {key: RowView(array, rows[key]) for key, array in zip(sizes, arrays, strict=True)}
 
 
-def _make_files(
-    sizes: dict[str, int], made: dict[str, tuple[str, int]], *, named: bool
-) -> dict[str, tuple[str, tuple[int, int]]] | None:
-    """The path and identity of each new file; None where files without a name cannot be made, or other processes could not open
-    them. The path and descriptor of a file are in `made` as soon as it exists."""
-    folder = shared_memory_folder()
-    for key, size in sizes.items():
-        if named:
-            path = str(folder / f"hybrid-{process_space()}-{os.getpid()}-{os.urandom(8).hex()}")
-            made[key] = path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        else:
-            try:
-                descriptor = os.open(folder, os.O_RDWR | os.O_TMPFILE, 0o600)
-            except (OSError, AttributeError):  # AttributeError: not Linux
-                return None
-            path = f"/proc/{os.getpid()}/fd/{descriptor}"
-            made[key] = path, descriptor
-            if not os.access(path, os.R_OK | os.W_OK):
-                return None
-        try:
-            os.truncate(made[key][1], size)
-        except OSError as error:
-            why = "it is beyond the limit of ulimit -f" if error.errno == errno.EFBIG else os.strerror(error.errno or 0)
-            raise DoesNotFit(f"no file of {readable(size)} can be made in {folder}: {why}", code="shared-memory") from None
-    return {key: (path, _identity(descriptor)) for key, (path, descriptor) in made.items()}
-
-
-def _identity(descriptor: int) -> tuple[int, int]:
-    """What tells a file from any other of this machine."""
-    status = os.fstat(descriptor)
-    return status.st_dev, status.st_ino
-
-
-def _map(descriptor: int, size: int, reserved: Span, whole: int) -> mmap.mmap:
-    """Map the whole file, after memory for its bytes `reserved` has been allocated. `whole`: bytes of all files of the node."""
+@contextmanager
+def _allocating(size: int) -> Iterator[None]:
+    """A context in which files of `size` bytes in all are made. DoesNotFit where the system refuses."""
     try:
-        if len(reserved) and hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(descriptor, reserved.lo, len(reserved))
-        mapped = mmap.mmap(descriptor, size)
+        yield
     except OSError as error:
-        folder = shared_memory_folder()
-        free = free_bytes_in(folder)
-        raise DoesNotFit(
-            f"matrices need {readable(whole)} of {folder}, for the next {readable(len(reserved))} of them too little was free "
-            f"({error.strerror}; {readable(free)} are now): delete what ended programs left there, or enlarge it",
-            code="shared-memory",
-        ) from None
-    _reserved[mapped] = reserved
-    return mapped
+        limited = error.errno == errno.EFBIG
+        why = "it is beyond the limit of ulimit -f" if limited else os.strerror(error.errno or 0)
+        code = "file-limit" if limited else "host-memory"
+        raise DoesNotFit(f"ranks of a node cannot share {readable(size)}: {why}", code=code) from None
+
+
+def _identity(file: int) -> tuple[int, int]:
+    """What tells a file from any other of this machine."""
+    status = os.fstat(file)
+    return status.st_dev, status.st_ino
 
 
 _reserved: WeakKeyDictionary[mmap.mmap, Span] = WeakKeyDictionary()  # the part of each mapping that this rank has reserved

@@ -26,11 +26,12 @@ from hybrid.core.installation import PACKAGE, fingerprint
 from hybrid.core.spans import Topology
 from hybrid.core.timeline import Timeline
 from hybrid.errors import CheckFailed, HybridError, Overflow, RankMissing, UsageError, code_of, one_line, rebuild
+from hybrid.host.memory import kernel
 from hybrid.ranks.heartbeat import heartbeat
 from hybrid.ranks.job_end import Interrupts, interrupted
 from hybrid.ranks.launcher import launched
 from hybrid.ranks.messages import Limits, Messages, PhaseEnded, Unsendable, unusable
-from hybrid.ranks.mpi import SHARED, all_processes, refuse_foreign_launcher, start_mpi_of, unname_files
+from hybrid.ranks.mpi import all_processes, refuse_foreign_launcher, start_mpi_of, unname_files
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -261,10 +262,10 @@ def is_known_to_all(error: BaseException) -> bool:
 
 
 def _node() -> tuple[str, str, int]:
-    """What ranks of one node have in common and others do not: the machine's name, the run of its kernel, and what is mounted at
-    /dev/shm, of which a container may have its own."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return os.uname().nodename, boot.read_text() if boot.exists() else "", SHARED.stat().st_dev if SHARED.exists() else 0
+    """What ranks of one node have in common and others do not: the machine's name, the run of its kernel, and the network in
+    which they send each other shared memory, of which a container may have its own."""
+    namespace = Path("/proc/self/ns/net")
+    return os.uname().nodename, kernel(), namespace.stat().st_ino if namespace.exists() else 0
 
 
 def _joint_error(failures: list[tuple[int, tuple[str, str, str, str, str]]], size: int, *, on_all_ranks: bool) -> HybridError:

@@ -17,12 +17,12 @@ from hybrid.core.spans import Span
 from hybrid.core.timeline import wall
 from hybrid.devices.cuda_gpus import Gpu, callers_context, cuda_driver, free_bytes, gpu_context, pooled_bytes, usable_gpus
 from hybrid.errors import DeviceUnavailable
-from hybrid.host.memory import available_host_bytes, free_bytes_in, ttl_cached
+from hybrid.host.memory import available_host_bytes, ttl_cached
 from hybrid.kernels.catalogue import Kernel
 from hybrid.planning.machine_model import MachineModel
 from hybrid.planning.plan import FreeMemory, Plan
 from hybrid.planning.tiling import PlanRequest
-from hybrid.ranks.shared_memory import make_shared_matrices, shared_memory_folder
+from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 from hybrid.selection.decision import (
     Decision,
@@ -43,7 +43,6 @@ SPARE_GPU_BYTES = 1 << 30  # left free on a GPU: for kernels, libraries, and CUD
 # fifth of the product's time on two cores.
 MOST_SHARED = min(256 << 20, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 16)
 _LARGE_WORKSPACE = 32 << 20  # bytes: a smaller one may have room for others than it was made for
-_shared_bytes_lately = ttl_cached(lambda: free_bytes_in(shared_memory_folder()))
 
 
 _MOST_REMEMBERED = 64  # decisions: programs have products of several shapes and settings in turn
@@ -248,7 +247,6 @@ def free_memory_of(session: Session, settings: Settings, gpu: Gpu | None, *, now
     return FreeMemory(
         host=session.team.host,
         host_bytes=settings.host_memory or (available_host_bytes(now=True) if now else _about(available_host_bytes())),
-        shared_bytes=free_bytes_in(shared_memory_folder()) if now else _about(_shared_bytes_lately()),
         gpu_bytes=on_gpu if gpu or not now else 0,  # before the first product the GPU is not known yet
         gpu_id=gpu.uuid if gpu else "",
         gpu_reserved=reserved,

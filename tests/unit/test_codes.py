@@ -188,19 +188,8 @@ def test_slurms_view_against_the_ranks():
 # --- memory and tools
 
 
-def test_shared_memory():
-    for folder, free, expected in [
-        ("/dev/shm", (8 * GiB, 8 * GiB), OK),
-        ("/dev/shm", (GiB // 2, 8 * GiB), ("note", "shared-memory")),
-        ("/dev/shm", (1 << 20, 8 * GiB), ("wrong", "shared-memory")),
-        ("/tmp", (8 * GiB, 8 * GiB), ("note", "shared-memory")),
-        ("/dev/shm", Unknown("x"), UNKNOWN),
-    ]:
-        assert one(checks.judge_shared([checks.Limits("a", None, folder, free)])) == expected
-
-
 def test_memory_that_cannot_be_pinned_for_a_gpu_is_wrong():
-    seen = [checks.Limits("a", 8 << 20, "", (1, 1)), checks.Limits("b", None, "", (1, 1))]
+    seen = [checks.Limits("a", 8 << 20), checks.Limits("b", None)]
     assert one(checks.judge_pinned(seen, [None, None])) == OK
     assert one(checks.judge_pinned(seen, [(GiB, ""), (GiB, "")])) == OK
     assert one(checks.judge_pinned(seen, [(GiB, ""), (0, "refused")])) == ("wrong", "pinned-limit")

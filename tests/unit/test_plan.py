@@ -239,9 +239,7 @@ def test_what_ranks_nodes_and_gpus_take():
 
 def missing(plan, changed=None, besides_on_gpu=(), already_there=0, **all_ranks):
     """What is said where every rank has plenty of memory and a GPU of its own, but for what is given."""
-    free = [
-        replace(FreeMemory(f"host{each.node}", PLENTY, PLENTY, PLENTY, f"GPU-{each.rank}"), **all_ranks) for each in plan.shares
-    ]
+    free = [replace(FreeMemory(f"host{each.node}", PLENTY, PLENTY, f"GPU-{each.rank}"), **all_ranks) for each in plan.shares]
     for rank, of_rank in (changed or {}).items():
         free[rank] = replace(free[rank], **of_rank)
     asked = PlanRequest(plan.problem, besides_on_gpu=besides_on_gpu, bytes_there=already_there)
@@ -261,7 +259,6 @@ def test_what_just_fits_is_taken_and_what_is_missing_is_named():
     host, gpu = one.bytes_on_node(0), gpus.bytes_on_gpu(0)
     for least, plan, name, more in (
         (host, one, "host_bytes", {}),
-        (one.bytes_shared_on_node(0), one, "shared_bytes", {}),
         (sum(two.bytes_on_node(node) for node in (0, 1)), two, "host_bytes", {"host": "same"}),
         (host - 8_000_000, one, "host_bytes", {"already_there": 8_000_000}),
         (gpu, gpus, "gpu_bytes", {}),
@@ -270,7 +267,6 @@ def test_what_just_fits_is_taken_and_what_is_missing_is_named():
     ):
         assert missing(plan, **{name: least}, **more) == ""
         assert "512.0 KiB are missing" in missing(plan, **{name: least - 512 * KiB}, **more)
-    assert missing(two, shared_bytes=0) == "", "a rank alone on its node shares nothing"
     assert missing(one, gpu_bytes=0, besides_on_gpu=(MiB, MiB)) == "", "no GPU is used"
     assert "rank 1 on host0" in missing(gpus, {1: {"gpu_bytes": gpu - 1}})
 

@@ -56,7 +56,7 @@ def verdict_and_code(finding):
 @pytest.mark.parametrize("ranks", exhaustive([0, 2], [0, 1, 2, 3]))
 def test_each_subject_of_the_page_is_a_line_and_a_healthy_machine_is_healthy(ranks):
     done, record, findings = run(ranks=ranks)
-    assert len(SUBJECTS) == 13
+    assert len(SUBJECTS) == 12
     assert [finding["subject"] for finding in record["findings"]] == SUBJECTS
     assert {finding["code"] for finding in record["findings"] if finding["verdict"] == "wrong"} <= LACKING, done.stderr
     assert findings["launcher"]["verdict"] == findings["mpi"]["verdict"] == findings["slurm"]["verdict"] == "ok"

