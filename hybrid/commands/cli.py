@@ -112,22 +112,34 @@ REPORT_TIME = 15.0  # seconds that rank 0 gets for the report of `unstarted`; it
 
 def agree_on_options(team: Team, options: argparse.Namespace, settings: Settings) -> None:
     """UsageError on all ranks where a rank was started with other options or settings than rank 0. Every rank calls it."""
-    from hybrid.selection.decision import same_on_all_ranks
+    from hybrid.planning.decision import same_on_all_ranks
 
     with team.phase("agree", timed=False) as asked:
         asked.mine = {**vars(options), **settings.as_dict()}
     same_on_all_ranks(asked.all)
 
 
+def settle_threads(team: Team, settings: Settings) -> list[Threads]:
+    """Every rank's number of threads. Called before NumPy is loaded where possible, so that BLAS starts no more."""
+    from hybrid.host.threads import announce_threads
+    from hybrid.planning.decision import this_processor, threads_of_ranks
+
+    with team.phase("agree", timed=False) as counting:
+        counting.mine = this_processor()
+    chosen = threads_of_ranks(team.topology, settings, counting.all)
+    announce_threads(chosen[team.rank].count)
+    return chosen
+
+
 def agree(team: Team, options: argparse.Namespace, settings: Settings) -> Sequence[Threads]:
     """What commands that multiply begin with: the same options on all ranks, the nodes, and each rank's number of threads, which
     it returns. From then on NumPy may be loaded: its BLAS finds the number in the environment."""
-    from hybrid.selection.decision import settle_threads, wake_gpus
+    from hybrid.devices.cuda_gpus import wake_driver
 
     agree_on_options(team, options, settings)
     team.pretend_nodes(settings.ranks_per_node)
     threads = settle_threads(team, settings)
-    wake_gpus(settings)
+    wake_driver(settings)
     return threads
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from hybrid.commands.cli import agree_on_options, run
+from hybrid.commands.cli import agree_on_options, run, settle_threads
 from hybrid.commands.parser import Parser, add_settings, file_name, settings_of
 from hybrid.commands.streams import file_of_json, text_stream
 from hybrid.core.settings import Settings
@@ -88,7 +88,6 @@ def _examine(team: Team, options: argparse.Namespace, settings: Settings, error:
     from hybrid.host.files import refuse_unwritable
     from hybrid.reporting import jsonl
     from hybrid.reporting.progress import Progress
-    from hybrid.selection.decision import settle_threads
 
     with team.phase("agree", timed=False):
         if file := file_of_json(options.json):

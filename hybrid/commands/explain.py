@@ -12,17 +12,16 @@ from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Topology
 from hybrid.core.text import readable, rounded_up
-from hybrid.devices.cuda_gpus import Gpu
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, named
 from hybrid.planning.arithmetic import largest_error_bound
+from hybrid.planning.decision import Decision, Gpu, Inventory, Machine, Processor, Test, Unknown, decide
 from hybrid.planning.grid import Cost, Grid, costs, received
 from hybrid.planning.machine_model import MachineModel
 from hybrid.planning.plan import PIECE_BYTES, PROCESS_BYTES, FreeMemory, Plan
 from hybrid.planning.schedule import Arrival, RankShare
 from hybrid.planning.tiling import PlanRequest, forecast
 from hybrid.reporting.run_report import moved_bytes
-from hybrid.selection.decision import Decision, Inventory, Machine, Processor, Test, Unknown, decide
 
 _SHOWN = 4  # grids beside the one that is chosen
 

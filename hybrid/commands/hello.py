@@ -23,7 +23,7 @@ from hybrid.ranks.mpi import library_in_use
 from hybrid.ranks.team import Team
 
 if TYPE_CHECKING:
-    from hybrid.devices.cuda_gpus import Gpu
+    from hybrid.planning.decision import Gpu
 
 NAME = "hybrid.hello"
 
@@ -133,7 +133,8 @@ def _thread_level() -> str:
 
 def _choose_gpu(team: Team, settings: Settings) -> Gpu | str:
     """This rank's GPU, or why it has none. Where one rank has no GPU, the others still use theirs."""
-    from hybrid.devices.cuda_gpus import choose_gpus, usable_gpus
+    from hybrid.devices.cuda_gpus import usable_gpus
+    from hybrid.planning.decision import choose_gpus
 
     if settings.device in ("cpu", "emulate"):
         return "asked for"

@@ -30,9 +30,11 @@ from hybrid.core.text import counted
 from hybrid.core.timeline import Spread, wall
 from hybrid.errors import DoesNotFit, HybridError, UsageError
 from hybrid.execution.rank_run import Progress
+from hybrid.execution.session import Session, agree
 from hybrid.host.files import allocated, code_of_reading, discard, flush, flush_names, led_to, publish, write_whole, written_to
 from hybrid.host.memory import RowView
 from hybrid.host.threads import rows_of_about
+from hybrid.planning.decision import Decision, Inventory, Machine
 from hybrid.planning.plan import Plan
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.heartbeat import busy, tell_how_to_go_on
@@ -42,8 +44,6 @@ from hybrid.reporting.run_report import parts_line
 from hybrid.runs.matrix_file import MatrixOutput, matrix_name, new_matrix
 from hybrid.runs.measured import Outcome, Parts, RunOptions, run_product
 from hybrid.runs.operands import TypedProduct
-from hybrid.selection.decision import Decision, Inventory, Machine
-from hybrid.selection.session import Session, agree
 from hybrid.verification.check import Check
 
 Line = dict[str, Any]

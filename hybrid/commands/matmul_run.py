@@ -27,7 +27,9 @@ from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline, wall
 from hybrid.errors import with_code
 from hybrid.execution.real_products import exactly
+from hybrid.execution.session import agree, session_of, take_inventory, threads_until_decided
 from hybrid.host.files import discard, publish, refuse_same, refuse_unwritable, temporary_name, written_to
+from hybrid.planning.decision import Inventory
 from hybrid.planning.plan import Plan
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.shared_memory import give_back
@@ -36,13 +38,11 @@ from hybrid.reporting import run_report
 from hybrid.runs.matrix_file import matrix_name
 from hybrid.runs.measured import Outcome, RunOptions, run_typed_product
 from hybrid.runs.operands import TypedProduct
-from hybrid.selection.decision import Inventory, threads_until_decided
-from hybrid.selection.session import agree, session_of, take_inventory
 
 if TYPE_CHECKING:
+    from hybrid.planning.decision import Decision
     from hybrid.runs.matrix_file import MatrixOutput
     from hybrid.runs.operands import Elements
-    from hybrid.selection.decision import Decision
 
 
 _CHECK_FAILED = 3  # exit code

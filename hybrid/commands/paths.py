@@ -24,9 +24,9 @@ from hybrid.ranks.team import Team, world_communicator
 if TYPE_CHECKING:
     import numpy as np
 
-    from hybrid.devices.cuda_gpus import Gpu
     from hybrid.graphs.graph import Graph
     from hybrid.graphs.walks import Arithmetic
+    from hybrid.planning.decision import Gpu
 
 
 PRINTED = 10  # rows and columns of the matrix that are shown

@@ -19,7 +19,7 @@ from zlib import crc32
 
 DISTRIBUTION = "hybrid-runner"
 PACKAGE = Path(__file__).resolve().parents[1]
-_IN_STEP = ("execution", "planning", "ranks", "selection", "transport")  # rooms whose code must be alike on all ranks
+_IN_STEP = ("execution", "planning", "ranks", "transport")  # rooms whose code must be alike on all ranks
 
 
 def install(extra: str) -> str:

@@ -19,7 +19,6 @@ from hybrid.devices import row_sums, staging
 from hybrid.devices.base import Device, Event, EventWait, KernelCall, Timings, phase_of, place_of, row_stride
 from hybrid.devices.cpu import some_matrices
 from hybrid.devices.cuda_gpus import (
-    Gpu,
     GpuContext,
     cuda_driver,
     enable_peer_access,
@@ -32,6 +31,7 @@ from hybrid.devices.cuda_kernels import CompiledKernel, CompiledKernels, Multipl
 from hybrid.devices.staging import SlotCopies, SlotCopy, slot_copies
 from hybrid.errors import DeviceUnavailable, DoesNotFit, one_line
 from hybrid.kernels.catalogue import Kernel, Launch
+from hybrid.planning.decision import Gpu
 from hybrid.ranks.shared_memory import NodeFlags
 
 Result = TypeVar("Result")

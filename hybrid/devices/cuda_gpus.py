@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The CUDA GPUs that a process can use: which rank takes which, contexts in which a thread's calls work, free and pinned
-memory."""
+"""The CUDA GPUs that a process can use: contexts in which a thread's calls work, free and pinned memory."""
 
 from __future__ import annotations
 
@@ -8,17 +7,18 @@ import ctypes
 import mmap
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hybrid.core.installation import install
-from hybrid.core.problem import record
+from hybrid.core.settings import Settings
 from hybrid.core.text import readable, warn
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.host.memory import LEAST_BYTES, ResultMemory
+from hybrid.planning.decision import Gpu, may_use_gpus
+from hybrid.ranks.launcher import launched
 
 if TYPE_CHECKING:
     import numpy as np  # functions import it, since commands load it only when the number of threads is settled
@@ -28,16 +28,6 @@ _PORTABLE = 1  # cudaHostRegisterPortable: pinned for all GPUs, not only for the
 # Two registered ranges must not share a page. Only larger blocks are sure to get whole pages from malloc, whose
 # M_MMAP_THRESHOLD grows up to 32 MiB; memory mappings, such as the ranks' shared memory, always have whole pages.
 LEAST_OWNER_BYTES = (32 << 20) + 1
-
-
-@record
-class Gpu:
-    """A GPU that this process can see; `index` is its number here, which other processes may count differently."""
-
-    index: int
-    uuid: str
-    name: str
-    capability: int = 90  # compute capability, times ten
 
 
 def usable_gpus() -> list[Gpu]:
@@ -108,21 +98,6 @@ def enable_peer_access(gpu: int, peer: int) -> None:
     except runtime.CUDARuntimeError as error:
         if error.status != _PEER_ACCESS_ALREADY_ENABLED:
             raise
-
-
-def choose_gpus(gpus_of_ranks: Sequence[Sequence[Gpu]]) -> list[Gpu]:
-    """A GPU for each rank, given which ones each can see.
-
-    Each rank takes the one that fewest ranks have taken so far, ranks that see fewest GPUs first. So all GPUs are used before
-    one is shared, whether a rank sees all of its node's GPUs or only its own. They are told apart by UUID, for every process
-    numbers those it sees from 0.
-    """
-    users: Counter[str] = Counter()
-    chosen: dict[int, Gpu] = {}
-    for rank in sorted(range(len(gpus_of_ranks)), key=lambda rank: len(gpus_of_ranks[rank])):
-        chosen[rank] = min(gpus_of_ranks[rank], key=lambda gpu: users[gpu.uuid])
-        users[chosen[rank].uuid] += 1
-    return [chosen[rank] for rank in range(len(gpus_of_ranks))]
 
 
 class _Before(threading.local):
@@ -234,20 +209,19 @@ _awakening: threading.Thread | None = None
 _awakened: list[tuple[int, ctypes.c_int]] = []  # the index and the device of the GPU whose context was created meanwhile
 
 
-def wake_driver(local_rank: int | None) -> None:
-    """In the background, call cuInit and create a CUDA context, which take a quarter of a second together, and more where several
-    ranks do it: that of the GPU that this rank will have if each rank sees all GPUs. Meanwhile the GIL is free, which it is not
-    where CuPy does it.
+def wake_driver(settings: Settings, *, with_context: bool = True) -> None:
+    """If the settings allow GPUs, call cuInit in the background, and create a CUDA context, which take a quarter of a second
+    together, and more where several ranks do it: that of the GPU that this rank will have if each rank sees all GPUs. Meanwhile
+    the GIL is free, which it is not where CuPy does it.
 
     cuInit reads a hundred environment variables. With glibc before 2.41 a process may die of that (SIGSEGV) while another thread
     adds one: MPI_Init does, and so does Python where CuPy is told a folder. So this comes after MPI_Init, and CuPy is told here.
-
-    `local_rank`: None for no context.
     """
     global _awakening
-    driver = cuda_driver()
-    if driver is None or _awakening is not None:
-        return  # usable_gpus will report it, or somebody was here before
+    if not may_use_gpus(settings) or (driver := cuda_driver()) is None or _awakening is not None:
+        return  # usable_gpus will report that there is no driver, or somebody was here before
+    launch = launched()
+    local_rank = None if not with_context else launch.local_rank if launch else 0
     from hybrid.devices.cuda_kernels import trust_own_cache_only
 
     def awaken() -> None:

@@ -37,6 +37,8 @@ from hybrid.diagnostics.links import (
     slow_links,
 )
 from hybrid.errors import CheckFailed
+from hybrid.execution.session import agree, free_memory_of, session_of, take_inventory
+from hybrid.planning.decision import Decision
 from hybrid.planning.plan import FreeMemory
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.job_end import asked_to_end, finish_when_asked
@@ -44,8 +46,6 @@ from hybrid.ranks.team import Team
 from hybrid.reporting.run_report import placement_record
 from hybrid.runs.measured import RunOptions, run_product
 from hybrid.runs.operands import fill_rows
-from hybrid.selection.decision import Decision
-from hybrid.selection.session import agree, free_memory_of, session_of, take_inventory
 from hybrid.verification.check import Fault
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ from hybrid.core.installation import install
 from hybrid.core.problem import record
 from hybrid.core.spans import Topology
 from hybrid.core.text import counted, ranges, readable
-from hybrid.devices.cuda_gpus import Gpu, choose_gpus
 from hybrid.devices.cuda_kernels import SHIPPED, trust_own_cache_only
 from hybrid.diagnostics import links
 from hybrid.diagnostics.finding import Finding, Unknown, attempt, note, ok, ranks_by_value, unknown, wrong
@@ -33,6 +32,7 @@ from hybrid.emulation.cache import cache_folder
 from hybrid.errors import DeviceUnavailable, HybridError, StartError, one_line
 from hybrid.host.threads import THREAD_VARIABLES, Threads, core_quota, usable_cores
 from hybrid.kernels.catalogue import LEAST_CAPABILITY, dotted
+from hybrid.planning.decision import Gpu, choose_gpus
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.launcher import family_of, launched
 from hybrid.ranks.mpi import Library, library_in_use

@@ -15,7 +15,7 @@ from hybrid.errors import HybridError, one_line
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY
 
 if TYPE_CHECKING:
-    from hybrid.devices.cuda_gpus import Gpu
+    from hybrid.planning.decision import Gpu
 
 SOURCE, KERNEL = "greeting.cu", "greeting"
 MOST_LINES = 1 << 16  # of one kernel

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hybrid.core.problem import record
 from hybrid.core.text import counted, rate_in_units
 from hybrid.core.timeline import Spread
-from hybrid.devices.cuda_gpus import Gpu
 from hybrid.diagnostics.finding import Finding, note, ok, unknown, wrong
 from hybrid.diagnostics.probe_process import ProbeResult, run_probe, run_proxies
+from hybrid.planning.decision import Gpu
 from hybrid.ranks.messages import Series, Start, broadcast, exchange
 from hybrid.ranks.team import Team
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hybrid.core.problem import record
-from hybrid.devices.cuda_gpus import Gpu
 from hybrid.diagnostics.finding import Unknown
 from hybrid.diagnostics.links import Link
 from hybrid.diagnostics.probe_process import ProbeResult, run_probe
 from hybrid.errors import HybridError
+from hybrid.planning.decision import Gpu
 from hybrid.planning.machine_model import RECORD_KEY, MachineModel
 from hybrid.planning.schedule import KERNEL_TILE
 from hybrid.ranks.team import Team

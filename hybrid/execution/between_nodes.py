@@ -15,16 +15,16 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, pieces
 from hybrid.errors import CheckFailed
 from hybrid.execution.rank_run import Progress, RankRun
+from hybrid.execution.session import Session
 from hybrid.host.memory import RowView, empty_matrix
 from hybrid.host.threads import limited_threads
+from hybrid.planning.decision import Decision
 from hybrid.planning.grid import Place, Rectangle
 from hybrid.planning.plan import Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.messages import Matrices, Series, Start, broadcast, exchange
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
-from hybrid.selection.decision import Decision
-from hybrid.selection.session import Session
 from hybrid.transport.base import RankMatrices
 from hybrid.transport.panels import Moves, PanelMoves
 from hybrid.verification.check import Check, Fault

@@ -3,7 +3,7 @@
 
 The signature of a product in one process is the shapes and types of its matrices and all options of the call. A call looks at
 its operands, finds what is `Compiled` for them, and computes. With several ranks each call agrees anew, since no rank knows what
-the others pass; what they agreed on is kept by `hybrid.selection.session`.
+the others pass; what they agreed on is kept by `hybrid.execution.session`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from hybrid.errors import CheckFailed, UsageError
 from hybrid.execution.distributed_product import RealProduct
 from hybrid.execution.multiply import Asked, Call, DistributedCall, GpuCall, IntegersCall, RootCall, call_of
 from hybrid.execution.product import RootProduct
+from hybrid.execution.session import Session, session_of
 from hybrid.host.blas import OF_ONE_THREAD
 from hybrid.host.memory import empty_result, is_transpose
 from hybrid.host.threads import limited_threads, usable_cores
+from hybrid.planning.decision import Decision, core_quota_lately
 from hybrid.ranks.heartbeat import busy, computing
 from hybrid.ranks.team import is_alone, team_of
-from hybrid.selection.decision import Decision, core_quota_lately
-from hybrid.selection.session import Session, session_of
 from hybrid.transport.rank_device import RankDevice
 from hybrid.verification.check import settle
 from hybrid.verification.freivalds import verify_alone

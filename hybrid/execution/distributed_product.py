@@ -40,18 +40,18 @@ from hybrid.execution.product import element_types, room_in_workspace
 from hybrid.execution.rank_run import CheckedRun, RankCheck, RankRun, tell_nobody
 from hybrid.execution.real_products import RealProducts, element_of_rows, exactly
 from hybrid.execution.redistribution import connect, exchanged
+from hybrid.execution.session import Session, agree
 from hybrid.host.memory import RowView, is_transpose
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import elements_of
 from hybrid.planning.check_layout import GROUP_COLUMNS
+from hybrid.planning.decision import Inventory, may_use_gpus
 from hybrid.planning.grid import Part, Placement
 from hybrid.planning.plan import shortage_of_matrix
 from hybrid.planning.tiling import OperandLocation, PlanRequest
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
-from hybrid.selection.decision import Inventory, may_use_gpus
-from hybrid.selection.session import Session, agree
 from hybrid.transport.base import RankMatrices
 from hybrid.verification.check import MOST_NAMED, Check, Suspect, most_exact, settle
 from hybrid.verification.copies import verify_exchange

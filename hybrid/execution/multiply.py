@@ -43,22 +43,29 @@ from hybrid.arrays.root_operands import (
 from hybrid.core.problem import LARGEST_SIZE, record
 from hybrid.core.settings import Settings
 from hybrid.core.text import warn
-from hybrid.devices.cuda_gpus import Gpu, usable_gpus
+from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.errors import CheckFailed, DeviceUnavailable, DoesNotFit, Overflow, UsageError
 from hybrid.execution.distributed_product import Complete, DistributedProduct, OwnRows, Shares, SumOfProducts, request_of, untold
 from hybrid.execution.product import RootProduct, element_types, views_in_workspace
 from hybrid.execution.real_products import RealProducts, element_of_rows, exactly
 from hybrid.execution.redistribution import scattered
+from hybrid.execution.session import Session, agree, free_memory_of, take_inventory, threads_until_decided
 from hybrid.execution.stack_call import StackCall
 from hybrid.execution.whole_copies import WholeCopies
 from hybrid.host.memory import empty_matrix, empty_result, is_transpose
 from hybrid.kernels.catalogue import elements_of, storage
+from hybrid.planning.decision import (
+    Decision,
+    Gpu,
+    Machine,
+    gpu_for_arrays,
+    root_is_enough,
+    same_on_all_ranks,
+)
 from hybrid.planning.grid import Part
 from hybrid.planning.plan import shortage_of_matrix
 from hybrid.planning.tiling import OperandLocation, PlanRequest
 from hybrid.ranks.heartbeat import busy
-from hybrid.selection.decision import Decision, Machine, gpu_for_arrays, root_is_enough, same_on_all_ranks, threads_until_decided
-from hybrid.selection.session import Session, agree, free_memory_of, take_inventory
 from hybrid.verification.check import settle
 from hybrid.verification.copies import checksum
 from hybrid.verification.freivalds import new_seed

@@ -18,15 +18,15 @@ from hybrid.core.timeline import Timeline, wall
 from hybrid.errors import CheckFailed
 from hybrid.execution.between_nodes import FromRoot, OnGrid, panel_moves
 from hybrid.execution.rank_run import CheckedRun, Progress, RankCheck, RankRun, SumElsewhere, tell_nobody
+from hybrid.execution.session import MOST_SHARED, Session
 from hybrid.host.blas import blas
 from hybrid.host.memory import RowView, copy_rows, empty_result
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import numbers_of, storage
+from hybrid.planning.decision import Decision
 from hybrid.planning.plan import Plan, rows_written
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices
-from hybrid.selection.decision import Decision
-from hybrid.selection.session import MOST_SHARED, Session
 from hybrid.transport.base import RankMatrices
 from hybrid.verification.check import Check, Suspect
 from hybrid.verification.copies import verify_exchange

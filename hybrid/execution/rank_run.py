@@ -22,17 +22,17 @@ from hybrid.devices.base import MOST_PLACES, Buffers, Place, Timings, place_of
 from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, SHARE, Sample
 from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.execution.pipeline import ShareRun, multiply_in_place
+from hybrid.execution.session import Session
 from hybrid.host.blas import blas
 from hybrid.host.memory import NumbersView, RowView, copy_rows
 from hybrid.host.threads import limited_threads, threads_allowed
 from hybrid.planning.arithmetic import Computed
 from hybrid.planning.check_layout import CheckLayout, Piece, group_columns
+from hybrid.planning.decision import Decision
 from hybrid.planning.plan import Plan
 from hybrid.planning.schedule import Tile, tiles_of_others
 from hybrid.planning.tiling import OperandLocation
 from hybrid.ranks.heartbeat import busy, computing
-from hybrid.selection.decision import Decision
-from hybrid.selection.session import Session
 from hybrid.transport.base import HostTransport, RankMatrices, Transport
 from hybrid.transport.rank_device import RankDevice, make_panels, make_transport, operands_in_place
 from hybrid.verification.check import MOST_SUSPECTS, Check, Fault, Suspect

@@ -17,12 +17,12 @@ from hybrid.core.problem import record
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, block, consecutive
 from hybrid.errors import UsageError
+from hybrid.execution.session import Session, free_memory_of
+from hybrid.planning.decision import same_on_all_ranks
 from hybrid.planning.grid import Part, moves
 from hybrid.planning.plan import shortage_of_matrix
 from hybrid.ranks.messages import Matrices, Series, copy_own, exchange
 from hybrid.ranks.team import Team
-from hybrid.selection.decision import same_on_all_ranks
-from hybrid.selection.session import Session, free_memory_of
 
 _KIND = "redistribute"
 _KINDS: dict[type, str] = {RowBlock: "RowBlock", TransposedRowBlock: "transposed", Block2D: "Block2D"}

@@ -19,11 +19,11 @@ from hybrid.core.timeline import Timeline
 from hybrid.devices.cpu import multiply_on_cpu, some_matrices
 from hybrid.execution.real_products import RealProducts
 from hybrid.execution.redistribution import connect, exchanged
+from hybrid.execution.session import Session
 from hybrid.host.blas import blas
 from hybrid.host.threads import limited_threads
+from hybrid.planning.decision import Inventory, Machine, place_stack
 from hybrid.ranks.heartbeat import busy
-from hybrid.selection.decision import Inventory, Machine, place_stack
-from hybrid.selection.session import Session
 from hybrid.verification.check import Check, Fault, settle
 from hybrid.verification.copies import verify_exchange
 from hybrid.verification.freivalds import verify_stack
@@ -45,7 +45,7 @@ class StackCall:
         self._others = [rank for rank, span in enumerate(self._shares) if rank != root and len(span)]
         bytes_of_ranks = [shapes.bytes_on_rank(span, is_root=rank == root) for rank, span in enumerate(self._shares)]
         machine = Machine(team.topology, tuple(inventories))
-        self._placements = place_stack(machine, settings, shapes, bytes_of_ranks)
+        self._placements = place_stack(machine, settings, shapes.count or 0, shapes.problem, bytes_of_ranks)
 
     @property
     def is_divided(self) -> bool:

@@ -20,9 +20,9 @@ from hybrid.core.text import warn
 from hybrid.devices.cuda_gpus import cuda_driver, usable_gpus
 from hybrid.errors import CheckFailed, DeviceUnavailable, HybridError, RankMissing, UsageError, one_line
 from hybrid.interposition.blas_calls import GEMM, TYPES, Product, counts, raise_soon, redirection
+from hybrid.planning.decision import may_use_gpus, this_processor, threads_of_ranks
 from hybrid.planning.machine_model import MachineModel
 from hybrid.ranks.team import Requests, team_of
-from hybrid.selection.decision import may_use_gpus, this_processor, threads_of_ranks
 
 OPTIONS = ("kernel", "device", "precision", "check", "on_fault", "threads", "transport", "host_memory", "gpu_memory", "stall")
 # Rooms that make products: what their functions hand to BLAS is left to BLAS.

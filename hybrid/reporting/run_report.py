@@ -19,8 +19,8 @@ from hybrid.planning.arithmetic import Arithmetic, Computed
 from hybrid.planning.plan import Plan
 
 if TYPE_CHECKING:
+    from hybrid.planning.decision import Decision, RankPlacement
     from hybrid.runs.measured import Outcome, Parts
-    from hybrid.selection.decision import Decision, RankPlacement
     from hybrid.verification.check import Check
 
 

@@ -19,15 +19,15 @@ from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.execution.product import RootProduct
 from hybrid.execution.rank_run import Progress, tell_nobody
 from hybrid.execution.real_products import RealProducts, element_of_rows
+from hybrid.execution.session import Session
 from hybrid.host.memory import RowView
 from hybrid.host.threads import limited_threads
 from hybrid.planning.arithmetic import Computed, joined
+from hybrid.planning.decision import Decision
 from hybrid.planning.plan import Plan
 from hybrid.ranks.job_end import asked_to_end, finish_when_asked
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.runs.operands import TypedProduct
-from hybrid.selection.decision import Decision
-from hybrid.selection.session import Session
 from hybrid.verification.check import Check
 
 

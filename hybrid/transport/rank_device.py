@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from hybrid.core.spans import Topology
 from hybrid.devices.base import Buffers, Device
-from hybrid.devices.cuda_gpus import Gpu, usable_gpus, use_context_of
+from hybrid.devices.cuda_gpus import usable_gpus, use_context_of
 from hybrid.errors import HybridError
 from hybrid.kernels.catalogue import Kernel
+from hybrid.planning.decision import Gpu
 from hybrid.planning.plan import Plan
 from hybrid.planning.schedule import RankShare
 from hybrid.ranks.heartbeat import busy

@@ -14,7 +14,6 @@ import pytest
 from experiments.ordeal.trials import Fault as Harm
 from experiments.ordeal.trials import _well
 from hybrid.core.spans import Span, Topology
-from hybrid.devices.cuda_gpus import Gpu
 from hybrid.diagnostics import checks, gpu_watch
 from hybrid.diagnostics.acceptance import SLOW, Case, WrongProduct, blamed_rank, judge_links, judge_products, judge_speeds
 from hybrid.diagnostics.finding import Finding, Unknown
@@ -33,6 +32,7 @@ from hybrid.diagnostics.links import (
 from hybrid.diagnostics.probe_process import _Probe
 from hybrid.errors import CODES, CheckFailed, HybridError, StartError, UsageError
 from hybrid.host.threads import Threads
+from hybrid.planning.decision import Gpu
 from hybrid.ranks.mpi import Library
 from hybrid.ranks.team import Team
 from hybrid.verification.check import Fault

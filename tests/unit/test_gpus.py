@@ -18,9 +18,10 @@ from support.commands import ROOT
 
 from hybrid.classroom.gpu_models import MODELS, model_of, occupancy
 from hybrid.devices import cuda_kernels
-from hybrid.devices.cuda_gpus import LEAST_OWNER_BYTES, Gpu, PinnedMemory, choose_gpus
+from hybrid.devices.cuda_gpus import LEAST_OWNER_BYTES, PinnedMemory
 from hybrid.host.memory import LEAST_BYTES
 from hybrid.kernels.catalogue import KERNELS
+from hybrid.planning.decision import Gpu, choose_gpus
 
 
 def chosen(*visible):

@@ -138,7 +138,7 @@ def test_the_quota_of_processor_time_is_the_control_groups(tmp_path, text, quota
 
 def test_commands_settle_their_threads_before_numpy_is_loaded():
     """BLAS reads their number once, when it is loaded."""
-    modules = "hybrid.commands.matmul, hybrid.selection.decision, hybrid.ranks.team"
+    modules = "hybrid.commands.matmul, hybrid.planning.decision, hybrid.ranks.team"
     subprocess.run([sys.executable, "-c", f"import sys, {modules}; assert 'numpy' not in sys.modules"], check=True)
 
 

@@ -24,11 +24,12 @@ from hybrid.core.problem import ITEM_SIZES
 from hybrid.core.spans import Span, Topology, pieces
 from hybrid.devices.base import Device
 from hybrid.devices.cuda_device import CudaDevice
-from hybrid.devices.cuda_gpus import Gpu, usable_gpus
+from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.diagnostics.probes import report
 from hybrid.errors import DeviceUnavailable, code_of, one_line
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, fastest
 from hybrid.kernels.remainders import LEAST_FOR_BYTES, products_of
+from hybrid.planning.decision import Gpu
 from hybrid.ranks.team import Phase, Team
 from hybrid.transport.peers import probe
 from hybrid.transport.rank_device import RankDevice

@@ -203,7 +203,7 @@ class OnDevice:
 
 class _Products:
     """Of one shape and type through the pipeline of `hybrid.multiply`, in the arithmetic that is asked for, whether or not it is
-    the faster one: `hybrid.selection` has small matrices multiplied natively. `kernel`: of native tiles. `fast`: from remainders
+    the faster one: `hybrid.planning` has small matrices multiplied natively. `kernel`: of native tiles. `fast`: from remainders
     where the guard allows it, as --precision fast or as auto; None: all tiles are native."""
 
     def __init__(self, device: Device, kernel: Kernel, problem: Problem, *, fast: bool | None) -> None:

@@ -16,12 +16,13 @@ from experiments.common.product_check import ProductCheck, refuse_wrong
 from experiments.common.results import Line, seconds_of
 from hybrid.core.spans import Span
 from hybrid.devices.cpu import EmulatedDevice, compiled_loops
-from hybrid.devices.cuda_gpus import Gpu, free_bytes, usable_gpus
+from hybrid.devices.cuda_gpus import free_bytes, usable_gpus
 from hybrid.devices.cuda_kernels import Multiply, multiplication
 from hybrid.emulation.build import compiler
 from hybrid.errors import DeviceUnavailable, HybridError, one_line
 from hybrid.host.memory import available_host_bytes
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Form, Kernel, named
+from hybrid.planning.decision import Gpu
 from hybrid.runs.operands import fill_rows
 
 TIMED = 0.03  # seconds of launches between two events: the clock of a GPU at rest is slow

@@ -30,7 +30,7 @@ from experiments.common.results import Line, spread
 from hybrid.classroom.cuda_run import resources
 from hybrid.core.problem import copy_width
 from hybrid.core.settings import one_of
-from hybrid.devices.cuda_gpus import Gpu, free_bytes, usable_gpus
+from hybrid.devices.cuda_gpus import free_bytes, usable_gpus
 from hybrid.devices.cuda_kernels import CompiledKernel, Multiply, multiplication
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.errors import DoesNotFit, UsageError
@@ -51,6 +51,7 @@ from hybrid.kernels.catalogue import (
     storage,
     sums_type,
 )
+from hybrid.planning.decision import Gpu
 from hybrid.testing.checked_kernels import not_a_number, spread_of, stored
 
 Shape = tuple[int, int, int]  # n, l, m

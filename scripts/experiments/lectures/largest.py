@@ -31,8 +31,8 @@ from hybrid.core.text import readable
 from hybrid.errors import CheckFailed, DoesNotFit, UsageError
 from hybrid.host.memory import available_host_bytes
 from hybrid.kernels.catalogue import BOTH, Kernel, fastest, refusal
+from hybrid.planning.decision import kernel_asked_for
 from hybrid.runs.operands import fill_rows
-from hybrid.selection.decision import kernel_asked_for
 
 PIECE_BYTES = 256 << 20  # of a matrix that the host holds beside the device's
 _THREADS = 16  # that make numbers

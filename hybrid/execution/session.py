@@ -15,17 +15,14 @@ from hybrid.core.problem import Problem
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import wall
-from hybrid.devices.cuda_gpus import Gpu, callers_context, cuda_driver, free_bytes, gpu_context, pooled_bytes, usable_gpus
+from hybrid.devices.cuda_gpus import callers_context, cuda_driver, free_bytes, gpu_context, pooled_bytes, usable_gpus, wake_driver
 from hybrid.errors import DeviceUnavailable
 from hybrid.host.memory import available_host_bytes, ttl_cached
+from hybrid.host.threads import usable_cores
 from hybrid.kernels.catalogue import Kernel
-from hybrid.planning.machine_model import MachineModel
-from hybrid.planning.plan import FreeMemory, Plan
-from hybrid.planning.tiling import PlanRequest
-from hybrid.ranks.shared_memory import make_shared_matrices
-from hybrid.ranks.team import Team
-from hybrid.selection.decision import (
+from hybrid.planning.decision import (
     Decision,
+    Gpu,
     Inventory,
     Machine,
     Test,
@@ -34,8 +31,12 @@ from hybrid.selection.decision import (
     kernel_asked_for,
     may_use_gpus,
     this_processor,
-    wake_gpus,
 )
+from hybrid.planning.machine_model import MachineModel
+from hybrid.planning.plan import FreeMemory, Plan
+from hybrid.planning.tiling import PlanRequest
+from hybrid.ranks.shared_memory import make_shared_matrices
+from hybrid.ranks.team import Team
 from hybrid.transport.rank_device import RankDevice, device_key, device_of_alone, prepare_rank_device
 
 SPARE_GPU_BYTES = 1 << 30  # left free on a GPU: for kernels, libraries, and CUDA contexts, also the root's on others' GPUs
@@ -221,7 +222,7 @@ def take_inventory(session: Session, settings: Settings) -> Inventory:
         compiler()
     elif may_use_gpus(settings):
         if cuda_driver() is not None and "cupy" not in sys.modules:  # whose import takes as long
-            wake_gpus(settings, context=settings.device == "cuda")
+            wake_driver(settings, with_context=settings.device == "cuda")
         try:
             with wall.within("GPU start"):
                 gpus = tuple(usable_gpus())
@@ -301,3 +302,8 @@ def agree(session: Session, request: PlanRequest, settings: Settings, inventorie
         session.release_device()
     session.remember(request, asked, None if machine.is_measured else decision)
     return decision
+
+
+def threads_until_decided(team: Team, settings: Settings) -> int:
+    """The number of threads with which a rank looks at its operands, before it is decided how many it has."""
+    return settings.threads or max(1, len(usable_cores()) // len(team.node_ranks))

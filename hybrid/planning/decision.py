@@ -14,15 +14,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hybrid.core.problem import Problem, record
 from hybrid.core.settings import Settings, one_of
 from hybrid.core.spans import Span, Topology
-from hybrid.devices.cuda_gpus import Gpu, choose_gpus, wake_driver
 from hybrid.errors import DeviceUnavailable, DoesNotFit, UsageError
 from hybrid.host.memory import ttl_cached
-from hybrid.host.threads import THREAD_VARIABLES, Threads, announce_threads, choose_threads, core_quota, usable_cores
+from hybrid.host.threads import THREAD_VARIABLES, Threads, choose_threads, core_quota, usable_cores
 from hybrid.kernels.catalogue import CATALOGUE, EMULATED_CAPABILITY, Kernel, dotted, fastest, named, refusal
 from hybrid.kernels.remainders import LEAST_FOR_BYTES, MOST_TERMS
 from hybrid.planning import grid as grids
@@ -30,11 +29,31 @@ from hybrid.planning.arithmetic import MOST_MODULI, gain_of_remainders, native_s
 from hybrid.planning.machine_model import H200, MachineModel
 from hybrid.planning.plan import PROCESS_BYTES, FreeMemory, Plan, make_plan, shortage, why_no_nccl, why_no_peers
 from hybrid.planning.tiling import OperandLocation, PlanRequest, soonest
-from hybrid.ranks.launcher import launched
-from hybrid.ranks.team import Team
 
-if TYPE_CHECKING:
-    from hybrid.arrays.root_operands import RootShapes
+
+@record
+class Gpu:
+    """A GPU that this process can see; `index` is its number here, which other processes may count differently."""
+
+    index: int
+    uuid: str
+    name: str
+    capability: int = 90  # compute capability, times ten
+
+
+def choose_gpus(gpus_of_ranks: Sequence[Sequence[Gpu]]) -> list[Gpu]:
+    """A GPU for each rank, given which ones each can see.
+
+    Each rank takes the one that fewest ranks have taken so far, ranks that see fewest GPUs first. So all GPUs are used before
+    one is shared, whether a rank sees all of its node's GPUs or only its own. They are told apart by UUID, for every process
+    numbers those it sees from 0.
+    """
+    users: Counter[str] = Counter()
+    chosen: dict[int, Gpu] = {}
+    for rank in sorted(range(len(gpus_of_ranks)), key=lambda rank: len(gpus_of_ranks[rank])):
+        chosen[rank] = min(gpus_of_ranks[rank], key=lambda gpu: users[gpu.uuid])
+        users[chosen[rank].uuid] += 1
+    return [chosen[rank] for rank in range(len(gpus_of_ranks))]
 
 
 @record
@@ -128,14 +147,6 @@ def may_use_gpus(settings: Settings) -> bool:
     return settings.device in ("auto", "cuda") and (kernel is None or kernel.device == "cuda")
 
 
-def wake_gpus(settings: Settings, *, context: bool = True) -> None:
-    """Start the GPUs' driver in the background, if the settings allow GPUs; with `context` for one of them. Called after
-    `settle_threads`."""
-    if may_use_gpus(settings):
-        launch = launched()
-        wake_driver((launch.local_rank if launch else 0) if context else None)
-
-
 def this_processor() -> Processor:
     """This rank's, as it was a moment ago."""
     return Processor(usable_cores(), core_quota_lately(), {name: os.environ.get(name, "") for name in THREAD_VARIABLES})
@@ -148,20 +159,6 @@ def threads_of_ranks(topology: Topology, settings: Settings, processors: Sequenc
         members = topology.nodes[topology.node_of(rank)]
         cores = [processors[member].cores for member in members]
         chosen.append(choose_threads(settings.threads, members.index(rank), cores, own.environment, own.quota))
-    return chosen
-
-
-def threads_until_decided(team: Team, settings: Settings) -> int:
-    """The number of threads with which a rank looks at its operands, before it is decided how many it has."""
-    return settings.threads or max(1, len(usable_cores()) // len(team.node_ranks))
-
-
-def settle_threads(team: Team, settings: Settings) -> list[Threads]:
-    """Every rank's number of threads. Called before NumPy is loaded where possible, so that BLAS starts no more."""
-    with team.phase("agree", timed=False) as counting:
-        counting.mine = this_processor()
-    chosen = threads_of_ranks(team.topology, settings, counting.all)
-    announce_threads(chosen[team.rank].count)
     return chosen
 
 
@@ -591,9 +588,9 @@ _STACK_KERNELS = ("", "blas", "cublas")  # libraries' kernels multiply stacks, o
 
 
 def place_stack(
-    machine: Machine, settings: Settings, shapes: RootShapes, bytes_of_ranks: Sequence[int]
+    machine: Machine, settings: Settings, count: int, problem: Problem, bytes_of_ranks: Sequence[int]
 ) -> tuple[RankPlacement, ...] | None:
-    """Where each rank works, if each computes some of the stack's products.
+    """Where each rank works, if each computes some of the `count` products of a stack.
 
     None where the ranks compute one product after the other together: products are fewer than the ranks or too large, the kernel
     multiplies no stacks, or the ranks' matrices do not fit their nodes' memory.
@@ -601,10 +598,9 @@ def place_stack(
     kernel = kernel_asked_for(settings)
     if settings.device == "emulate" or settings.staged or (kernel.name if kernel else "") not in _STACK_KERNELS:
         return None
-    if (shapes.count or 0) < machine.topology.size:
+    if count < machine.topology.size:
         return None
     gpus, _ = _choose_device(settings, kernel, machine.ranks)
-    problem = shapes.problem
     if gpus and problem.n * problem.l * problem.m > _MOST_ON_GPU:
         return None
     needed: Counter[str] = Counter()  # by host, which may be several nodes of a pretended topology
