@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -395,11 +395,13 @@ def judge(outcome: Outcome, expected_gpus: Sequence[int]) -> list[Finding]:
 
     `expected_gpus`: how many each node has to use.
     """
+    uuids = [None if placement.gpu is None else placement.gpu.uuid for placement in outcome.decision.placements]
+    sharing = {rank for rank, uuid in enumerate(uuids) if uuid is not None and uuids.count(uuid) > 1}
     return [
         *_of_unused_gpus(outcome, expected_gpus),
         *judge_products(outcome.wrong, outcome.names, outcome.products),
         *_of_left_out(outcome.left_out),
-        *judge_speeds(outcome.seconds, outcome.names),
+        *judge_speeds(outcome.seconds, outcome.names, sharing),
         *_of_links(outcome),
         *gpu_watch.judge(outcome.watched, outcome.names, f"no GPU is used ({outcome.decision.device_reason})"),
     ]
@@ -451,8 +453,11 @@ def _of_left_out(dtypes: Sequence[str]) -> list[Finding]:
     return [note("products", text, code="left-out")] if dtypes else []
 
 
-def judge_speeds(seconds: Mapping[Case, Sequence[Sequence[float]]], names: Sequence[str]) -> list[Finding]:
-    """One line for each slow rank. `seconds[case][rank]`: of each of its products.
+def judge_speeds(
+    seconds: Mapping[Case, Sequence[Sequence[float]]], names: Sequence[str], sharing: Collection[int] = ()
+) -> list[Finding]:
+    """One line for each slow rank. `seconds[case][rank]`: of each of its products. `sharing`: ranks that share a GPU with others,
+    which may get more of its time.
 
     A rank is slow with a type if at least half of all its products of that type, of whatever size, took more than SLOW times what
     they are compared with. So what disturbs a rank for a moment, which is with one size only, does not count.
@@ -479,7 +484,7 @@ def judge_speeds(seconds: Mapping[Case, Sequence[Sequence[float]]], names: Seque
             count = sum(len(of_type[rank]) for of_type in ratios.values())
             text = f"{name}: slow, takes longer than {than}, by {by} (median of {counted(count, 'product')})"
             remedy = "see its clock, temperature and power, its threads and cores, and what else runs there"
-            found.append(wrong("speed", text, remedy, code="slow-rank"))
+            found.append((note if rank in sharing else wrong)("speed", text, remedy, code="slow-rank"))
     limit = f"no rank takes {100 * (SLOW - 1):.0f} % longer than {than.partition(',')[0]}"
     return found or [ok("speed", f"{limit} ({', '.join(ratios)})")]
 

@@ -368,6 +368,7 @@ def test_each_type_is_judged_over_all_of_its_sizes_and_what_is_too_short_is_not(
     in_one_size = {CASE: [[1.0], [1.0], [1.5]], Case(1, 1, 1, "float64"): [[1.0] * 3, [1.0] * 3, [1.0] * 3]}
     assert verdicts(judge_speeds(in_one_size, NAMES)) == [OK]
     assert verdicts(judge_speeds({CASE: [[1.0], [1.0], [1.5]], OTHER: [[1.0]] * 3}, NAMES)) == [("wrong", "slow-rank")]
+    assert verdicts(judge_speeds({CASE: [[1.0], [1.5]]}, NAMES[:2], sharing={0, 1})) == [("note", "slow-rank")]
     assert verdicts(judge_speeds({CASE: [[0.001], [0.004]]}, NAMES[:2])) == [("note", "too-short")]
     assert verdicts(judge_speeds({CASE: [[1.0]]}, NAMES[:1])) == [OK]
 

@@ -30,6 +30,7 @@ from hybrid.errors import DeviceUnavailable, code_of, one_line
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, fastest
 from hybrid.kernels.remainders import LEAST_FOR_BYTES, products_of
 from hybrid.planning.decision import Gpu
+from hybrid.ranks.messages import Messages
 from hybrid.ranks.team import Phase, Team
 from hybrid.transport.peers import probe
 from hybrid.transport.rank_device import RankDevice
@@ -112,11 +113,11 @@ def pattern(seed: int, size: int) -> np.ndarray:
     return np.random.default_rng(seed).random((size // (ITEM * COLUMNS), COLUMNS))
 
 
-class _NoMessages:
+class _NoMessages(Messages):
     """Stands for the messages of a team, which a proxy cannot send."""
 
     def __init__(self) -> None:
-        self.serial = 0
+        self.serial, self.lost = 0, ""
 
     def end_if_others_failed(self) -> None:
         pass  # this process is killed then

@@ -168,4 +168,5 @@ def test_gpus_that_work_are_seen_measured_and_told_by_uuid():
     assert all(re.search("GPU-[0-9a-f-]+", findings["gpus"]["text"]) and link["uuid"] for link in record["links"])
     assert findings["gpu links"]["verdict"] in ("ok", "note")
     assert findings["gpu peers"]["verdict"] in ("ok", "note")
+    assert "Error" not in findings["gpu peers"]["text"], "a note tells what the GPUs cannot do, not what our code cannot"
     assert record["machine_model"]
