@@ -16,18 +16,19 @@ __device__ __forceinline__ Size sampled(Size unit, Size every) { return unit * e
 
 template <typename T>
 struct Magnitudes {
+    static constexpr int PARTS = 1;
     Matrix<const double> cuts;  // one for each line
     Matrix<unsigned char> packed;
     Size every, there;  // units along k: one of so many takes part; how many there are
 
     __device__ __forceinline__ Size place(Size unit) const { return min(sampled(unit, every), there - 1); }
     __device__ __forceinline__ Size line(Size column) const { return column; }
-    __device__ __forceinline__ void store(const T (&four)[4], Size line, Size offset) const
+    __device__ __forceinline__ void store(const T (&four)[1][4], Size line, Size offset) const
     {
         double cut = cuts.data[line] * 0.999999;  // so that no rounding makes a magnitude larger
         auto rounded_down = [&](T x) { return static_cast<unsigned>(fmin(fabs(widened(x)) * cut, 127.0)); };
         *reinterpret_cast<unsigned*>(packed.data + offset) =
-            pack_bytes(rounded_down(four[0]), rounded_down(four[1]), rounded_down(four[2]), rounded_down(four[3]));
+            pack_bytes(rounded_down(four[0][0]), rounded_down(four[0][1]), rounded_down(four[0][2]), rounded_down(four[0][3]));
     }
 };
 

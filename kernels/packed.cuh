@@ -58,23 +58,31 @@ constexpr int PACKING_THREADS = 256, ROWS_PACKED = 8, COLUMNS_PACKED = 32;  // o
 
 // A warp packs 128 neighbours along k of a row of A. `Way::store` gets four of them and says what becomes of them;
 // `Way::place(unit)` names the unit along k that is packed as unit number `unit`. Loads are coalesced, 16 bytes a lane.
+//
+// With two `Way::PARTS` elements are complex, two numbers beside each other in a row, and `store` gets the real parts and the
+// imaginary ones of four.
 template <typename T, typename Way>
 __device__ __forceinline__ void pack_rows(const Matrix<const T>& a, const Way& way, Size packed_units)
 {
     Size row = blockIdx.x * Size(ROWS_PACKED) + threadIdx.x / 32, unit = blockIdx.y;
     int lane = threadIdx.x % 32;
     if (row >= a.rows) return;
-    Size k = way.place(unit) * UNIT + 4 * lane;
+    constexpr int PARTS = Way::PARTS;
+    Size k = (way.place(unit) * UNIT + 4 * lane) * PARTS;
     bool aligned = (reinterpret_cast<size_t>(a.data) | a.stride * sizeof(T)) % 16 == 0;
-    T four[4];
-    load_four(&a(row, 0) + k, a.columns - k, aligned, four);
+    T loaded[PARTS][4], four[PARTS][4];
+#pragma unroll
+    for (int i = 0; i < PARTS; ++i) load_four(&a(row, 0) + k + 4 * i, a.columns - k - 4 * i, aligned, loaded[i]);
+#pragma unroll
+    for (int i = 0; i < 4 * PARTS; ++i) four[i % PARTS][i / PARTS] = loaded[i / 4][i % 4];
     way.store(four, row, packed_offset(row, unit * UNIT + 4 * lane, packed_units));
 }
 
-// A block packs 128 rows of 32 columns of B, transposed in shared memory.
+// A block packs 128 rows of 32 columns of B, or of 16 complex ones, transposed in shared memory.
 template <typename T, typename Way>
 __device__ __forceinline__ void pack_columns(const Matrix<const T>& b, const Way& way, Size packed_units)
 {
+    constexpr int PARTS = Way::PARTS;
     constexpr int PITCH = UNIT + 16 / sizeof(T);  // of a column in shared memory: its lanes' 16-byte loads have no bank conflicts
     __shared__ __align__(16) T tile[COLUMNS_PACKED][PITCH];
     Size first = blockIdx.x * Size(COLUMNS_PACKED), unit = blockIdx.y, first_k = way.place(unit) * UNIT;
@@ -84,10 +92,12 @@ __device__ __forceinline__ void pack_columns(const Matrix<const T>& b, const Way
         tile[lane][i] = b.holds(first_k + i, first + lane) ? __ldcs(&b(first_k + i, first + lane)) : T(0);
     __syncthreads();
 #pragma unroll
-    for (int i = warp; i < COLUMNS_PACKED; i += PACKING_THREADS / 32) {
-        Size column = first + i;
-        if (column >= b.columns) break;
-        const T four[4] = {tile[i][4 * lane], tile[i][4 * lane + 1], tile[i][4 * lane + 2], tile[i][4 * lane + 3]};
+    for (int i = warp; i < COLUMNS_PACKED / PARTS; i += PACKING_THREADS / 32) {
+        Size column = first / PARTS + i;
+        if (column * PARTS >= b.columns) break;
+        T four[PARTS][4];
+#pragma unroll
+        for (int j = 0; j < 4 * PARTS; ++j) four[j / 4][j % 4] = tile[i * PARTS + j / 4][4 * lane + j % 4];
         way.store(four, column, packed_offset(way.line(column), unit * UNIT + 4 * lane, packed_units));
     }
 }

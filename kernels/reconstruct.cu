@@ -88,6 +88,12 @@ struct Sum {
         low = fma(one_and_remainder, 4096 * WEIGHT.low, low);
     }
 
+    template <int I>
+    __device__ __forceinline__ void add(unsigned remainder)
+    {
+        add<I>(__hiloint2double(static_cast<int>(0x3FF00000 | remainder << 8), 0));
+    }
+
     // Modulo P, between -P/2 and P/2.
     __device__ __forceinline__ double value() const
     {
@@ -172,6 +178,25 @@ __device__ __forceinline__ void add_remainders(IntegerSum<N> (&sums)[4], const u
     if constexpr (I + 1 < N) add_remainders<I + 1, N>(sums, from + plane, plane);
 }
 
+// Of four complex elements the remainders of re A · re B, im A · im B and (re A + im A) · (re B + im B): those of the first less
+// the second are the real parts', of the third less both the imaginary ones'.
+template <int I, int N, typename Sum>
+__device__ __forceinline__ void add_remainders(Sum (&re)[4], Sum (&im)[4], const unsigned char* from, Size plane)
+{
+    constexpr unsigned P = modulus(I);
+    auto minus = [](unsigned x, unsigned y) { return min(x - y, x - y + P); };
+    unsigned four[3];
+#pragma unroll
+    for (int i = 0; i < 3; ++i) four[i] = __ldcs(reinterpret_cast<const unsigned*>(from + i * N * plane));
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+        unsigned first = four[0] >> 8 * j & 255, second = four[1] >> 8 * j & 255, third = four[2] >> 8 * j & 255;
+        re[j].template add<I>(minus(first, second));
+        im[j].template add<I>(minus(minus(third, first), second));
+    }
+    if constexpr (I + 1 < N) add_remainders<I + 1, N>(re, im, from + plane, plane);
+}
+
 __device__ __forceinline__ void store_four(double* to, const double (&x)[4])
 {
     __stcs(reinterpret_cast<double2*>(to), make_double2(x[0], x[1]));
@@ -185,37 +210,46 @@ __device__ __forceinline__ void store_four(float* to, const double (&x)[4])
 }
 
 // `remainders`: one matrix below the other, each of as many rows as C; the row stride is a multiple of 4. A block takes 1024
-// columns of a row, a thread four of them. `row_scales`, `column_scales`: the inverse powers of two.
-template <typename Sum, typename T, int N>
+// elements of a row, a thread four of them. `row_scales`, `column_scales`: the inverse powers of two. `PARTS`: 2 for complex
+// elements, which have three matrices for each modulus, all those of a product below those of the one before.
+template <typename Sum, int PARTS, typename T, int N>
 __device__ __forceinline__ void put_together(const Matrix<const unsigned char>& remainders, const double* row_scales,
                                              const double* column_scales, const Matrix<T>& c)
 {
-    Size row = blockIdx.x, column = (blockIdx.y * Size(256) + threadIdx.x) * 4;
+    Size row = blockIdx.x, element = (blockIdx.y * Size(256) + threadIdx.x) * 4, column = element * PARTS;
     if (column >= c.columns) return;
-    Sum sums[4];
-    add_remainders<0, N>(sums, &remainders(row, column), c.rows * remainders.stride);
-    double four[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) four[j] = sums[j].value() * row_scales[row] * column_scales[min(column + j, c.columns - 1)];
-    T* to = &c(row, column);
-    if (column + 3 < c.columns && reinterpret_cast<size_t>(to) % 16 == 0)
-        store_four(to, four);
+    Sum sums[PARTS][4];
+    const unsigned char* from = &remainders(row, element);
+    Size plane = c.rows * remainders.stride;
+    if constexpr (PARTS == 1)
+        add_remainders<0, N>(sums[0], from, plane);
     else
-        for (int j = 0; j < 4; ++j)
-            if (column + j < c.columns) to[j] = rounded<T>(four[j]);
+        add_remainders<0, N>(sums[0], sums[1], from, plane);
+    double four[PARTS][4];
+#pragma unroll
+    for (int j = 0; j < 4 * PARTS; ++j)  // an element's parts have its first column's scale
+        four[j / 4][j % 4] =
+            sums[j % PARTS][j / PARTS].value() * row_scales[row] * column_scales[min(column + j, c.columns - 1) / PARTS * PARTS];
+    T* to = &c(row, column);
+    if (column + 4 * PARTS <= c.columns && reinterpret_cast<size_t>(to) % 16 == 0)
+#pragma unroll
+        for (int i = 0; i < PARTS; ++i) store_four(to + 4 * i, four[i]);
+    else
+        for (int j = 0; j < 4 * PARTS; ++j)
+            if (column + j < c.columns) to[j] = rounded<T>(four[j / 4][j % 4]);
 }
 
-template <typename T, int N>
+template <typename T, int N, int PARTS = 1>
 __global__ void __launch_bounds__(256) reconstruct(Matrix<const unsigned char> remainders, Matrix<const double> row_scales,
                                                    Matrix<const double> column_scales, Matrix<T> c)
 {
-    put_together<Sum<N>, T, N>(remainders, row_scales.data, column_scales.data, c);
+    put_together<Sum<N>, PARTS, T, N>(remainders, row_scales.data, column_scales.data, c);
 }
 
-template <typename T, int N>
+template <typename T, int N, int PARTS = 1>
 __global__ void __launch_bounds__(256)
     reconstruct_by_integers(Matrix<const unsigned char> remainders, Matrix<const double> row_scales,
                             Matrix<const double> column_scales, Matrix<T> c)
 {
-    put_together<IntegerSum<N>, T, N>(remainders, row_scales.data, column_scales.data, c);
+    put_together<IntegerSum<N>, PARTS, T, N>(remainders, row_scales.data, column_scales.data, c);
 }

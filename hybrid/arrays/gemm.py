@@ -192,7 +192,9 @@ class ProductType:
 
     def problem(self, n: int, l: int, m: int) -> Problem:
         """The real product of a C of n×m elements and an A of l columns."""
-        return Problem(n, l * (1 + self.complex_a), m * (1 + self.complex_b), self.computed)
+        l, m = l * (1 + self.complex_a), m * (1 + self.complex_b)
+        conjugates = self.complex_a and self.gemm.conjugate_a
+        return Problem(n, l, m, self.computed, is_complex=self.complex_a, conjugates=conjugates)
 
     def bytes_beside(self, elements: int) -> int:
         """Temporary bytes for this many elements of C, without the real product's own C."""
@@ -345,7 +347,15 @@ def write_real_rows(
 
 
 def _write_expanded(b: Any, rows: Span, into: Any, threads: int, gemm: Gemm) -> None:
-    """Write these rows of the expanded B into `into`. For the conjugate of A, signs are changed in the expanded B instead."""
+    """Write these rows of the expanded B into `into`, of one on a GPU all. For the conjugate of A, signs are changed in the
+    expanded B instead."""
+    if on_gpu(b):
+        pairs, made = real_view(b).reshape(*b.shape, 2), into.reshape(len(b), 2, b.shape[1], 2)
+        of_a, of_b = (-1 if conjugates else 1 for conjugates in (gemm.conjugate_a, gemm.conjugate_b))
+        signs = to_device_of(b, np.array([[1, of_b], [-of_a * of_b, of_a]], into.dtype))
+        for odd in (0, 1):  # not by complex numbers, of which infinity would make NaN
+            np.multiply(pairs[..., :: 1 - 2 * odd], signs[odd], out=made[:, odd])
+        return
     whole = complex_view(into)
 
     def write(part: Span) -> None:

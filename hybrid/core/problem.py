@@ -5,7 +5,7 @@ frozen dataclass in which all rooms keep such numbers."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field
+from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -111,6 +111,8 @@ class Problem:
     `dtype`: the type of C and of all sums. `short_operands`: the type of A and B where that has 16 bits; empty where A and B are
     of `dtype`, too. `symmetric`: where B is the transpose of A, and one triangle of C
     is computed and mirrored: "A" or "B", the operand that lies by rows, whose transpose is the other; "AB": both are there.
+    `is_complex`: A's numbers are the parts of complex ones, and B is expanded (hybrid/arrays/gemm.py); `conjugates`: for the
+    conjugates of A's.
     """
 
     n: int
@@ -119,6 +121,8 @@ class Problem:
     dtype: str = "float64"
     short_operands: str = ""
     symmetric: str = ""
+    is_complex: bool = False
+    conjugates: bool = False
 
     def __post_init__(self) -> None:
         for name, size in (("n", self.n), ("l", self.l), ("m", self.m)):
@@ -165,12 +169,12 @@ class Problem:
 
     def with_operands(self, short: str) -> Problem:
         """The same product of operands of this type of 16 bits; with "", of operands of C's own type."""
-        return Problem(self.n, self.l, self.m, self.dtype, short, self.symmetric)
+        return replace(self, short_operands=short)
 
     @property
     def whole(self) -> Problem:
         """The same product of two matrices of which nothing is known: all of C is computed."""
-        return Problem(self.n, self.l, self.m, self.dtype, self.short_operands)
+        return replace(self, symmetric="")
 
     def __str__(self) -> str:
         return f"{self.n}×{self.l} · {self.l}×{self.m} {self.operand_dtype}"

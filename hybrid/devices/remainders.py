@@ -77,10 +77,11 @@ class OperandMemory:
         offset = self._layout.measures + MEASURE_BYTES * self._chunks * lines.lo
         return self._device.matrix(self._memory, offset, self._chunks * len(lines), MEASURES, "float64")
 
-    def planes_from(self, line: int, units: int, moduli: int) -> Any:
-        """The planes of remainders, one row for each modulus, from this line's unit on."""
-        planes = self._device.matrix(self._memory, self._layout.planes, moduli, self._layout.plane_bytes, "uint8")
-        return planes[:, line // UNIT * units * UNIT * UNIT :]
+    def planes_from(self, line: int, units: int, count: int, lines_together: int = 1) -> Any:
+        """The planes of remainders, a row each, from this line's unit on. `lines_together`: that are packed as one."""
+        size = self._layout.lines // lines_together * units * UNIT
+        planes = self._device.matrix(self._memory, self._layout.planes, count, size, "uint8")
+        return planes[:, line // lines_together // UNIT * units * UNIT * UNIT :]
 
     def magnitudes_from(self, line: int, units: int) -> Any:
         """The magnitudes from this line's unit on, as one row of as many bytes as a line has."""
@@ -103,8 +104,7 @@ class RemainderLaunches:
         self._device, self._problem, self._fast, self._layout = device, problem, fast, layout
         self._by_integers = by_integers or lacks_float64(device.capability)
         self._element, self._inner = C_TYPES[problem.dtype], problem.l
-        self._units = -(-problem.l // UNIT)
-        self._sampled = -(-self._units // sampling(problem.l, problem.dtype))
+        self._sampled = -(-problem.l // UNIT // sampling(problem.l, problem.dtype))
         self.operands = {"A": OperandMemory(device, memory, layout.a), "B": OperandMemory(device, memory, layout.b)}
         self._slots = {"A": 0, "B": layout.a.lines // UNIT}  # of summaries
         count = (layout.a.lines + layout.b.lines) // UNIT
@@ -116,7 +116,8 @@ class RemainderLaunches:
         # What products launch again and again, by the place of the matrix that may lie elsewhere in the next.
         self._prepared: dict[tuple[object, ...], dict[Place | None, KernelCall]] = {}
         moduli = expected(problem.dtype, fast=fast).moduli
-        device.compile_ahead(usual_launches(device, self._element, moduli, by_integers=self._by_integers))
+        how = {"by_integers": self._by_integers, "is_complex": problem.is_complex}
+        device.compile_ahead(usual_launches(device, self._element, moduli, **how))
 
     def once(self, prepare: Callable[..., list[KernelCall]], *of: Any, matrix: Any = None) -> KernelCall:
         """The call that a method of this object prepares from these arguments, and the matrix if there is one. It is prepared
@@ -175,35 +176,55 @@ class RemainderLaunches:
             self._device.kernel(telling(), (least, found)),
         ]
 
+    def _parts_of(self, arithmetic: Arithmetic) -> int:
+        """2 where the numbers' remainders are those of complex numbers, and there are three products modulo each of the moduli:
+        re A · re B, im A · im B and (re A + im A) · (re B + im B)."""
+        return 1 + (self._problem.is_complex and arithmetic.moduli > 1)
+
+    def _planes(self, name: str, line: int, arithmetic: Arithmetic) -> Any:
+        """An operand's planes from this line's unit on."""
+        parts = self._parts_of(arithmetic)
+        count = 3 * arithmetic.moduli if parts > 1 else arithmetic.moduli
+        return self.operands[name].planes_from(line, self._units_of(arithmetic), count, parts if name == "B" else 1)
+
+    def _units_of(self, arithmetic: Arithmetic) -> int:
+        return -(-self._inner // self._parts_of(arithmetic) // UNIT)
+
     def reduce(self, name: str, lines: Span, arithmetic: Arithmetic, matrix: Any) -> list[KernelCall]:
         """Make the lines' remainders."""
         operand = self.operands[name]
         numbers = operand.numbers[:, lines.slice]
         limit, bits = np.float64(arithmetic.limit(self._inner)), np.int32(INTEGER_BITS[self._problem.dtype])
-        packing = remainder_packing(name, self._element, arithmetic.moduli, len(lines), self._units)
-        into = operand.planes_from(lines.lo, self._units, arithmetic.moduli)
+        is_complex, units = self._parts_of(arithmetic) > 1, self._units_of(arithmetic)
+        how = {"is_complex": is_complex, "conjugates": is_complex and name == "A" and self._problem.conjugates}
+        packing = remainder_packing(name, self._element, arithmetic.moduli, len(lines), units, **how)
+        if is_complex and name == "B":
+            matrix = matrix[::2]  # the complex numbers themselves; the other rows are i times these
         return [
             self._device.kernel(line_kernel("scale_lines", len(lines)), (numbers, limit, bits)),
-            self._device.kernel(packing, (matrix, numbers[2:3], into)),
+            self._device.kernel(packing, (matrix, numbers[2:3], self._planes(name, lines.lo, arithmetic))),
         ]
 
     def multiply(self, rows: Span, columns: Span, arithmetic: Arithmetic, c: Any) -> list[KernelCall]:
         """Compute c from the remainders of these rows and columns, which are there."""
-        device, moduli, inner = self._device, arithmetic.moduli, np.int64(self._units * UNIT)
-        a, b = (self.operands[name].planes_from(lines.lo, self._units, moduli) for name, lines in (("A", rows), ("B", columns)))
+        device, moduli, inner = self._device, arithmetic.moduli, np.int64(self._units_of(arithmetic) * UNIT)
+        parts, height, a = self._parts_of(arithmetic), len(rows), self._planes("A", rows.lo, arithmetic)
         if moduli == 1:
-            return [device.kernel(products_of(device, self._element, len(rows), len(columns), 1), (a, b, c, inner))]
+            b = self._planes("B", columns.lo, arithmetic)
+            return [device.kernel(products_of(device, self._element, height, len(columns), 1), (a, b, c, inner))]
         work = []
         for part in pieces(columns, self._layout.chunk):
-            b = self.operands["B"].planes_from(part.lo, self._units, moduli)
-            height, width = len(rows), padded(len(part), 1)
-            remainders = self._products[0, : moduli * height * width].reshape(moduli * height, width)
+            b, elements = self._planes("B", part.lo, arithmetic), len(part) // parts
+            width = padded(elements, 1)
+            remainders = self._products[0, : len(a) * height * width].reshape(len(a) * height, width)
+            for of in pieces(Span(0, len(a)), moduli):
+                there = remainders[of.lo * height : of.hi * height]
+                launch = products_of(device, "", height, elements, moduli)
+                work.append(device.kernel(launch, (a[of.slice], b[of.slice], there, np.int64(height), inner)))
             scales = [self.operands[name].numbers[3:4, lines.slice] for name, lines in (("A", rows), ("B", part))]
-            back = reconstruction(self._element, moduli, height, len(part), by_integers=self._by_integers)
-            work += [
-                device.kernel(products_of(device, "", height, len(part), moduli), (a, b, remainders, np.int64(height), inner)),
-                device.kernel(back, (remainders, *scales, c[:, part.within(columns).slice])),
-            ]
+            how = {"by_integers": self._by_integers, "is_complex": parts > 1}
+            back = reconstruction(self._element, moduli, height, elements, **how)
+            work.append(device.kernel(back, (remainders, *scales, c[:, part.within(columns).slice])))
         return work
 
 

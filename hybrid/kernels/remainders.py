@@ -47,8 +47,11 @@ def magnitude_packing(operand: str, element: str, lines: int, units: int) -> Lau
     return _packing("guard.cu", "magnitudes", operand, element, lines, units)
 
 
-def remainder_packing(operand: str, element: str, moduli: int, lines: int, units: int) -> Launch:
-    return _packing("remainders.cu", "remainders", operand, f"{element}, {moduli}", lines, units)
+def remainder_packing(
+    operand: str, element: str, moduli: int, lines: int, units: int, *, is_complex: bool = False, conjugates: bool = False
+) -> Launch:
+    arguments = f"{element}, {moduli}" + ", 2" * is_complex + ", true" * conjugates
+    return _packing("remainders.cu", "remainders", operand, arguments, lines, units)
 
 
 def guarding(gpu: Gpu, rows: int, columns: int) -> Launch:
@@ -79,19 +82,21 @@ def lacks_float64(capability: int) -> bool:
     return capability not in _MUCH_FLOAT64
 
 
-def reconstruction(element: str, moduli: int, rows: int, columns: int, *, by_integers: bool) -> Launch:
-    name = "reconstruct_by_integers" if by_integers else "reconstruct"
-    return _launch("reconstruct.cu", f"{name}<{element}, {moduli}>", (rows, _pieces(columns, 4 * _THREADS)))
+def reconstruction(element: str, moduli: int, rows: int, columns: int, *, by_integers: bool, is_complex: bool = False) -> Launch:
+    """`columns`: of numbers, complex ones where C `is_complex`."""
+    name, parts = "reconstruct_by_integers" if by_integers else "reconstruct", ", 2" * is_complex
+    return _launch("reconstruct.cu", f"{name}<{element}, {moduli}{parts}>", (rows, _pieces(columns, 4 * _THREADS)))
 
 
-def usual_launches(gpu: Gpu, element: str, moduli: int, *, by_integers: bool) -> list[Launch]:
+def usual_launches(gpu: Gpu, element: str, moduli: int, *, by_integers: bool, is_complex: bool = False) -> list[Launch]:
     """A launch of each kernel of usual products with this number of moduli, to load them together."""
     packings = [magnitude_packing(side, element, 1, 1) for side in "AB"]
-    packings += [remainder_packing(side, element, count, 1, 1) for count in (moduli, 1) for side in "AB"]
+    packings += [remainder_packing(side, element, 1, 1, 1) for side in "AB"]
+    packings += [remainder_packing(side, element, moduli, 1, 1, is_complex=is_complex) for side in "AB"]
     products = [products_of(gpu, "", 1, 1, moduli), products_of(gpu, element, 1, 1, 1)]
     lines = [line_kernel(name, 1) for name in ("summarize", "scale_lines")]
     measuring = [row_measuring(element, 1, 1), column_measuring(element, 1, 1)]
-    back = reconstruction(element, moduli, 1, 1, by_integers=by_integers)
+    back = reconstruction(element, moduli, 1, 1, by_integers=by_integers, is_complex=is_complex)
     return [*measuring, *lines, telling(), guarding(gpu, 1, 1), *packings, *products, back]
 
 

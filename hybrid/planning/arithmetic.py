@@ -213,11 +213,13 @@ def gain_of_remainders(capability: int, model: MachineModel, problem: Problem, r
     if not n:
         return 0.0
     native = 2 * n * l * m / getattr(rates, problem.dtype)
+    parts = 1 + problem.is_complex
+    planes = moduli * (3 if problem.is_complex else 1)
     in_pairs = 2.0  # of tiles: kernels compute whole ones
-    for length in (n, l, m):
+    for length in (n, l // parts, m // parts):
         in_pairs *= -(-length // PAIR) * PAIR
-    moved = (2 * item + moduli) * (n * l + l * m) + (item + 2 * moduli) * n * m
-    return native / (_OVERHEAD + moduli * in_pairs / rates.bytes_multiplied + moved / rates.memory)
+    moved = 2 * item * (n * l + l * m) + planes * (n * l + l * m // parts) // parts + (item + 2 * planes // parts) * n * m
+    return native / (_OVERHEAD + planes * in_pairs / rates.bytes_multiplied + moved / rates.memory)
 
 
 # The memory that remainders take on a device.
@@ -238,8 +240,7 @@ class OperandRemainders:
     inner: int  # elements of a line
     in_chunks: bool  # k is added up in chunks
     slot_lines: int  # in a slot, padded
-    plane_bytes: int
-    planes: int  # offset of the packed remainders, a plane for each modulus
+    planes: int  # offset of the packed remainders, a plane for each modulus, of complex numbers three
     magnitudes: int
     measures: int  # MEASURE_BYTES for each line and chunk of k
     numbers: int  # five rows: norm, largest magnitude, power of two, its inverse, and what brings the mean magnitude to 8
@@ -261,25 +262,30 @@ class RemainderLayout:
     end: int
 
 
-def remainder_layout(offset: int, rows: int, inner: int, width: int, slots: int, dtype: str, moduli: int) -> RemainderLayout:
-    """The layout from byte `offset` on. `width`: the columns in a slot of B."""
+def remainder_layout(offset: int, problem: Problem, rows: int, width: int, slots: int, moduli: int) -> RemainderLayout:
+    """The layout from byte `offset` on, for so many rows of A. `width`: the columns in a slot of B."""
+    inner, dtype, parts = problem.l, problem.dtype, 1 + problem.is_complex
+    planes_of_all = 3 * moduli if problem.is_complex else moduli
 
     def of_operand(offset: int, length: int, slots: int, *, in_chunks: bool) -> OperandRemainders:
         slot_lines, units = -(-length // PAIR) * PAIR, -(-inner // UNIT)
         lines, sampled = slots * slot_lines, -(-units // sampling(inner, dtype))
+        packed_units, packed_lines = -(-inner // parts // UNIT), lines // parts if in_chunks else lines
         # A cluster reads two units of lines, so from an odd one at the end one more.
-        planes, magnitudes = moduli * lines * units * UNIT + UNIT * units * UNIT, (lines + UNIT) * sampled * UNIT
+        planes = max(lines * units, planes_of_all * packed_lines * packed_units) * UNIT + UNIT * units * UNIT
+        magnitudes = (lines + UNIT) * sampled * UNIT
         measures = MEASURE_BYTES * lines * (-(-inner // CHUNK_ROWS) if in_chunks else 1)
         regions = accumulate(map(aligned, (planes, magnitudes, measures, 40 * lines, 4 * lines)), initial=offset)
-        return OperandRemainders(lines, inner, in_chunks, slot_lines, lines * units * UNIT, *regions)
+        return OperandRemainders(lines, inner, in_chunks, slot_lines, *regions)
 
     a = of_operand(offset, rows, 1, in_chunks=False)
     b = of_operand(a.end, width, slots, in_chunks=True)
     least = b.end + 8 * SUMMARY_WORDS * ((a.lines + b.lines) // UNIT)
     products = aligned(least + 16 * GUARDS)
-    most = max(PAIR, _MOST_BYTES_OF_PRODUCTS // (moduli * max(1, rows)) // PAIR * PAIR)
-    chunk = min(-(-width // PAIR) * PAIR, most)
-    return RemainderLayout(moduli, a, b, b.end, least, products, chunk, products + moduli * rows * chunk)
+    pair, bytes_of_column = PAIR * parts, planes_of_all * rows / parts
+    most = max(pair, int(_MOST_BYTES_OF_PRODUCTS / max(1, bytes_of_column)) // pair * pair)
+    chunk = min(-(-width // pair) * pair, most)
+    return RemainderLayout(moduli, a, b, b.end, least, products, chunk, products + int(bytes_of_column * chunk))
 
 
 def aligned(size: int) -> int:

@@ -97,7 +97,7 @@ def layout_of(problem: Problem, rows: int, tiling: Tiling, device: str) -> Layou
     c = Region(b.offset_of(slots), size(height, width, problem.item_size))
     end, remainders = c.offset_of(slots), None
     if tiling.moduli:
-        remainders = remainder_layout(end, height, problem.l, width, slots, problem.dtype, tiling.moduli)
+        remainders = remainder_layout(end, problem, height, width, slots, tiling.moduli)
         end = remainders.end
     return Layout(height, slots, width, b, c, end, remainders)
 

@@ -122,7 +122,8 @@ class PlanRequest:
         if self.moduli and not self.slab_rows:
             tiling = self._tiling(slabs=False)
             sizes = ((self.rows, tiling.panel_rows), (self.problem.m, tiling.panel_columns))
-            if all(panel % UNIT == 0 or length <= panel for length, panel in sizes):
+            units = UNIT, UNIT * (1 + self.problem.is_complex)
+            if all(panel % unit == 0 or length <= panel for unit, (length, panel) in zip(units, sizes, strict=True)):
                 return tiling
         slabs = (
             self.copies_to_buffers
@@ -340,7 +341,8 @@ def soonest(r: PlanRequest) -> tuple[float, tuple[int, int]]:
     but the last one is copied back after all else.
     """
     p, model, least = r.problem, r.model, _panel_rows(r)
-    widths = {max(1, -(-p.m // count // KERNEL_TILE) * KERNEL_TILE) for count in range(1, model.most_column_panels + 1)}
+    tile = KERNEL_TILE * (1 + p.is_complex)  # both columns of a complex number
+    widths = {max(1, -(-p.m // count // tile) * tile) for count in range(1, model.most_column_panels + 1)}
     heights = {min(least * factor, max(1, r.rows)) for factor in (1, 2, 4)}
     found = []
     for width, height in product(sorted(widths, reverse=True), sorted(heights)):

@@ -7,12 +7,13 @@
 import json
 import sys
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hybrid.core.problem import Problem
+from hybrid.arrays.gemm import complex_view, product_type, real_operands
 from hybrid.core.spans import Span
 from hybrid.devices.cpu import EmulatedDevice
 from hybrid.devices.remainders import RemainderLaunches
@@ -48,11 +49,15 @@ class Tile:
     def __init__(
         self, gpu: Gpu, a: np.ndarray, b: np.ndarray, *, by_integers: bool = False, aligned: bool = True, unwritten: int = 0xFF
     ) -> None:
-        (n, l), m, dtype = a.shape, b.shape[1], a.dtype.name
-        layout = remainder_layout(0, n, l, m, 1, dtype, 15)
+        types = product_type(a.dtype, b.dtype)
+        problem = types.problem(*a.shape, b.shape[1])
+        a, b = real_operands(a, b, types, device="cpu", threads=1)
+        n, m, dtype = problem.n, problem.m, problem.dtype
+        layout = remainder_layout(0, problem, n, m, 1, 15)
         memory = gpu.reserve(layout.end, shared=False)
         memory.bytes[:] = unwritten
-        self.launches = RemainderLaunches(gpu, memory, layout, Problem(n, l, m, dtype), fast=True, by_integers=by_integers)
+        self.launches = RemainderLaunches(gpu, memory, layout, problem, fast=True, by_integers=by_integers)
+        self._given_back = complex_view if problem.is_complex else np.asarray
         self.guarded = [Guarded(*shape, dtype, np.nan, aligned=aligned) for shape in (a.shape, b.shape, (n, m))]
         self.a, self.b, self.c = (each.inner for each in self.guarded)
         self.a[...], self.b[...], self.c[...] = a, b, np.nan
@@ -75,22 +80,23 @@ class Tile:
             self._run(self.launches.reduce(name, lines, arithmetic, matrix))
         self._run(self.launches.multiply(self._panels["A"][0], self._panels["B"][0], arithmetic, self.c))
         assert all(each.untouched() for each in self.guarded), "something beside a matrix was written"
-        return self.c.copy()
+        return self._given_back(self.c.copy())
 
     def _run(self, calls: Sequence[Callable[[None], object]]) -> None:
         for call in calls:
             call(None)
 
 
-def ragged(gpu: Gpu, **how: Any) -> Tile:
+def ragged(gpu: Gpu, *, is_complex: bool = False, **how: Any) -> Tile:
     random = np.random.default_rng(1)
-    return Tile(gpu, random.standard_normal((70, 270)), random.standard_normal((270, 133)), **how)
+    a, b = (random.standard_normal(shape) * (1 + 1j * is_complex) for shape in ((70, 270), (270, 133)))
+    return Tile(gpu, a, b, **how)
 
 
 def all_steps(gpu: Gpu, checks: str = "") -> None:
     """With every kernel, of matrices whose surroundings may not be read under ASan."""
-    for aligned, by_integers in ((True, False), (False, True)):
-        tile = ragged(gpu, aligned=aligned, by_integers=by_integers)
+    for aligned, is_complex in product((True, False), (False, True)):
+        tile = ragged(gpu, aligned=aligned, by_integers=not aligned, is_complex=is_complex)
         for each in tile.guarded if checks == "address" else ():
             each.guard()
         tile.ratio()

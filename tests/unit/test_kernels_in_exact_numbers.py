@@ -256,6 +256,20 @@ def test_integers_come_back(rng, dtype, moduli, aligned, by_integers):
 
 
 @pytest.mark.parametrize("capability", EACH_GPU)
+@pytest.mark.parametrize(("dtype", "moduli"), [("complex128", 5), ("complex64", 3), ("complex128", 7)])
+def test_complex_integers_come_back(rng, capability, dtype, moduli):
+    """By three products a modulus, though C nearly fills the moduli's range."""
+    most = {3: 2000, 5: 500_000, 7: 2**25}[moduli]
+    for (n, l, m), aligned in product([(1, 1, 1), (70, 131, 37), (2, 30, 300)], (False, True)):
+        a, b = (rng.integers(-most // l, most // l + 1, (*shape, 2)) for shape in ((n, l), (l, m)))
+        first, second = (each.astype(f"f{np.dtype(dtype).itemsize // 2}").view(dtype)[..., 0] for each in (a, b))
+        tile = Tile(Gpu(capability), first, second, by_integers=aligned, aligned=aligned)
+        got = tile.product(Arithmetic(moduli, scaled=False))
+        np.testing.assert_array_equal(got.real, a[..., 0] @ b[..., 0] - a[..., 1] @ b[..., 1])
+        np.testing.assert_array_equal(got.imag, a[..., 0] @ b[..., 1] + a[..., 1] @ b[..., 0])
+
+
+@pytest.mark.parametrize("capability", EACH_GPU)
 @both_types
 def test_signed_bytes_are_exact(rng, dtype, capability):
     for n, l, m in [(1, 1, 1), (130, 260, 133)]:

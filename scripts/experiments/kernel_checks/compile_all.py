@@ -177,9 +177,11 @@ def _of_any() -> Iterator[Launch]:
             yield remainders.magnitude_packing(operand, element, 1, 1)
             for moduli in (1, *moduli_of(dtype)):
                 yield remainders.remainder_packing(operand, element, moduli, 1, 1)
-        for moduli in moduli_of(dtype):
-            for by_integers in (False, True):
-                yield remainders.reconstruction(element, moduli, 1, 1, by_integers=by_integers)
+            for moduli, conjugates in product(moduli_of(dtype), {operand == "A", False}):
+                how = {"is_complex": True, "conjugates": conjugates}
+                yield remainders.remainder_packing(operand, element, moduli, 1, 1, **how)
+        for moduli, by_integers, is_complex in product(moduli_of(dtype), (False, True), (False, True)):
+            yield remainders.reconstruction(element, moduli, 1, 1, by_integers=by_integers, is_complex=is_complex)
 
 
 def moduli_of(dtype: str) -> list[int]:
@@ -211,7 +213,8 @@ def shipped_launches(capability: int) -> Iterator[Launch]:
             yield Launch(check_operations.SOURCE, expression, (1, 1), block, 0)
     for dtype, element in C_TYPES.items():
         moduli = expected(dtype, fast=False).moduli
-        yield from usual_launches(gpu, element, moduli, by_integers=lacks_float64(capability))
+        for is_complex in (False, True):
+            yield from usual_launches(gpu, element, moduli, by_integers=lacks_float64(capability), is_complex=is_complex)
 
 
 def ship(nvrtc: Nvrtc) -> int:

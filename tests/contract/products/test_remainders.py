@@ -25,8 +25,8 @@ WAYS = {
 
 
 def operands(dtype, n=130, m=140):
-    random = np.random.default_rng(11)
-    return random.standard_normal((n, 100)).astype(dtype), random.standard_normal((100, m)).astype(dtype)
+    random, parts = np.random.default_rng(11), 1 + dtype.startswith("c")
+    return tuple((random.standard_normal((*shape, parts)) @ [1, 1j][:parts]).astype(dtype) for shape in ((n, 100), (100, m)))
 
 
 def blocks(comm, *matrices):
@@ -34,12 +34,15 @@ def blocks(comm, *matrices):
 
 
 @pytest.mark.needs("compiler")
-@pytest.mark.parametrize("dtype", exhaustive(["float64"], ["float64", "float32"]))
+@pytest.mark.parametrize("dtype", exhaustive(["float64", "complex128"], ["float64", "float32", "complex128", "complex64"]))
 def test_the_bits_do_not_depend_on_panels(dtype):
     a, b = operands(dtype)
     alone = hybrid.multiply(a, b, **FAST)
+    exact, columns = a.astype("G") @ b.astype("G"), 128 * np.dtype(dtype).itemsize // a.real.itemsize
+    assert (abs(alone - exact) <= 16 * np.finfo(dtype).eps * (abs(a) @ abs(b))).all()
+    np.testing.assert_array_equal(hybrid.multiply(a, b, conjugate_a=True, **FAST), hybrid.multiply(a.conj(), b, **FAST))
     for settings in (
-        {"panel_columns": 128, "poison": True}, {"panel_rows": 128}, {"gpu_memory": "8M"}, {"threads": 1}, {"check": "host"},
+        {"panel_columns": columns, "poison": True}, {"panel_rows": 128}, {"gpu_memory": "8M"}, {"threads": 1}, {"check": "host"},
     ):  # fmt: skip
         with hybrid.testing.pretend(**settings):
             np.testing.assert_array_equal(hybrid.multiply(a, b, **FAST), alone)
