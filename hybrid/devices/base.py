@@ -1,18 +1,27 @@
 # SPDX-License-Identifier: MIT
-"""The protocol of a compute device (memory, asynchronous copies, multiplications, events that order them), and a rank's buffers
-on one."""
+"""A compute device (memory, asynchronous copies, multiplications, events that order them), which is the CPU where it is no GPU;
+and a rank's buffers on one."""
 
 from __future__ import annotations
 
 import ctypes
+import mmap
+import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from functools import cache
+from typing import Any, ClassVar
 
 import numpy as np
 
-from hybrid.core.problem import Problem
+from hybrid.core.problem import WIDEST_COPY, Problem
 from hybrid.core.spans import Span
-from hybrid.kernels.catalogue import Kernel, Launch, storage
+from hybrid.emulation.build import build_plain, c_compiler
+from hybrid.errors import DeviceUnavailable, one_line
+from hybrid.host.blas import add_by_blas, blas
+from hybrid.host.memory import copy_rows
+from hybrid.host.threads import threads_allowed
+from hybrid.kernels.catalogue import C_TYPES, KERNELS, Kernel, Launch, storage
 from hybrid.planning.schedule import Arrival, RankShare, Region, Tile
 from hybrid.ranks.shared_memory import NodeFlags
 
@@ -34,43 +43,90 @@ class EventWait(ctypes.Structure):
     _fields_: ClassVar[Any] = [(name, ctypes.c_void_p) for name in ("enter", "context", "wait")]
 
 
-class Device(Protocol):
-    """One rank's GPU, or its share of the CPU.
+# No fused multiply-add and no reordering: every product and every sum is rounded, so the result is the same on all machines.
+_FLAGS = ("-std=c99", "-O3", "-ffp-contract=off")
+_AT_ONCE = 100_000_000  # multiply-adds per call, about a tenth of a second: Python handles signals only between calls
 
-    Operations are asynchronous: a call enqueues one and returns an event. Copies in run in the order in which they were
+
+@cache
+def compiled_loops(name: str, dtype: str) -> Callable[[np.ndarray, np.ndarray, np.ndarray], None]:
+    """The function `name` of kernels/loops.c, a sequential program's three loops, for comparison, as one that computes c = a · b.
+    DeviceUnavailable without a C compiler."""
+    from hybrid.emulation.kernel import as_c_array  # most products need none of its modules
+
+    library = ctypes.CDLL(str(build_plain(c_compiler(), KERNELS / "loops.c", [*_FLAGS, f"-DELEMENT={C_TYPES[dtype]}"])))
+    function = library[name]
+    function.restype = None
+
+    def multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+        rows = max(1, _AT_ONCE // max(1, b.size))
+        for first in range(0, len(c), rows):
+            block = slice(first, first + rows)
+            function(*(ctypes.byref(as_c_array(matrix)) for matrix in (a[block], b, c[block])))
+
+    return multiply
+
+
+class Device:
+    """One rank's GPU, or its share of the CPU. This class is the CPU's, on which every operation is complete when its call
+    returns, so that its event is None; those of GPUs override the methods.
+
+    A GPU's operations are asynchronous: a call enqueues one and returns an event. Copies in run in the order in which they were
     enqueued, and so do copies out (one stream each); anything else is ordered only by the events in `after`. Matrices have
-    contiguous rows and any row stride; copies take them from host or device memory. Where a method has a default, that is of a
-    device whose operations are complete when their calls return, and that copies host memory as it is.
+    contiguous rows and any row stride; copies take them from host or device memory.
+
+    With `staged` the CPU copies operands into buffers and checks as a GPU does, so that the GPU's schedule can be tested without
+    one.
     """
 
-    name: str  # "cpu", "cuda" or "emulate"
-    staged: bool  # operands are copied into device buffers; False: host matrices are multiplied in place
+    name = "cpu"  # "cuda", "emulate"
     timed: bool = True  # whether `finish` is to tell when operations ran
     event_wait: EventWait | None = None  # None: every operation is complete when its call returns
     # Gives a value that differs from call to call while a kernel makes progress, None where no kernel runs; any thread may call
     # it. None on devices that cannot tell.
     progress: Callable[[], object] | None = None
+    capability: int  # compute capability, times ten, for which kernels beside those of the catalogue are compiled: of GPUs
+    multiprocessors: int  # likewise
+
+    def __init__(self, staged: bool = False) -> None:
+        """`staged`: operands are copied into device buffers; else host matrices are multiplied in place."""
+        self.staged = staged
+        self._timings: list[tuple[str, float, float]] = []
+        self._product: Callable[[np.ndarray, np.ndarray, np.ndarray], None] = blas
 
     def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
         """Make `multiply` use this kernel for operands of this type, compiling it if needed; with `adding` also its instance for
         c += a · b."""
+        self._product = blas if kernel.name == "blas" else compiled_loops(kernel.name, dtype)
 
     def holds(self, array: Any) -> bool:
         """Whether kernels can use this contiguous matrix where it lies, as fast as one of the device's own buffers."""
+        return False  # staged, it stands in for a GPU with memory of its own
 
     def reserve(self, size: int, *, shared: bool) -> Any:
         """Allocate `size` bytes of device memory, uninitialized. `shared`: other processes can open it by an IPC handle."""
+        if shared and not hasattr(os, "memfd_create"):
+            raise DeviceUnavailable(
+                "this system has no memory that processes can open of each other (memfd_create)", code="gpu-peers"
+            )
+        return _Memory(size, os.memfd_create("hybrid") if shared else -1)
 
     def matrix(self, memory: Any, offset: int, rows: int, columns: int, dtype: str) -> Any:
         """A matrix view of allocated or opened memory, from byte `offset` on. A GPU's row stride is a multiple of 16 bytes."""
+        width = self._width(columns, dtype)
+        size = rows * width * np.dtype(dtype).itemsize
+        return memory.bytes[offset : offset + size].view(dtype).reshape(rows, width)[:, :columns]
+
+    def _width(self, columns: int, dtype: str) -> int:
+        return columns
 
     def poison(self, memory: Any) -> None:
         """Fill memory with NaN, so that elements that are read before they were written show in C."""
+        memory.bytes[:] = 0xFF  # a NaN as float32 and as float64
 
     def pin(self, array: Any) -> None:
         """Let copies from and to this array run at the link's full speed: page-lock host memory (cudaHostRegister), or enable
         access to the peer GPU that holds it. It lasts as long as the array's memory."""
-        return
 
     def pin_again(self, arrays: Sequence[np.ndarray], threads: int) -> list[np.ndarray]:
         """Pin those of a product's arrays in host memory that an earlier product has used, or where there are few threads all of
@@ -84,26 +140,44 @@ class Device(Protocol):
 
     def populate(self, array: np.ndarray) -> None:
         """Have the system provide the pages of this array, which will be written through slots, while others are read."""
-        return
 
     def copy_in(self, into: Any, source: Any, after: list[Event]) -> Event:
         """Copy rows of an operand into a buffer."""
+        return self._do("copy in", lambda: np.copyto(into, source))
 
     def exchange(self, into: Any, source: Any, after: list[Event]) -> Event:
         """Copy from another rank's buffer, opened here, into this rank's."""
+        return self._do("exchange", lambda: np.copyto(into, source))
 
     def multiply(self, a: Any, b: Any, c: Any, after: list[Event], *, adding: bool = False) -> Event:
         """c = a · b; with `adding`, which the kernel must support, c += a · b (beta = 1 in BLAS's terms)."""
+        assert not adding or self._product is blas, "loops do not add"
+        product = add_by_blas if adding else self._product
+        return self._do("multiply", lambda: product(a, b, c))
 
     def mirror(self, into: Any, source: Any, after: list[Event]) -> Event:
         """into = sourceᵀ. Where both are one matrix, what is above its diagonal becomes the transpose of what is below."""
 
+        def work() -> None:
+            if into is source:
+                np.copyto(into, into.T, where=~np.tri(len(into), dtype=bool))
+            else:
+                copy_rows(into, source.T, threads_allowed())
+
+        return self._do("multiply", work)
+
     def copy_out(self, into: Any, source: Any, after: list[Event]) -> Event:
         """Copy a part of a buffer to C."""
+        return self._do("copy out", lambda: np.copyto(into, source))
+
+    def _do(self, phase: str, work: Callable[[], None]) -> Event:
+        began = time.perf_counter()
+        work()
+        self._timings.append((phase, began, time.perf_counter()))
+        return None
 
     def wait(self, event: Event) -> None:
         """Wait until the operation is complete. Any thread may call it."""
-        return
 
     def done(self, event: Event) -> bool:
         """Whether the operation is complete, as cudaEventQuery answers; the event may be another process's."""
@@ -111,56 +185,80 @@ class Device(Protocol):
 
     def give_up(self) -> None:
         """Begin no further part of a copy through slots. When this returns, no thread reads or writes host memory."""
-        return
 
     def finish(self) -> Timings:
         """Wait until all operations are complete, as cudaDeviceSynchronize does. Returns when each of them ran, of those enqueued
         since the last call."""
+        timings, self._timings = self._timings, []
+        return timings
 
     # Of a device that is `staged`: work beside the product's copies and multiplications.
 
     def empty(self, shape: tuple[int, int], dtype: str) -> Any:
         """A new contiguous matrix of the device, uninitialized."""
+        return np.empty(shape, dtype)
 
     def write(self, into: Any, values: np.ndarray) -> None:
         """Copy from host memory; complete when this returns."""
+        into[...] = values
 
     def read(self, matrix: Any) -> np.ndarray:
         """A copy in host memory. To be called when all operations are complete."""
+        return matrix  # type: ignore[no-any-return]
 
     def host_memory(self, shape: tuple[int, int], dtype: str) -> np.ndarray:
         """A NumPy array in host memory that kernels can write to."""
+        return np.empty(shape, dtype)
 
     def clearing(self, matrix: Any, byte: int) -> KernelCall:
         """A call that fills a contiguous matrix with this byte."""
+        return lambda stream: matrix.view(np.uint8).fill(byte)
 
     def giving(self, matrix: Any, here: np.ndarray) -> KernelCall:
         """A call that copies `host_memory` to a contiguous matrix."""
+        return lambda stream: np.copyto(matrix, here)
 
     def telling(self, matrix: Any, there: np.ndarray) -> KernelCall:
         """A call that copies a contiguous matrix to `host_memory`."""
+        return lambda stream: np.copyto(there, matrix)
 
     def together(self, calls: Sequence[KernelCall]) -> KernelCall:
         """One call that makes all of these in their order, and is cheaper to enqueue again and again."""
 
+        def call(stream: Any) -> None:
+            for each in calls:
+                each(stream)
+
+        return call
+
     def launch(self, calls: Sequence[KernelCall], after: list[Event], queue: str) -> Event:
         """Enqueue these calls, one after the other, on the queue "prepare", "products", "check" or "check beside". Returns the
         event that marks their end."""
+        return self._do(phase_of(queue), lambda: self.together(calls)(None))
 
     # What other processes of the node can open of the device, as by CUDA IPC.
 
     def handle(self, memory: Any) -> Any:
         """The IPC handle of memory that was reserved as `shared`; it can be pickled."""
+        return os.getpid(), memory.descriptor, len(memory.bytes)
 
     def open(self, handle: Any) -> Any:
         """Map another process's memory. DeviceUnavailable where that fails."""
+        process, descriptor, size = handle
+        try:
+            # Unmapped with the last array that is a view of it.
+            return _Memory(size, os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR))
+        except OSError as error:
+            raise DeviceUnavailable(
+                f"the memory of process {process} cannot be opened ({one_line(error)})", code="gpu-peers"
+            ) from None
 
     def close(self, memory: Any) -> None:
         """Unmap opened memory. Its owner must not free it before."""
-        return
 
     def make_ipc_events(self, count: int) -> Any:
         """Create this device's interprocess events, which replace those made before. Returns their handles."""
+        return count
 
     def record_ipc_event(self, number: int, event: Event, flags: NodeFlags, flag: int) -> None:
         """Record interprocess event `number` behind the operation of `event`, the last that was enqueued on its stream, and then
@@ -168,22 +266,39 @@ class Device(Protocol):
 
         CUDA takes an event that was never recorded for complete: other processes may wait for it only once the flag is set.
         """
+        flags.set_flag(flag)  # the operation is complete already
 
     def open_ipc_events(self, handle: Any) -> list[Event]:
         """Another process's events, from what its `make_ipc_events` returned."""
+        return [None] * handle
 
-
-class KernelDevice(Device, Protocol):
-    """A GPU or the emulated one, which also launches kernels beside those of the catalogue."""
-
-    capability: int  # compute capability, times ten, for which these kernels are compiled
-    multiprocessors: int
+    # Of a GPU, or the emulated one: kernels beside those of the catalogue.
 
     def compile_ahead(self, launches: Sequence[Launch]) -> None:
         """Compile these kernels, those of one source together, which takes less time than one by one."""
 
     def kernel(self, launch: Launch, arguments: Sequence[Any]) -> KernelCall:
         """A launch with these matrices and NumPy scalars. The kernel is compiled now, if it was not yet."""
+        raise NotImplementedError("a CPU launches no kernels")
+
+
+class _Memory:
+    """A block of memory, aligned for the widest copies. With a descriptor, which it closes in the end, it is an anonymous file
+    (memfd) that other processes can open."""
+
+    def __init__(self, size: int, descriptor: int = -1) -> None:
+        self.descriptor = descriptor
+        if descriptor < 0:
+            memory = np.empty(size + WIDEST_COPY, np.uint8)
+            start = -memory.ctypes.data % WIDEST_COPY
+            self.bytes = memory[start : start + size]
+            return
+        os.ftruncate(descriptor, max(1, size))  # another process's has this size already
+        self.bytes = np.frombuffer(mmap.mmap(descriptor, max(1, size)), np.uint8)[:size]
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
 
 
 _MOST_CACHED_TILES = 10_000

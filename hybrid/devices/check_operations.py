@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.core.problem import is_aligned
-from hybrid.devices.base import Device, KernelCall, KernelDevice, place_of
+from hybrid.devices.base import Device, KernelCall, place_of
 from hybrid.devices.row_sums import (
     MOST_IN_TOTAL,
     NOT_INTEGRAL,
@@ -41,7 +41,7 @@ _BLOCKS_OF_PIECE = 8  # which add up what was found of a piece's rows
 _MULTIPROCESSORS, _LEAST_DEPTH, _ROUND = 132, 256, 64
 
 
-def compile_check(device: KernelDevice, dtype: str, operand_dtype: str, group: int) -> None:
+def compile_check(device: Device, dtype: str, operand_dtype: str, group: int) -> None:
     """Compile all kernels for products with C and operands of these types; none where a CPU stands in for a GPU. `group`: columns
     in a sum."""
     if device.name != "cuda":
@@ -61,7 +61,7 @@ def check_matrices(device: Device, shapes: Mapping[str, tuple[int, int]]) -> dic
     return {name: device.empty(shape, types[name]) for name, shape in shapes.items()}
 
 
-def check_kernel(device: KernelDevice, name: str, *matrices: Any, group: int = 0) -> KernelCall:
+def check_kernel(device: Device, name: str, *matrices: Any, group: int = 0) -> KernelCall:
     """A launch of a kernel of check.cu, which says what it reads and writes: matrices of `check_matrices`, and parts of A, B and
     C. `group`: columns in a sum; 0: `row_sums` adds squares alone."""
     if device.name == "cuda":

@@ -407,7 +407,7 @@ class CudaDevice(Device):
             return [OpenedEvent(self._context, self._runtime, event_handle) for event_handle in handle]
 
     @cached_property
-    def multiprocessors(self) -> int:
+    def multiprocessors(self) -> int:  # type: ignore[override]
         return int(self._cupy.cuda.Device(self.gpu.index).attributes["MultiProcessorCount"])
 
     def compile_ahead(self, launches: Sequence[Launch]) -> None:

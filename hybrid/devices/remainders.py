@@ -18,7 +18,7 @@ import numpy as np
 
 from hybrid.core.problem import Problem, padded
 from hybrid.core.spans import Span, pieces
-from hybrid.devices.base import MOST_PLACES, Device, Event, KernelCall, KernelDevice, Place, place_of
+from hybrid.devices.base import MOST_PLACES, Device, Event, KernelCall, Place, place_of
 from hybrid.kernels.catalogue import C_TYPES
 from hybrid.kernels.remainders import (
     column_measuring,
@@ -98,7 +98,7 @@ class RemainderLaunches:
     """
 
     def __init__(
-        self, device: KernelDevice, memory: Any, layout: RemainderLayout, problem: Problem, *, fast: bool, by_integers: bool
+        self, device: Device, memory: Any, layout: RemainderLayout, problem: Problem, *, fast: bool, by_integers: bool
     ) -> None:
         """`memory`: the device's, with this layout. `fast`, `by_integers`: as of `ModularProduct`."""
         self._device, self._problem, self._fast, self._layout = device, problem, fast, layout
@@ -257,7 +257,7 @@ class ModularProduct:
 
     def __init__(
         self,
-        device: KernelDevice,
+        device: Device,
         memory: Any,
         share: RankShare,
         problem: Problem,

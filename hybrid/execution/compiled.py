@@ -27,12 +27,13 @@ from hybrid.arrays.root_operands import RootMatrix
 from hybrid.core.forks import one_at_a_time
 from hybrid.core.settings import Settings, as_int
 from hybrid.core.text import readable
-from hybrid.devices.cpu import CpuDevice
+from hybrid.devices.base import Device
 from hybrid.devices.cuda_gpus import callers_context
 from hybrid.errors import CheckFailed, UsageError
-from hybrid.execution.distributed_product import RealProduct
-from hybrid.execution.multiply import Asked, Call, DistributedCall, GpuCall, IntegersCall, RootCall, call_of
+from hybrid.execution.distributed_product import DistributedCall, RealProduct
+from hybrid.execution.multiply import Call, GpuCall, IntegersCall, RootCall, call_of
 from hybrid.execution.product import RootProduct
+from hybrid.execution.real_products import Asked
 from hybrid.execution.session import Session, session_of
 from hybrid.host.blas import OF_ONE_THREAD
 from hybrid.host.memory import empty_result, is_transpose
@@ -104,11 +105,11 @@ class Compiled:
             call = call_of(session, (a, b, c), out, self._asked)
             if isinstance(call, RootCall) and call.is_for_root:
                 with session.team.phase("multiply", timed=False), busy():
-                    alone = self._at_root(session, (a, b, c))
+                    alone = self._alone(session, (a, b, c)) if session.team.rank == self._asked.root else None
                     return alone.run(a, b, c, out) if alone is not None else None
             if isinstance(call, DistributedCall) and call.sum_of is not None:
                 with session.team.phase("multiply", timed=False), busy():
-                    own = self._alone(session, (*call.own_operands, None), call.sum_of.options)
+                    own = self._alone(session, (*call.own_operands, None), **call.sum_of.options)
                     try:
                         product = own.run(*call.own_operands, None, None)
                     except CheckFailed as wrong:  # alone, this rank is rank 0: the phase says which it is
@@ -116,7 +117,7 @@ class Compiled:
                 rows, first_row = call.sum_of.own_rows(product)
                 return RowBlock(rows, self._comm, first_row)
             product = call.product()
-            self._keep(session, call, around)
+            self._warm = _kept_for(session, call, around) if self._comm is None else None
         return replace(product, comm=self._comm) if isinstance(product, (RowBlock, Block2D)) else product
 
     def decide(self, a: Any, b: Any, c: Any) -> tuple[str, Decision | None]:
@@ -127,22 +128,18 @@ class Compiled:
             call = call_of(session, (a, b, c), None, self._asked)
             if isinstance(call, RootCall) and call.is_for_root:
                 with session.team.phase("agree", timed=False):
-                    alone = self._at_root(session, (a, b, c))
+                    is_root = session.team.rank == self._asked.root
                     who = f"rank {self._asked.root} alone, which has the product before the ranks have joined their GPUs"
-                    return who, alone.decide(a, b, c)[1] if alone is not None else None
+                    return who, self._alone(session, (a, b, c)).decide(a, b, c)[1] if is_root else None
             if isinstance(call, DistributedCall) and call.sum_of is not None:
                 return "a sum of products: each rank multiplies its own rows", None
-            self._keep(session, call, around)
+            self._warm = _kept_for(session, call, around) if self._comm is None else None
         if isinstance(call, IntegersCall):
             call.abandon()
             return call.how, call.decision
         return "" if call.decision else "a stack, whose products each rank computes whole", call.decision
 
-    def _at_root(self, session: Session, operands: tuple[Any, Any, Any]) -> Compiled | None:
-        """What is known of such products at the root, which computes them alone; None on other ranks."""
-        return self._alone(session, operands, {}) if session.team.rank == self._asked.root else None
-
-    def _alone(self, session: Session, operands: tuple[Any, Any, Any], options: Mapping[str, Any]) -> Compiled:
+    def _alone(self, session: Session, operands: tuple[Any, Any, Any], **options: Any) -> Compiled:
         """What is known of such products of this rank alone. It leaves the others their cores, since BLAS waits for the last of
         its threads. `options`: other ones than those of the call."""
         share = max(1, len(usable_cores()) // len(session.team.node_ranks))
@@ -152,9 +149,6 @@ class Compiled:
         """Raise the error on all ranks."""
         with one_call(self._comm, self._stall):
             raise error
-
-    def _keep(self, session: Session, call: Call, around: tuple[object, ...]) -> None:
-        self._warm = _kept_for(session, call, around) if self._comm is None else None
 
 
 _kept: dict[Any, Compiled] = {}
@@ -176,10 +170,6 @@ class _Kept(ABC):
         self._key = type(self), settings, decision.placements  # with the plan: all that what is set up depends on
 
     @abstractmethod
-    def takes(self, a: Any, b: Any, out: Any) -> bool:
-        """Whether these arrays can be multiplied as they lie, and the decision still holds."""
-
-    @abstractmethod
     def product(self, a: Any, b: Any, out: Any) -> Any:
         """The product, in `out` where that is given. One thread at a time calls it."""
 
@@ -187,8 +177,8 @@ class _Kept(ABC):
         """Whether all that the decision depends on, beside the arrays, is as it was, and there is memory."""
         return _surroundings() == self._around and self.session.has_room(self._host_bytes, self._gpu_bytes)
 
-    def takes_on_host(self, a: np.ndarray, b: np.ndarray, out: Any) -> bool:
-        """As `takes`, of arrays in host memory."""
+    def takes(self, a: Any, b: Any, out: Any) -> bool:
+        """Whether these arrays, in host memory, can be multiplied as they lie, and the decision still holds."""
         for each in (a, b):
             flags = each.flags
             if not ((flags.c_contiguous or flags.f_contiguous) and flags.aligned):
@@ -251,10 +241,7 @@ class _InProcess(_Kept):
         super().__init__(*known)
         self._threads, self._check = self.decision.placements[0].threads.count, self.plan.check != "off"
         self._by_one_thread = self.plan.problem.operations // 2 <= OF_ONE_THREAD
-        self._device = CpuDevice()
-
-    def takes(self, a: np.ndarray, b: np.ndarray, out: Any) -> bool:
-        return self.takes_on_host(a, b, out)
+        self._device = Device()
 
     def product(self, a: np.ndarray, b: np.ndarray, out: np.ndarray | None) -> np.ndarray:
         team = self.session.team
@@ -285,7 +272,7 @@ class _ToGpu(_Kept):
 
     def takes(self, a: np.ndarray, b: np.ndarray, out: Any) -> bool:
         lies = ("A" if a.flags.c_contiguous else "B") if is_transpose(a, b) else ""
-        return lies == self.plan.problem.symmetric and self.device is not None and self.takes_on_host(a, b, out)
+        return lies == self.plan.problem.symmetric and self.device is not None and super().takes(a, b, out)
 
     def product(self, a: np.ndarray, b: np.ndarray, out: np.ndarray | None) -> np.ndarray:
         with self.on_gpu() as ready:

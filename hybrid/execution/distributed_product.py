@@ -10,26 +10,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.distributed import Block2D, refuse_no_grid
+from hybrid.arrays.distributed import Block2D, RowBlock, TransposedRowBlock, refuse_no_grid
 from hybrid.arrays.gemm import Gemm, ProductType, numpy_type, product_type, real_operands
 from hybrid.arrays.integers import (
     DIGIT,
     Exact,
     largest_of,
     largest_of_type,
+    least_remainders,
     odd_words,
     refusal,
     temporary_bytes,
     times_words,
     wrapped,
 )
-from hybrid.arrays.interop import as_rows, await_callers_work, empty_beside, on_gpu, on_host, to_device_of, where_it_lies
-from hybrid.arrays.root_operands import refuse_wrong_c
+from hybrid.arrays.interop import (
+    as_rows,
+    await_callers_work,
+    empty_beside,
+    is_array,
+    on_gpu,
+    on_host,
+    refuse_masked,
+    to_device_of,
+    where_it_lies,
+)
+from hybrid.arrays.root_operands import refuse_unused_c, refuse_wrong_c
 from hybrid.core.problem import ITEM_SIZES, record
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, block, consecutive
@@ -38,14 +50,14 @@ from hybrid.errors import CheckFailed, DoesNotFit, Overflow, UsageError
 from hybrid.execution.between_nodes import OnGrid, gather_b
 from hybrid.execution.product import element_types, room_in_workspace
 from hybrid.execution.rank_run import CheckedRun, RankCheck, RankRun, tell_nobody
-from hybrid.execution.real_products import RealProducts, element_of_rows, exactly
-from hybrid.execution.redistribution import connect, exchanged
-from hybrid.execution.session import Session, agree
+from hybrid.execution.real_products import Asked, RealProducts, element_of_rows, exactly
+from hybrid.execution.redistribution import move, scattered
+from hybrid.execution.session import Session, agree, take_inventory, threads_until_decided
 from hybrid.host.memory import RowView, is_transpose
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import elements_of
 from hybrid.planning.check_layout import GROUP_COLUMNS
-from hybrid.planning.decision import Inventory, may_use_gpus
+from hybrid.planning.decision import Decision, Inventory, may_use_gpus, same_on_all_ranks
 from hybrid.planning.grid import Part, Placement
 from hybrid.planning.plan import shortage_of_matrix
 from hybrid.planning.tiling import OperandLocation, PlanRequest
@@ -54,7 +66,7 @@ from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 from hybrid.transport.base import RankMatrices
 from hybrid.verification.check import MOST_NAMED, Check, Suspect, most_exact, settle
-from hybrid.verification.copies import verify_exchange
+from hybrid.verification.copies import checksum, verify_exchange
 from hybrid.verification.freivalds import is_small_b, new_seed
 
 Shape = tuple[int, int]
@@ -237,36 +249,122 @@ def untold(part: Any) -> None:
     """Tell nobody that a part is complete."""
 
 
-class DistributedProduct:
-    """A product of which each rank keeps its part. Every rank makes one, with what all ranks have, and calls `part`.
+class DistributedCall:
+    """A product of RowBlocks or of Block2Ds: `operands` are this rank's parts of A, B, and C or None.
 
     Integers that lie on GPUs stay there if there is room for all that is made of them. Else they go through the host's memory.
     There a single check, of C in its own type, takes the place of that of each real product, unless C may be repaired.
     """
 
-    def __init__(self, session: Session, shares: Sequence[Shares], inventories: Sequence[Inventory], settings: Settings) -> None:
-        self._session, self._shares, self._inventories = session, shares, inventories
-        on_gpus = settings.device in ("auto", "cuda") and any(any(each.on_gpu) for each in shares)
-        self._stays = shares[0].types.exact is not None and on_gpus
-        self._as_a_whole = self._stays and checks_as_a_whole(settings, shares[0].types)
-        if self._stays:
-            try:
-                self._decide(settings)
-                self._stays = self.decision.plan.device == "cuda"
-            except DoesNotFit:
-                self._stays = False
-        if not self._stays:
-            self._as_a_whole = False
-            self._decide(settings)
+    decision: Decision | None = None  # None for a sum
+    settings: Settings
+    integers_stay = False  # on the GPUs where they lie
+    sum_of: SumOfProducts | None = None  # each rank multiplies its own rows, and these products are summed; None: A is moved
+
+    def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> None:
+        self._session = session
+        self._operands: tuple[Any, ...] = operands
+        self._in_2d = not any(isinstance(each, RowBlock) for each in operands)
+        # B is the same array on every rank, each of which takes the rows that would be its own.
+        self._is_everywhere = type(operands[0]) is RowBlock and is_array(operands[1])
+        self._of_rows: DistributedCall | None = None  # of Block2Ds in one process: their product as one of RowBlocks
+        transposed = self._look(asked, out)
+        if any(transposed) and self.sum_of is None:
+            self._operands = tuple(
+                _rows_of(session, each) if turned else each for each, turned in zip(self._operands, transposed, strict=True)
+            )
+            self._look(asked.without_transposes(), None)
+
+    def _look(self, asked: Asked, out: Any) -> tuple[bool, ...]:
+        """Agree on the product. Whether A, B and C are transposes: where one is, nothing is decided yet."""
+        session, team = self._session, self._session.team
+        kind, kept = ("Block2Ds", "part") if self._in_2d else ("RowBlocks", "rows")
+        with team.phase("agree", timed=False) as looking:
+            settings, gemm = asked.read()
+            if out is not None or asked.root != 0:
+                raise UsageError(f"a product of {kind} has neither out nor root: every rank keeps its {kept}", code="out")
+            transposed: tuple[bool, ...] = ()
+            if self._is_everywhere and not (gemm.transpose_a or gemm.transpose_b):
+                kind = f"a RowBlock and {self._take_own_rows_of_b(settings, gemm)}"
+            refuse_unused_c(self._operands[2], asked.gemm)
+            if self._in_2d:
+                settings = replace(settings, device="cpu") if settings.device == "auto" else settings
+                self._operands = _of_block_2d(self._operands, gemm)
+            else:
+                transposed = _transposed(self._operands, gemm)
+            said = {"kind": f"a product of {kind}", **gemm.as_dict(), "transposed": transposed, **settings.as_dict()}
+            self._operands = tuple(each.T if isinstance(each, TransposedRowBlock) else each for each in self._operands)
+            if gemm.alpha == 0 and not self._in_2d:  # as in BLAS, A and B are not read
+                self._operands = _without_terms(self._operands, transposed)
+            a, b, c = self._operands
+            threads = partial(threads_until_decided, team, settings)
+            if any(transposed):
+                is_sum = transposed == (True, False, False) and not (gemm.beta or gemm.modulus)
+                own_rows = OwnRows.of(a.array, b.array, gemm, threads) if is_sum else None
+                looking.mine = said, take_inventory(session, settings), own_rows
+            else:
+                if gemm.modulus and product_type(a.dtype, b.dtype, gemm.dtype).of(gemm).exact is not None:
+                    self._operands = a, b, c = tuple(
+                        None if each is None else RowBlock(least_remainders(each.array, gemm.modulus, threads()))
+                        for each in (a, b, c)
+                    )
+                shares_here = Shares.of(a, b, c, gemm, settings, threads)
+                looking.mine = said, take_inventory(session, settings), shares_here
+        same_on_all_ranks([said for said, *_ in looking.all])
+        team.pretend_nodes(settings.ranks_per_node)
+        _, inventories, shares = zip(*looking.all, strict=True)
+        if any(transposed):
+            self.sum_of, self.settings = SumOfProducts.where_it_pays(team, settings, shares, inventories), settings
+            return transposed
+        if self._in_2d and team.size == 1:
+            request_of(shares, shares[0].types.computed)  # which refuses what does not fit together
+            rows = RowBlock(a.in_order()), RowBlock(b.in_order()), None if c is None else RowBlock(c.in_order())
+            self._of_rows = DistributedCall(session, rows, None, asked.without_transposes())
+            self.decision, self.settings = self._of_rows.decision, self._of_rows.settings
+        else:
+            self._shares, self._inventories = shares, inventories
+            self._decide_where(settings)
+        return transposed
+
+    def _take_own_rows_of_b(self, settings: Settings, gemm: Gemm) -> str:
+        """Make B a RowBlock of this rank's share of its rows. What all ranks have to have in common of it."""
+        team, (a, b, c) = self._session.team, self._operands
+        if b.ndim != 2:
+            raise UsageError(
+                f"b is an array of {b.ndim} dimensions: beside a RowBlock pass a matrix, x[:, None]", code="dimensions"
+            )
+        refuse_masked(b, "b")
+        product_type(a.array.dtype, b.dtype, gemm.dtype)  # which refuses elements that are no numbers
+        lo, hi = (len(b) * rank // team.size for rank in (team.rank, team.rank + 1))
+        self._operands = a, RowBlock(to_device_of(a.array, b[lo:hi]) if on_gpu(a.array) else on_host(b[lo:hi])), c
+        sum_of_all = checksum(on_host(b), threads_until_decided(team, settings))
+        return f"a matrix of {'×'.join(map(str, b.shape))} {b.dtype} with the checksum {sum_of_all:016x}"
 
     @property
-    def stays(self) -> bool:
-        """Whether integers stay on the GPUs where they lie."""
-        return self._stays
+    def own_operands(self) -> tuple[np.ndarray, np.ndarray]:
+        """What this rank multiplies for a sum."""
+        a, b, _ = self._operands
+        return a.array.T, b.array
+
+    def _decide_where(self, settings: Settings) -> None:
+        """Decide how the product is computed, and whether integers stay where they lie."""
+        types = self._shares[0].types
+        on_gpus = settings.device in ("auto", "cuda") and any(any(each.on_gpu) for each in self._shares)
+        self.integers_stay = types.exact is not None and on_gpus
+        self._as_a_whole = self.integers_stay and checks_as_a_whole(settings, types)
+        if self.integers_stay:
+            try:
+                self._decide(settings)
+                if self._of_real.plan.device == "cuda":
+                    return
+            except DoesNotFit:
+                pass
+        self.integers_stay = self._as_a_whole = False
+        self._decide(settings)
 
     def _decide(self, settings: Settings) -> None:
-        """Decide how the product is computed, with integers where they lie if `_stays`."""
-        shares, stays, types = self._shares, self._stays, self._shares[0].types
+        """Decide how the product is computed, with integers where they lie if they stay."""
+        shares, stays, types = self._shares, self.integers_stay, self._shares[0].types
         if types.exact is not None and all(each.types == types for each in shares):  # `request_of` refuses others
             largest = [each.largest for each in shares]
             types = types.bounded(shares[0].depth, largest, self._most(settings) if stays else None)
@@ -303,31 +401,47 @@ class DistributedProduct:
             if c is not None and gemm.beta:
                 expected += times_words(c, x, threads) * wrapped(gemm.beta)
             wrong = np.flatnonzero(on_host(times_words(result, x, threads) != expected))
-            comparing.mine = (self.decision.plan.shares[team.rank].rows.lo + wrong[:MOST_NAMED]).tolist()
-        by = self.decision.device_of
+            comparing.mine = (self._of_real.plan.shares[team.rank].rows.lo + wrong[:MOST_NAMED]).tolist()
+        by = self._of_real.device_of
         faults = [f"{by(rank)} multiplied wrong: rows {rows}" for rank, rows in enumerate(comparing.all) if rows]
         if faults:
             raise CheckFailed(f"the product is wrong: {'; '.join(faults)}")
 
-    def part(self, a: Any, b: Any, c: Any, named: Callable[[int, int], str], complete: Complete = untold) -> Any:
-        """This rank's part of C, from its parts of A, B, and the C that is added or None. It lies where the part of A does.
+    def product(self, complete: Complete = untold) -> Any:
+        """This rank's part of the product, which lies where that of A does. `complete`: is given a part of integers before that
+        is checked as a whole."""
+        a, b, _ = self._operands
+        assert self.decision is not None
+        if not self._in_2d:
+            first_row = self.decision.plan.shares[self._session.team.rank].rows.lo
+            return RowBlock(self._part(element_of_rows(first_row), complete), first_row=first_row)
+        place = (a.shape[0], b.shape[1]), a.rows, b.columns
+        if self._of_rows is not None:
+            return Block2D(self._of_rows.product().array[np.ix_(a.indices[0], b.indices[1])], *place)
 
-        `named`: as of `RealProducts`. `complete`: is given a part of integers before that is checked as a whole.
-        """
+        def named(row: int, column: int) -> str:
+            return f"element [{a.indices[0][row]}, {b.indices[1][column]}] of the product"
+
+        return Block2D(self._part(named, complete), *place)
+
+    def _part(self, named: Callable[[int, int], str], complete: Complete) -> Any:
+        """The array of this rank's part. `named`: as of `RealProducts`."""
         if self._as_a_whole:
             try:
-                return self._computed(a, b, c, named, complete)
+                return self._computed(named, complete)
             except Overflow:  # of products that were not checked yet
                 self._as_a_whole = False
                 self._decide(self.settings)
-        return self._computed(a, b, c, named, complete)
+        return self._computed(named, complete)
 
-    def _computed(self, a: Any, b: Any, c: Any, named: Callable[[int, int], str], complete: Complete) -> Any:
-        team, types, plan, of_a = self._session.team, self.types, self.decision.plan, a
-        beside, threads = None, self.decision.placements[team.rank].threads.count
+    def _computed(self, named: Callable[[int, int], str], complete: Complete) -> Any:
+        (a, b), c = (each.array for each in self._operands[:2]), self._operands[2]
+        c = None if c is None else c.array
+        team, types, plan, of_a = self._session.team, self.types, self._of_real.plan, a
+        beside, threads = None, self._of_real.placements[team.rank].threads.count
         if types.exact is not None:
             with team.phase("scatter"), busy():
-                a, b = (where_it_lies(each) if self._stays else on_host(each) for each in (a, b))
+                a, b = (where_it_lies(each) if self.integers_stay else on_host(each) for each in (a, b))
                 beside = a if on_gpu(a) else None
                 if c is not None:
                     c = to_device_of(a, c) if beside is not None else on_host(c)
@@ -358,6 +472,49 @@ class DistributedProduct:
         if self._as_a_whole:
             self._verify(a, b, c, result, threads)
         return result
+
+
+def _of_block_2d(operands: tuple[Any, ...], gemm: Gemm) -> tuple[Any, ...]:
+    """op(A), op(B) and C, of Block2Ds. UsageError for what a product of them cannot have."""
+    if gemm.modulus or gemm.alpha == 0:
+        what = "modulus" if gemm.modulus else "alpha=0"
+        raise UsageError(f"a product of Block2Ds has no {what}: use RowBlocks", code="option-combination")
+    a, b, c = operands
+    if not (isinstance(a, Block2D) and isinstance(b, Block2D)):
+        return operands  # which `Shares` refuses
+    a, b = a.T if gemm.transpose_a else a, b.T if gemm.transpose_b else b
+    if c is None or not gemm.beta:
+        return a, b, None
+    if not isinstance(c, Block2D) or (c.shape, c.part) != ((a.shape[0], b.shape[1]), Part(a.part.rows, b.part.columns)):
+        raise UsageError("c does not lie as the product, which has A's rows and B's columns on each rank", code="addend")
+    return a, b, c
+
+
+def _transposed(operands: tuple[Any, ...], gemm: Gemm) -> tuple[bool, ...]:
+    """For A, B and C whether the transpose is multiplied: a view `.T` and a flag each ask for it, both together for the matrix.
+    UsageError for what is no RowBlock."""
+    for name, each in zip("abc", operands, strict=True):
+        if not isinstance(each, RowBlock) and not (name == "c" and each is None):
+            others = "a and b are RowBlocks" if name == "c" else "the other operand is one"
+            raise UsageError(f"{name} is no RowBlock, but {others}: pass RowBlocks for both, on every rank", code="mixed-kinds")
+    a, b, c = (isinstance(each, TransposedRowBlock) for each in operands)
+    return a != gemm.transpose_a, b != gemm.transpose_b, c and gemm.beta != 0
+
+
+def _without_terms(operands: tuple[Any, ...], transposed: tuple[bool, ...]) -> tuple[Any, ...]:
+    """RowBlocks of A, B and C whose product is a sum of no terms."""
+    a, b, c = operands
+    of_a, of_b = a.array[:0] if transposed[0] else a.array[:, :0], b.array[:, :0] if transposed[1] else b.array[:0]
+    return RowBlock(of_a), RowBlock(of_b), c
+
+
+def _rows_of(session: Session, of: RowBlock) -> RowBlock:
+    """The RowBlock of the transpose, in equal shares, which lie where the elements did: on each rank's GPU or in host memory."""
+    if session.team.size == 1:
+        return RowBlock(of.T.array)
+    rows = scattered(session, of.T, None, 0).array
+    with session.team.phase("scatter", timed=False):
+        return RowBlock(to_device_of(of.array, rows))
 
 
 def checks_as_a_whole(settings: Settings, types: ProductType) -> bool:
@@ -393,13 +550,13 @@ class RealProduct(CheckedRun):
         self.views = {"A": RowView(a, share.rows), "B": RowView(b, share.b_rows), "C": RowView(c, share.rows)}
         if layout is not None:
             self._grid = OnGrid(team, plan, {"A": a, "B": b, "C": c})
-            self.run = self._grid.run(self.session, self.decision, self.settings, tell_nobody)
+            matrices, copied, moves = self._grid.matrices, self._grid.copied, self._grid.moves()
         else:
             if all_of_b is not None:
                 gather_b(team, plan, all_of_b, self.settings)
             self._all_of_b = all_of_b or self.views["B"]
-            matrices, to_pin = RankMatrices(a, self._all_of_b, c), [a, self._all_of_b.array, c]
-            self.run = RankRun(self.session, self.decision, matrices, to_pin, self.settings, tell_nobody)
+            matrices, copied, moves = RankMatrices(a, self._all_of_b, c), [a, self._all_of_b.array, c], None
+        self.run = RankRun(self.session, self.decision, matrices, copied, self.settings, tell_nobody, moves)
         return c, self.computed()
 
     def multiply(self) -> None:
@@ -507,18 +664,10 @@ class SumOfProducts:
         team, (n, m) = self._team, self._shape
         shares = [block(n, team.size, rank) for rank in range(team.size)]
         own = shares[team.rank]
-        connect(team)
-        with team.phase("gather", timed=False):
-            room = np.empty((team.size, len(own), m), self.dtype)
-            sent = {rank: [product[rows.slice]] for rank, rows in enumerate(shares)}
-            received = {rank: [room[rank]] for rank in range(team.size)}
-            series = exchanged(team, sent, received)
-        with team.phase("gather", timed=False):
-            if series is not None:
-                series.wait_until_complete()
-        if self._settings.check != "off":
-            del sent[team.rank], received[team.rank]
-            verify_exchange(team, "C", sent, received, threads=1)
+        room = np.empty((team.size, len(own), m), self.dtype)
+        sent = {rank: [product[rows.slice]] for rank, rows in enumerate(shares)}
+        received = {rank: [room[rank]] for rank in range(team.size)}
+        move(team, "gather", sent, received, "C" if self._settings.check != "off" else "")
         with team.phase("gather", timed=False):
             return self._finished(room, own), own.lo
 

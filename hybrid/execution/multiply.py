@@ -12,19 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.distributed import Block2D, RowBlock, TransposedRowBlock
+from hybrid.arrays.distributed import Block2D, RowBlock
 from hybrid.arrays.gemm import Gemm, ProductType, numpy_type, product_type, real_operands, type_name
-from hybrid.arrays.integers import least_remainders
 from hybrid.arrays.interop import (
     as_rows,
     await_callers_work,
     copy_back,
     empty_beside,
-    is_array,
     is_masked,
     on_gpu,
-    on_host,
-    refuse_masked,
     to_device_of,
 )
 from hybrid.arrays.root_operands import (
@@ -40,15 +36,14 @@ from hybrid.arrays.root_operands import (
     refuse_wrong_c,
     refuse_wrong_out,
 )
-from hybrid.core.problem import LARGEST_SIZE, record
+from hybrid.core.problem import LARGEST_SIZE
 from hybrid.core.settings import Settings
 from hybrid.core.text import warn
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.errors import CheckFailed, DeviceUnavailable, DoesNotFit, Overflow, UsageError
-from hybrid.execution.distributed_product import Complete, DistributedProduct, OwnRows, Shares, SumOfProducts, request_of, untold
+from hybrid.execution.distributed_product import Complete, DistributedCall, untold
 from hybrid.execution.product import RootProduct, element_types, views_in_workspace
-from hybrid.execution.real_products import RealProducts, element_of_rows, exactly
-from hybrid.execution.redistribution import scattered
+from hybrid.execution.real_products import Asked, RealProducts, exactly
 from hybrid.execution.session import Session, agree, free_memory_of, take_inventory, threads_until_decided
 from hybrid.execution.stack_call import StackCall
 from hybrid.execution.whole_copies import WholeCopies
@@ -62,12 +57,10 @@ from hybrid.planning.decision import (
     root_is_enough,
     same_on_all_ranks,
 )
-from hybrid.planning.grid import Part
 from hybrid.planning.plan import shortage_of_matrix
 from hybrid.planning.tiling import OperandLocation, PlanRequest
 from hybrid.ranks.heartbeat import busy
 from hybrid.verification.check import settle
-from hybrid.verification.copies import checksum
 from hybrid.verification.freivalds import new_seed
 
 
@@ -106,23 +99,6 @@ def _of_matrix(shape: Sequence[int]) -> tuple[int, int]:
     return rows, columns
 
 
-@record
-class Asked:
-    """What a call asks for beside its operands. `gemm`: alpha, beta, op and dtype; `flags`: the settings that the call names."""
-
-    root: int
-    gemm: Mapping[str, Any]
-    flags: Mapping[str, Any]
-
-    def read(self) -> tuple[Settings, Gemm]:
-        """Both, validated. UsageError where one cannot be."""
-        return Settings.gather(self.flags), Gemm.of(self.gemm)
-
-    def without_transposes(self) -> Asked:
-        """The same of operands that are transposed already."""
-        return replace(self, gemm={**self.gemm, "transpose_a": False, "transpose_b": False})
-
-
 def call_of(session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> Call:
     """The call for these operands (A, B, and C or None). Every rank calls it, and all of them raise alike."""
     if any(isinstance(each, (RowBlock, Block2D)) for each in operands):
@@ -133,165 +109,6 @@ def call_of(session: Session, operands: tuple[Any, Any, Any], out: Any, asked: A
         return GpuCall(session, operands, out, asked)
     to_gpu = IntegersCall.of(session, operands, out, asked) if session.team.size == 1 else None
     return to_gpu or RootCall(session, operands, out, asked)
-
-
-class DistributedCall:
-    """A product of RowBlocks or of Block2Ds: `operands` are this rank's parts of A, B, and C or None."""
-
-    decision: Decision | None = None  # None for a sum
-    settings: Settings
-    sum_of: SumOfProducts | None = None  # each rank multiplies its own rows, and these products are summed; None: A is moved
-
-    def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> None:
-        self._session = session
-        self._operands: tuple[Any, ...] = operands
-        self._in_2d = not any(isinstance(each, RowBlock) for each in operands)
-        # B is the same array on every rank, each of which takes the rows that would be its own.
-        self._is_everywhere = type(operands[0]) is RowBlock and is_array(operands[1])
-        self._of_rows: DistributedCall | None = None  # of Block2Ds in one process: their product as one of RowBlocks
-        transposed = self._look(asked, out)
-        if any(transposed) and self.sum_of is None:
-            self._operands = tuple(
-                _rows_of(session, each) if turned else each for each, turned in zip(self._operands, transposed, strict=True)
-            )
-            self._look(asked.without_transposes(), None)
-
-    def _look(self, asked: Asked, out: Any) -> tuple[bool, ...]:
-        """Agree on the product. Whether A, B and C are transposes: where one is, nothing is decided yet."""
-        session, team = self._session, self._session.team
-        kind, kept = ("Block2Ds", "part") if self._in_2d else ("RowBlocks", "rows")
-        with team.phase("agree", timed=False) as looking:
-            settings, gemm = asked.read()
-            if out is not None or asked.root != 0:
-                raise UsageError(f"a product of {kind} has neither out nor root: every rank keeps its {kept}", code="out")
-            transposed: tuple[bool, ...] = ()
-            if self._is_everywhere and not (gemm.transpose_a or gemm.transpose_b):
-                kind = f"a RowBlock and {self._take_own_rows_of_b(settings, gemm)}"
-            refuse_unused_c(self._operands[2], asked.gemm)
-            if self._in_2d:
-                settings = replace(settings, device="cpu") if settings.device == "auto" else settings
-                self._operands = _of_block_2d(self._operands, gemm)
-            else:
-                transposed = _transposed(self._operands, gemm)
-            said = {"kind": f"a product of {kind}", **gemm.as_dict(), "transposed": transposed, **settings.as_dict()}
-            self._operands = tuple(each.T if isinstance(each, TransposedRowBlock) else each for each in self._operands)
-            if gemm.alpha == 0 and not self._in_2d:  # as in BLAS, A and B are not read
-                self._operands = _without_terms(self._operands, transposed)
-            a, b, c = self._operands
-            threads = partial(threads_until_decided, team, settings)
-            if any(transposed):
-                is_sum = transposed == (True, False, False) and not (gemm.beta or gemm.modulus)
-                own_rows = OwnRows.of(a.array, b.array, gemm, threads) if is_sum else None
-                looking.mine = said, take_inventory(session, settings), own_rows
-            else:
-                if gemm.modulus and product_type(a.dtype, b.dtype, gemm.dtype).of(gemm).exact is not None:
-                    self._operands = a, b, c = tuple(
-                        None if each is None else RowBlock(least_remainders(each.array, gemm.modulus, threads()))
-                        for each in (a, b, c)
-                    )
-                shares_here = Shares.of(a, b, c, gemm, settings, threads)
-                looking.mine = said, take_inventory(session, settings), shares_here
-        same_on_all_ranks([said for said, *_ in looking.all])
-        team.pretend_nodes(settings.ranks_per_node)
-        _, inventories, shares = zip(*looking.all, strict=True)
-        if any(transposed):
-            self.sum_of, self.settings = SumOfProducts.where_it_pays(team, settings, shares, inventories), settings
-            return transposed
-        if self._in_2d and team.size == 1:
-            request_of(shares, shares[0].types.computed)  # which refuses what does not fit together
-            rows = RowBlock(a.in_order()), RowBlock(b.in_order()), None if c is None else RowBlock(c.in_order())
-            self._of_rows = DistributedCall(session, rows, None, asked.without_transposes())
-            self.decision, self.settings = self._of_rows.decision, self._of_rows.settings
-        else:
-            self._of_parts = DistributedProduct(session, shares, inventories, settings)
-            self.decision, self.settings = self._of_parts.decision, self._of_parts.settings
-        return transposed
-
-    def _take_own_rows_of_b(self, settings: Settings, gemm: Gemm) -> str:
-        """Make B a RowBlock of this rank's share of its rows. What all ranks have to have in common of it."""
-        team, (a, b, c) = self._session.team, self._operands
-        if b.ndim != 2:
-            raise UsageError(
-                f"b is an array of {b.ndim} dimensions: beside a RowBlock pass a matrix, x[:, None]", code="dimensions"
-            )
-        refuse_masked(b, "b")
-        product_type(a.array.dtype, b.dtype, gemm.dtype)  # which refuses elements that are no numbers
-        lo, hi = (len(b) * rank // team.size for rank in (team.rank, team.rank + 1))
-        self._operands = a, RowBlock(to_device_of(a.array, b[lo:hi]) if on_gpu(a.array) else on_host(b[lo:hi])), c
-        sum_of_all = checksum(on_host(b), threads_until_decided(team, settings))
-        return f"a matrix of {'×'.join(map(str, b.shape))} {b.dtype} with the checksum {sum_of_all:016x}"
-
-    @property
-    def own_operands(self) -> tuple[np.ndarray, np.ndarray]:
-        """What this rank multiplies for a sum."""
-        a, b, _ = self._operands
-        return a.array.T, b.array
-
-    @property
-    def integers_stay(self) -> bool:
-        """Whether integers stay on the GPUs where they lie."""
-        return self._of_rows is None and self._of_parts.stays
-
-    def product(self, complete: Complete = untold) -> Any:
-        """This rank's part of the product. `complete`: as of `DistributedProduct.part`, for RowBlocks."""
-        a, b, c = self._operands
-        assert self.decision is not None
-        if not self._in_2d:
-            first_row = self.decision.plan.shares[self._session.team.rank].rows.lo
-            added = None if c is None else c.array
-            part = self._of_parts.part(a.array, b.array, added, element_of_rows(first_row), complete)
-            return RowBlock(part, first_row=first_row)
-        place = (a.shape[0], b.shape[1]), a.rows, b.columns
-        if self._of_rows is not None:
-            return Block2D(self._of_rows.product().array[np.ix_(a.indices[0], b.indices[1])], *place)
-
-        def named(row: int, column: int) -> str:
-            return f"element [{a.indices[0][row]}, {b.indices[1][column]}] of the product"
-
-        return Block2D(self._of_parts.part(a.array, b.array, None if c is None else c.array, named), *place)
-
-
-def _of_block_2d(operands: tuple[Any, ...], gemm: Gemm) -> tuple[Any, ...]:
-    """op(A), op(B) and C, of Block2Ds. UsageError for what a product of them cannot have."""
-    if gemm.modulus or gemm.alpha == 0:
-        what = "modulus" if gemm.modulus else "alpha=0"
-        raise UsageError(f"a product of Block2Ds has no {what}: use RowBlocks", code="option-combination")
-    a, b, c = operands
-    if not (isinstance(a, Block2D) and isinstance(b, Block2D)):
-        return operands  # which `Shares` refuses
-    a, b = a.T if gemm.transpose_a else a, b.T if gemm.transpose_b else b
-    if c is None or not gemm.beta:
-        return a, b, None
-    if not isinstance(c, Block2D) or (c.shape, c.part) != ((a.shape[0], b.shape[1]), Part(a.part.rows, b.part.columns)):
-        raise UsageError("c does not lie as the product, which has A's rows and B's columns on each rank", code="addend")
-    return a, b, c
-
-
-def _transposed(operands: tuple[Any, ...], gemm: Gemm) -> tuple[bool, ...]:
-    """For A, B and C whether the transpose is multiplied: a view `.T` and a flag each ask for it, both together for the matrix.
-    UsageError for what is no RowBlock."""
-    for name, block in zip("abc", operands, strict=True):
-        if not isinstance(block, RowBlock) and not (name == "c" and block is None):
-            others = "a and b are RowBlocks" if name == "c" else "the other operand is one"
-            raise UsageError(f"{name} is no RowBlock, but {others}: pass RowBlocks for both, on every rank", code="mixed-kinds")
-    a, b, c = (isinstance(each, TransposedRowBlock) for each in operands)
-    return a != gemm.transpose_a, b != gemm.transpose_b, c and gemm.beta != 0
-
-
-def _without_terms(operands: tuple[Any, ...], transposed: tuple[bool, ...]) -> tuple[Any, ...]:
-    """RowBlocks of A, B and C whose product is a sum of no terms."""
-    a, b, c = operands
-    of_a, of_b = a.array[:0] if transposed[0] else a.array[:, :0], b.array[:, :0] if transposed[1] else b.array[:0]
-    return RowBlock(of_a), RowBlock(of_b), c
-
-
-def _rows_of(session: Session, block: RowBlock) -> RowBlock:
-    """The RowBlock of the transpose, in equal shares, which lie where the elements did: on each rank's GPU or in host memory."""
-    if session.team.size == 1:
-        return RowBlock(block.T.array)
-    rows = scattered(session, block.T, None, 0).array
-    with session.team.phase("scatter", timed=False):
-        return RowBlock(to_device_of(block.array, rows))
 
 
 class GpuCall:
@@ -314,11 +131,7 @@ class GpuCall:
         blocks = RowBlock(first), RowBlock(second), c
         self._of_blocks = DistributedCall(session, blocks, None, asked.without_transposes())
         self.decision, self.settings = self._of_blocks.decision, self._of_blocks.settings
-
-    @property
-    def integers_stay(self) -> bool:
-        """Whether integers are multiplied without a copy to the host."""
-        return self._of_blocks.integers_stay
+        self.integers_stay = self._of_blocks.integers_stay
 
     def product(self, complete: Complete = untold) -> Any:
         product = self._of_blocks.product(complete).array.reshape(self.shape)

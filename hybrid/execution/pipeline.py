@@ -23,8 +23,8 @@ from hybrid.verification.device_check import DeviceCheck
 
 if TYPE_CHECKING:
     from hybrid.devices.remainders import ModularProduct
+    from hybrid.execution.between_nodes import Panels
     from hybrid.transport.nccl import DeviceGather
-    from hybrid.transport.panels import Panels
 
 
 MEASURED_AHEAD = 6  # panels that are there; the host needs some time for each tile, and the device shall not wait for it

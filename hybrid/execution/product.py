@@ -298,7 +298,7 @@ class RootProduct(CheckedRun):
         if plan.grid_layout is not None:
             of_c = c.array if rank == plan.root else c.array[:0]
             grid = OnGrid(self.team, plan, {"A": a[rows], "B": b[plan.shares[rank].b_rows], "C": of_c})
-            return grid.run(self.session, self.decision, self.settings, progress)
+            return RankRun(self.session, self.decision, grid.matrices, grid.copied, self.settings, progress, grid.moves())
         matrices: RankMatrices | None = None  # this rank's rows; or all, at a root that owns them
         if not plan.at_root:
             of_c = rows if rows.lies_in(c.rows) else Span(0, 0)  # none where this node has none in host memory

@@ -21,6 +21,7 @@ from hybrid.core.timeline import Timeline
 from hybrid.devices.base import MOST_PLACES, Buffers, Place, Timings, place_of
 from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, SHARE, Sample
 from hybrid.emulation.loaded_soon import wait_until_loaded
+from hybrid.execution.between_nodes import PanelMoves, Panels
 from hybrid.execution.pipeline import ShareRun, multiply_in_place
 from hybrid.execution.session import Session
 from hybrid.host.blas import blas
@@ -34,7 +35,7 @@ from hybrid.planning.schedule import Tile, tiles_of_others
 from hybrid.planning.tiling import OperandLocation
 from hybrid.ranks.heartbeat import busy, computing
 from hybrid.transport.base import HostTransport, RankMatrices, Transport
-from hybrid.transport.rank_device import RankDevice, make_panels, make_transport, operands_in_place
+from hybrid.transport.rank_device import RankDevice, make_transport, operands_in_place
 from hybrid.verification.check import MOST_SUSPECTS, Check, Fault, Suspect
 from hybrid.verification.copies import CopyChecksums, Findings, InMemory, PiecesOfRanks
 from hybrid.verification.device_check import DeviceCheck, judge
@@ -43,7 +44,6 @@ from hybrid.verification.freivalds import Compared, HostCheck, joined_by_rows, v
 if TYPE_CHECKING:
     from hybrid.devices.remainders import ModularProduct
     from hybrid.transport.nccl import DeviceGather
-    from hybrid.transport.panels import PanelMoves
 
 
 def modular_product(rank_device: RankDevice, decision: Decision, rank: int, settings: Settings) -> ModularProduct | None:
@@ -244,7 +244,7 @@ class RankRun:
 
             assert c_of_node is not None
             self._device_gather = DeviceGather(plan, self._rank_device, c_of_node)
-        self._panels = make_panels(plan, self._share, self._rank_device, moves) if moves is not None else None
+        self._panels = Panels(plan, self._share, self._rank_device, moves) if moves is not None else None
         in_place = operands_in_place(plan, team.rank, self._rank_device.device, matrices)
         self.device_check: RankCheck | None = None
         if plan.check == "device":

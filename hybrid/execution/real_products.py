@@ -3,21 +3,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.gemm import ProductType, complex_view, finished
+from hybrid.arrays.gemm import Gemm, ProductType, complex_view, finished
 from hybrid.arrays.integers import DIGIT, Exact, Room, balanced, by_parts, joined_modulo, magnitude, refusal
 from hybrid.arrays.interop import empty_beside
+from hybrid.core.problem import record
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 
 _WRAPPED = 2.0**62  # an element that was wrapped differs by 2^64 at least; one that was not, by its rounding in float64
+
+
+@record
+class Asked:
+    """What a call asks for beside its operands. `gemm`: alpha, beta, op and dtype; `flags`: the settings that the call names."""
+
+    root: int
+    gemm: Mapping[str, Any]
+    flags: Mapping[str, Any]
+
+    def read(self) -> tuple[Settings, Gemm]:
+        """Both, validated. UsageError where one cannot be."""
+        return Settings.gather(self.flags), Gemm.of(self.gemm)
+
+    def without_transposes(self) -> Asked:
+        """The same of operands that are transposed already."""
+        return replace(self, gemm={**self.gemm, "transpose_a": False, "transpose_b": False})
 
 
 def element_of_rows(first_row: int) -> Callable[[int, int], str]:

@@ -21,8 +21,10 @@ from hybrid.execution.session import Session, free_memory_of
 from hybrid.planning.decision import same_on_all_ranks
 from hybrid.planning.grid import Part, moves
 from hybrid.planning.plan import shortage_of_matrix
-from hybrid.ranks.messages import Matrices, Series, copy_own, exchange
+from hybrid.ranks.heartbeat import busy
+from hybrid.ranks.messages import Matrices, copy_own, exchange
 from hybrid.ranks.team import Team
+from hybrid.verification.copies import verify_exchange
 
 _KIND = "redistribute"
 _KINDS: dict[type, str] = {RowBlock: "RowBlock", TransposedRowBlock: "transposed", Block2D: "Block2D"}
@@ -144,39 +146,37 @@ def _moved(
         needed = sum(want[each].elements for each in node) * dtype.itemsize
         if missing := shortage_of_matrix(needed, [shares[each].free for each in node]):
             raise missing
-    connect(team)
-    with team.phase("allocate", timed=False):
-        # Rows may lie apart, but each is contiguous, as MPI's datatypes have them.
-        takes = out is not None and _rows_are_contiguous(out) and not np.may_share_memory(out, own)
-        into = out if takes and out is not None else np.empty(want[rank].shape, dtype)
-        own = own if _rows_are_contiguous(own) else np.ascontiguousarray(own)
-        sends = {each: [own[here] for here, _ in moves(have[rank], part)] for each, part in enumerate(want)}
-        receives = {each: [into[there] for _, there in moves(part, want[rank])] for each, part in enumerate(have)}
-        series = exchanged(team, sends, receives)
-    with team.phase("exchange", timed=False):
-        if series is not None:
-            series.wait_until_complete()
-        if out is not None and into is not out:
-            out[...] = into
+    team.enter("allocate")
+    # Rows may lie apart, but each is contiguous, as MPI's datatypes have them.
+    takes = out is not None and _rows_are_contiguous(out) and not np.may_share_memory(out, own)
+    into = out if takes and out is not None else np.empty(want[rank].shape, dtype)
+    own = own if _rows_are_contiguous(own) else np.ascontiguousarray(own)
+    sends = {each: [own[here] for here, _ in moves(have[rank], part)] for each, part in enumerate(want)}
+    receives = {each: [into[there] for _, there in moves(part, want[rank])] for each, part in enumerate(have)}
+    move(team, "exchange", sends, receives)
+    if out is not None and into is not out:
+        out[...] = into
     return into if out is None else out
 
 
-def connect(team: Team) -> None:
-    """Have what `exchanged` needs between these ranks. Every rank calls it before the first exchange."""
-    if team.size > 1:
-        team.connect(_KIND, range(team.size))
+def move(team: Team, phase: str, sends: Matrices, receives: Matrices, named: str = "") -> None:
+    """Send matrices to other ranks, and receive theirs, by one collective. Every rank calls it.
 
-
-def exchanged(team: Team, sends: Matrices, receives: Matrices) -> Series | None:
-    """A series of one collective, in which each rank sends matrices to others and receives theirs; None where there are no
-    others.
-
-    Every rank calls it in a phase, and waits for the series in the next.
+    `named`: what is sent, for the CheckFailed on all ranks where something else arrives; empty: that is not compared.
     """
     if team.size == 1:
         copy_own(sends, receives, team.rank)
-        return None
-    return team.messages.series(_KIND, range(team.size), [exchange(sends, receives, team.rank)])
+        return
+    ranks = range(team.size)
+    team.connect(_KIND, ranks)
+    with team.phase(phase, timed=False), busy():
+        series = team.messages.series(_KIND, ranks, [exchange(sends, receives, team.rank)])
+    with team.phase(phase, timed=False), busy():
+        if series is not None:
+            series.wait_until_complete()
+    if named:
+        sent, received = ({rank: each for rank, each in some.items() if rank != team.rank} for some in (sends, receives))
+        verify_exchange(team, named, sent, received, threads=1)
 
 
 def _rows_are_contiguous(matrix: np.ndarray) -> bool:

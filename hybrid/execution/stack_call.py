@@ -18,14 +18,13 @@ from hybrid.core.spans import block
 from hybrid.core.timeline import Timeline
 from hybrid.devices.cpu import multiply_on_cpu, some_matrices
 from hybrid.execution.real_products import RealProducts
-from hybrid.execution.redistribution import connect, exchanged
+from hybrid.execution.redistribution import move
 from hybrid.execution.session import Session
 from hybrid.host.blas import blas
 from hybrid.host.threads import limited_threads
 from hybrid.planning.decision import Inventory, Machine, place_stack
 from hybrid.ranks.heartbeat import busy
 from hybrid.verification.check import Check, Fault, settle
-from hybrid.verification.copies import verify_exchange
 from hybrid.verification.freivalds import verify_stack
 
 _TRIES = 3  # the times that a wrong product is computed again
@@ -58,7 +57,6 @@ class StackCall:
         self._placement = self._placements[self._team.rank]
         self._threads = self._placement.threads.count
         self._team.timeline = Timeline()
-        connect(self._team)
         room = given.room() if given is not None else None
         self._gather(self._products(*self._scattered(given), room=room), room)
         return room
@@ -173,18 +171,10 @@ class StackCall:
 
     def _move(self, phase: str, sent: Mapping[int, Sequence[np.ndarray]], taken: Mapping[int, Sequence[np.ndarray]]) -> None:
         """Send matrices to other ranks, and take theirs. CheckFailed where others arrive than were sent."""
-        team = self._team
-        with team.phase(phase), busy():
-            as_matrices = (  # none of which is empty, as MPI sends them
-                {rank: [each.reshape(1, -1) for each in some if each.size] for rank, some in parts.items()}
-                for parts in (sent, taken)
-            )
-            series = exchanged(team, *as_matrices)
-        with team.phase(phase), busy():
-            if series is not None:
-                series.wait_until_complete()
-        if self._settings.check != "off":
-            verify_exchange(team, "a part of the stack", sent, taken, 1)
+        sends, receives = (  # none of which is empty, as MPI sends them
+            {rank: [each.reshape(1, -1) for each in some if each.size] for rank, some in parts.items()} for parts in (sent, taken)
+        )
+        move(self._team, phase, sends, receives, "a part of the stack" if self._settings.check != "off" else "")
 
 
 def _rows(stack: np.ndarray) -> np.ndarray:

@@ -192,7 +192,8 @@ def _phases(stack: ExitStack) -> None:
 
 def _devices(stack: ExitStack) -> None:
     from hybrid.devices import cpu, row_sums
-    from hybrid.devices.cpu import CpuDevice, EmulatedDevice
+    from hybrid.devices.base import Device
+    from hybrid.devices.cpu import EmulatedDevice
     from hybrid.devices.remainders import ModularProduct
     from hybrid.execution.rank_run import RankRun
     from hybrid.transport.nccl import DeviceGroup
@@ -225,9 +226,9 @@ def _devices(stack: ExitStack) -> None:
     replace(stack, cpu, "multiply_on_cpu", multiply_stack)
     if _cuda("multiply_on_gpu"):
         replace(stack, sys.modules["hybrid.devices.cuda_device"], "multiply_on_gpu", multiply_stack)
-    for owner in (ModularProduct, EmulatedDevice, CpuDevice, *_cuda("CudaDevice")):
+    for owner in (ModularProduct, EmulatedDevice, Device, *_cuda("CudaDevice")):
         replace(stack, owner, "multiply", multiply)
-    for owner in (CpuDevice, *_cuda("CudaDevice")):
+    for owner in (Device, *_cuda("CudaDevice")):
         for name, kind in (("copy_in", "copy in"), ("exchange", "arrive"), ("copy_out", "copy out")):
             replace(stack, owner, name, partial(copy, kind))
     replace(stack, DeviceGroup, "receive", receive)
@@ -241,7 +242,7 @@ def _cuda(name: str) -> list[Any]:
 
 
 def _clocks(stack: ExitStack) -> None:
-    from hybrid.devices.cpu import CpuDevice
+    from hybrid.devices.base import Device
 
     def finish(original: Any, device: Any) -> Any:
         timings = original(device)
@@ -249,7 +250,7 @@ def _clocks(stack: ExitStack) -> None:
             timings = listener.timed(timings)
         return timings
 
-    for owner in (CpuDevice, *_cuda("CudaDevice")):
+    for owner in (Device, *_cuda("CudaDevice")):
         replace(stack, owner, "finish", finish)
 
 

@@ -49,11 +49,8 @@ class Planted(Listener):
     def __repr__(self) -> str:
         return f"<a fault in {self.kind!r}: {self.seen} seen, {'done' if self.done else 'nothing changed'}>"
 
-    def _is_here(self) -> bool:
-        return self._rank is None or self._rank == rank()
-
     def _next_is_meant(self) -> bool:
-        if not self._is_here():
+        if self._rank not in (None, rank()):
             return False
         with self._counting:
             number, self.seen = self.seen, self.seen + 1
@@ -246,8 +243,8 @@ def seed(number: int) -> Iterator[None]:
         yield
 
 
-@dataclass
-class Counts:
+@dataclass(eq=False)
+class Counts(Listener):
     """What this rank has done while it was counted.
 
     Attributes
@@ -268,27 +265,19 @@ class Counts:
     copied_out: int = 0
     multiplications: int = 0
 
-
-class _Counting(Listener):
     groups = ("devices", "messages")
 
-    def __init__(self) -> None:
-        self.counts = Counts()
-
     def begins(self, kind: str, into: Any, source: Any = None) -> bool:
-        counts = self.counts
-        counts.copied_in += into.nbytes if kind == "copy in" and not _on_gpu(source) else 0
-        counts.copied_out += into.nbytes if kind == "copy out" and not _on_gpu(into) else 0
-        counts.multiplications += kind == "multiply"
+        if kind == "copy in" and not hasattr(source, "__cuda_array_interface__"):
+            self.copied_in += into.nbytes
+        elif kind == "copy out" and not hasattr(into, "__cuda_array_interface__"):
+            self.copied_out += into.nbytes
+        self.multiplications += kind == "multiply"
         return False
 
     def sends(self, size: int) -> None:
-        self.counts.exchanges += 1
-        self.counts.bytes_sent += size
-
-
-def _on_gpu(matrix: Any) -> bool:
-    return hasattr(matrix, "__cuda_array_interface__")
+        self.exchanges += 1
+        self.bytes_sent += size
 
 
 @contextmanager
@@ -300,6 +289,6 @@ def count() -> Iterator[Counts]:
     Counts
         They go up meanwhile, and stay afterwards.
     """
-    counting = _Counting()
-    with listening(counting):
-        yield counting.counts
+    counts = Counts()
+    with listening(counts):
+        yield counts

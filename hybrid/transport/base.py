@@ -7,7 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Container, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,9 +17,6 @@ from hybrid.devices.base import Device, Event, Timings
 from hybrid.devices.row_sums import WEIGHTED_ROWS
 from hybrid.host.memory import RowView
 from hybrid.planning.schedule import Arrival, Tile
-
-if TYPE_CHECKING:
-    from hybrid.transport.panels import Panels
 
 _LEAST_BYTES = 4 << 20  # of a part of the last tile
 _TOLD_AT_ONCE = 4  # copies
@@ -50,6 +47,16 @@ class CopyObserver(Protocol):
     def stored(self, rank: int, tile: Tile, part: Span, event: Event) -> None:
         """The rows `part` of a rank's tile are in memory when the event is complete. They begin at a multiple of
         WEIGHTED_ROWS."""
+
+
+class Arriving(Protocol):
+    """Tells of column panels of B that come from other nodes."""
+
+    def arrived(self, index: int) -> bool:
+        """Whether panel `index` is in host memory, without waiting."""
+
+    def wait_for(self, index: int) -> None:
+        """Wait until it is. PhaseEnded if a rank fails meanwhile."""
 
 
 class Transport(ABC):
@@ -150,7 +157,7 @@ class HostTransport(Transport):
         rank: int,
         matrices: RankMatrices,
         observer: CopyObserver | None = None,
-        panels: Panels | None = None,
+        panels: Arriving | None = None,
         in_place: Container[str] = (),
     ) -> None:
         """`in_place`: operands that lie in the buffers already, and are not copied."""

@@ -25,8 +25,7 @@ from hybrid.planning.plan import Plan
 from hybrid.planning.schedule import Arrival, RankShare, Tile
 from hybrid.ranks.shared_memory import NodeFlags
 from hybrid.ranks.team import Team
-from hybrid.transport.base import CopyObserver, HostTransport, RankMatrices, Transport, last_tile, pattern_of
-from hybrid.transport.panels import Panels
+from hybrid.transport.base import Arriving, CopyObserver, HostTransport, RankMatrices, Transport, last_tile, pattern_of
 
 if TYPE_CHECKING:
     from hybrid.transport.rank_device import RankDevice
@@ -167,7 +166,7 @@ class PeersTransport(_FetchesFromPeers, HostTransport):
         peers: Mapping[int, Peer],
         matrices: RankMatrices,
         observer: CopyObserver | None = None,
-        panels: Panels | None = None,
+        panels: Arriving | None = None,
         in_place: Container[str] = (),
     ) -> None:
         HostTransport.__init__(self, device, rank, matrices, observer, panels, in_place)
@@ -312,7 +311,7 @@ def make_peers_transport(
     rank_device: RankDevice,
     matrices: RankMatrices | None,
     observer: CopyObserver | None,
-    panels: Panels | None,
+    panels: Arriving | None,
     in_place: Mapping[str, Any],
 ) -> tuple[Transport, Buffers]:
     """The transport, and the buffers that it fills, as `make_transport`."""

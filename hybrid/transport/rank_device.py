@@ -18,17 +18,15 @@ from hybrid.errors import HybridError
 from hybrid.kernels.catalogue import Kernel
 from hybrid.planning.decision import Gpu
 from hybrid.planning.plan import Plan
-from hybrid.planning.schedule import RankShare
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import NodeFlags
 from hybrid.ranks.team import Team
-from hybrid.transport.base import CopyObserver, HostTransport, RankMatrices, Transport
+from hybrid.transport.base import Arriving, CopyObserver, HostTransport, RankMatrices, Transport
 
 # A product uses one transport, so the modules of the others than the host's are loaded where one is made: most products start
 # sooner without them.
 if TYPE_CHECKING:
     from hybrid.transport.nccl import DeviceGather, DeviceGroup
-    from hybrid.transport.panels import PanelMoves, Panels
     from hybrid.transport.peers import LinkRequest, NodeLinks
 
 
@@ -298,20 +296,7 @@ def _device(gpu: Gpu | None, plan: Plan | None = None, kernel: Kernel | None = N
         from hybrid.devices.cpu import EmulatedDevice
 
         return EmulatedDevice(kernel, plan.problem.operand_dtype)
-    from hybrid.devices.cpu import CpuDevice
-
-    return CpuDevice(staged=plan.staged)
-
-
-def make_panels(plan: Plan, share: RankShare, rank_device: RankDevice, moves: PanelMoves) -> Panels:
-    """The column panels that move between nodes. `share`: what this rank's device computes. Every rank calls it, before the
-    transport is made."""
-    from hybrid.transport.panels import Panels
-    from hybrid.transport.peers import flags_of
-
-    first_flag = flags_of(plan)
-    flags = rank_device.meet(first_flag + 2 * len(moves.columns))
-    return Panels(rank_device.team, moves, share, rank_device.device, flags, first_flag)
+    return Device(staged=plan.staged)
 
 
 def operands_in_place(plan: Plan, rank: int, device: Device, matrices: RankMatrices | None) -> dict[str, Any]:
@@ -334,7 +319,7 @@ def make_transport(
     rank_device: RankDevice,
     matrices: RankMatrices | None,
     observer: CopyObserver | None,
-    panels: Panels | None,
+    panels: Arriving | None,
     in_place: Mapping[str, Any],
     device_gather: DeviceGather | None = None,
 ) -> tuple[Transport, Buffers]:

@@ -18,7 +18,7 @@ import numpy as np
 from hybrid.arrays.root_operands import MatrixSource, RootMatrix
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span
-from hybrid.devices.base import Event, KernelDevice
+from hybrid.devices.base import Device, Event
 from hybrid.devices.check_operations import check_kernel, check_matrices
 from hybrid.devices.row_sums import ALL, RowChecksums, RowsToSum, Sample, checksum_weights, mixed_total, row_checksums, row_parts
 from hybrid.errors import CheckFailed
@@ -141,7 +141,7 @@ class CopyChecksums:
         self,
         problem: Problem,
         pieces: Mapping[int, CheckLayout],
-        device: KernelDevice,
+        device: Device,
         own: Mapping[int, Container[int]],
         origin: int,
         threads: int,
@@ -257,7 +257,7 @@ class CopyChecksums:
 class _ByDevice:
     """Sums rows of arrays that lie on the GPU, by that GPU. What it has summed is gone in the next product, since it adds."""
 
-    def __init__(self, device: KernelDevice, weights: Mapping[str, np.ndarray], pieces: Mapping[int, CheckLayout]) -> None:
+    def __init__(self, device: Device, weights: Mapping[str, np.ndarray], pieces: Mapping[int, CheckLayout]) -> None:
         self._device = device
         sizes = [each.checksums for each in pieces.values()]
         self._first = dict(zip(pieces, np.cumsum([0, *sizes]).tolist(), strict=False))

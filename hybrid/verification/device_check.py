@@ -20,7 +20,7 @@ import numpy as np
 
 from hybrid.core.problem import Problem, padded
 from hybrid.core.spans import Span, merged
-from hybrid.devices.base import MOST_PLACES, Buffers, Event, KernelCall, KernelDevice, Place
+from hybrid.devices.base import MOST_PLACES, Buffers, Device, Event, KernelCall, Place
 from hybrid.devices.check_operations import check_kernel, check_matrices, compile_check
 from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, SAMPLE, Sample, checksum_weights
 from hybrid.planning.check_layout import NUMBERS_A_ROW, NUMBERS_TOGETHER, ROWS_TOGETHER, CheckLayout, Piece
@@ -50,7 +50,7 @@ class Batches:
     multiplications. On the device they still run one after the other. Products follow each other, each with the same
     operations in the same order."""
 
-    def __init__(self, device: KernelDevice, all_bytes: int) -> None:
+    def __init__(self, device: Device, all_bytes: int) -> None:
         """`all_bytes`: that all operations of a product read."""
         self._device, self._most_bytes = device, max(_LEAST_BYTES, all_bytes // _MOST_BATCHES)
         self._made: dict[tuple[int, ...], tuple[list[KernelCall], KernelCall]] = {}  # by the operations' ids
@@ -97,7 +97,7 @@ class DeviceSums:
     """What a DeviceCheck keeps on its device, sums and checksums: matrices, by name, and parts of them. The methods read them,
     and are called when the device is idle."""
 
-    def __init__(self, device: KernelDevice, layout: CheckLayout, problem: Problem) -> None:
+    def __init__(self, device: Device, layout: CheckLayout, problem: Problem) -> None:
         self._device, self._layout, self._problem = device, layout, problem
         self._of_operands = [[piece.number for piece in layout.pieces if piece.operand == operand] for operand in "ABC"]
         rows, groups, checksums, table = len(layout.share.rows), layout.groups, layout.checksums, piece_table(layout)
@@ -213,7 +213,7 @@ class DeviceCheck:
     `use` is called first, and again when the operands lie elsewhere. Then each product goes from `begin` to `finish`.
     """
 
-    def __init__(self, device: KernelDevice, layout: CheckLayout, problem: Problem) -> None:
+    def __init__(self, device: Device, layout: CheckLayout, problem: Problem) -> None:
         self.layout, self._device, self._problem = layout, device, problem
         compile_check(device, problem.dtype, problem.operand_dtype, layout.group)
         self.sums = sums = DeviceSums(device, layout, problem)

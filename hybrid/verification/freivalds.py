@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -367,7 +368,7 @@ class HostCheck:
         """The result, if there are suspects and rounding errors explain all of them; else None: all must be checked."""
         if not suspects:
             return None
-        faults, note = self._elements().faults(suspects, exact=False)
+        faults, note = self._faults(suspects, exact=False)
         return None if faults else Check("freivalds", max(each.size for each in suspects), THRESHOLD, True, note=note)
 
     def result(self, seed: int | None = None) -> Check:
@@ -421,7 +422,7 @@ class HostCheck:
         size, *of_operands = largest
         worst = [sum_ for each in told for sum_ in each.worst]
         if is_exact(problem, GROUP_COLUMNS, *of_operands):
-            faults = self._elements().faults(_suspects(worst, 0.0, problem.m), exact=True)[0]
+            faults = self._faults(_suspects(worst, 0.0, problem.m), exact=True)[0]
             return Check("exact", count, 0.0, False, tuple(faults))
         if is_exact_product(problem.dtype, problem.l, *of_operands):
             return self._in_whole_numbers(self._seed)
@@ -431,7 +432,7 @@ class HostCheck:
             spread = float(spread_of(total, count)) if count >= FEW else 1.0
             usual, error, note = usual_largest(int(judged)), size / spread, ""
             if suspects := _suspects(worst, usual * spread, problem.m):
-                faults, note = self._elements().faults(suspects, exact=False)
+                faults, note = self._faults(suspects, exact=False)
                 if faults:
                     return Check("freivalds", error, usual, False, tuple(faults))
             check = Check("freivalds", error, THRESHOLD, True, note=note if error > THRESHOLD else "")
@@ -440,8 +441,8 @@ class HostCheck:
             return self._with_columns_beside(check, f"{unjudged} hold NaN or infinities, or may overflow: not judged")
         return check
 
-    def _elements(self) -> ElementsAgain:
-        return ElementsAgain(self._team, self._plan, self._matrices, self._by, self._numbers)
+    def _faults(self, suspects: Sequence[Suspect], *, exact: bool) -> tuple[list[Fault], str]:
+        return faults_among(suspects, self._team, self._plan, self._matrices, self._by, self._numbers, exact=exact)
 
     def _compared_in(self, columns: Span, sums: _HostSums, b: np.ndarray) -> tuple[np.ndarray, Compared]:
         """The norms of B's groups in these columns, and what comparing them in this rank's rows of C amounts to. `b`: the rows of
@@ -581,7 +582,7 @@ def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> S
         for index in np.flatnonzero(sizes.max(axis=(1, 2)) > limits).tolist():
             matrices = [RowView(each, Span(0, len(each))) for each in (a[index % len(a)], b[index % len(b)], c[index])]
             suspects = _suspects(_worst(sizes[index]), limits[index], m)
-            if faults := ElementsAgain(Team(), plan, matrices, unsaid).faults(suspects, exact=exact)[0]:
+            if faults := faults_among(suspects, Team(), plan, matrices, unsaid, exact=exact)[0]:
                 wrong[index] = tuple(faults)
         return StackCheck(kind, error, wrong)
 
@@ -621,59 +622,59 @@ _TERMS_AGAIN = 4096  # a multiple of all of these
 # By NumPy and in other orders of kernels, right products of structured matrices had errors of at most 3 times the worst of these.
 _TIMES_WORST = 6.0
 _TERMS_OF_A_STEP = 16  # that a matrix unit adds to a sum at a time (of float16 and bfloat16)
+_SENT_BYTES = 64 << 20  # of rows of A and columns of B: so many suspects are looked at together
 
 
-@record
-class Rounding:
-    """What rounding some terms of sums makes, for each order and each column."""
+class Verdict(NamedTuple):
+    """What some elements of a row of C were found to be."""
 
-    norms: np.ndarray  # of all terms and partial sums
-    errors: np.ndarray  # of the sums that were made in this order
-    flushed: np.ndarray  # of each column, what tiny numbers that are made zero may change
-
-
-@record
-class Verdict:
-    """What some columns of a row were found to be."""
-
-    wrong: tuple[int, ...]  # the numbers of the columns that are, among those looked at
+    wrong: list[int]  # the numbers of those that are
     error: float  # the largest
     bound: float  # the largest that rounding is taken to make
 
 
-def exact_sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The sums of a[k]·b[k,j] in higher precision."""
-    sums = np.zeros(b.shape[1], np.longdouble)
+def verdict(a: np.ndarray, b: np.ndarray, c: np.ndarray, problem: Problem) -> Verdict:
+    """Judge elements of a row of C. `a`: the row of A. `b`: the columns of B.
+
+    Matrix units for 16 bits cut off at each step what float32 does not hold: up to 2u of the sum, always towards zero. All sums
+    together are at most √l times their 2-norm.
+    """
+    times = _TIMES_WORST + (2 * problem.l**0.5 / _TERMS_OF_A_STEP if problem.short_operands else 0.0)
+    exact = np.zeros(b.shape[1], np.longdouble)
     with np.errstate(all="ignore"):
         for some in pieces(Span(0, len(a)), _TERMS_AGAIN):
-            sums += (a[some.slice, None].astype(np.longdouble) * b[some.slice]).sum(axis=0)
-    return sums
-
-
-def rounding_of(
-    a: np.ndarray, b: np.ndarray, before: np.ndarray, exact: np.ndarray, taking_turns: Sequence[int] = _TAKING_TURNS
-) -> Rounding:
-    """Of the terms a[k]·b[k,j], whose sums are `exact` and which are added to `before`: in blocks, and in these orders."""
-    start = before.astype(b.dtype)
-    sums = [*(np.tile(start / b.dtype.type(turns), (turns, 1)) for turns in taking_turns), start[None]]
-    norms = np.zeros((len(sums), len(start)))
-    with np.errstate(all="ignore"):
-        for some in pieces(Span(0, len(a)), _TERMS_AGAIN):
-            terms = a[some.slice, None] * b[some.slice]
-            within = np.add.accumulate(_divided(terms, _BLOCK), axis=1)
-            added = [*(_divided(terms, turns) for turns in taking_turns), within[:, -1:]]
-            norms = np.hypot(norms, _norms(terms))
-            norms[-1] = np.hypot(norms[-1], _norms(within.reshape(-1, len(start))[: len(terms)]))
-            for order, of_order in enumerate(added):
-                partial = np.add.accumulate(np.concatenate([sums[order][None], of_order]))[1:]
-                sums[order] = partial[-1]
-                norms[order] = np.hypot(norms[order], _norms(partial.reshape(-1, len(start))[: len(terms)]))
-        together = [np.add.accumulate(of_order) for of_order in sums]
-        norms = np.hypot(norms, [_norms(partial[1:]) for partial in together])
-        errors = np.stack([partial[-1] for partial in together]) - (start + exact)
+            exact += (a[some.slice, None].astype(np.longdouble) * b[some.slice]).sum(axis=0)
         sizes = np.abs(a).sum(dtype=np.float64) + np.abs(b).sum(axis=0, dtype=np.float64)
-        flushed = float(np.finfo(b.dtype).tiny) * (len(a) + sizes)
-    return Rounding(norms, errors.astype(np.float64), flushed)
+        flushed = float(np.finfo(b.dtype).tiny) * (len(a) + sizes)  # what tiny numbers that are made zero may change
+        error = np.abs(c.astype(np.longdouble) - exact).astype(np.float64)
+        for taking_turns in ((), _TAKING_TURNS):  # what blocks explain of a right product takes far less time
+            bound = times * _rounding(a, b, exact, taking_turns) + flushed
+            wrong = np.flatnonzero(~(error <= bound)).tolist()
+            if not wrong:
+                break
+    return Verdict(wrong, float(error.max(initial=0.0)), float(bound.max(initial=0.0)))
+
+
+def _rounding(a: np.ndarray, b: np.ndarray, exact: np.ndarray, taking_turns: Sequence[int]) -> np.ndarray:
+    """For each column, how much rounding makes of the sum of the terms a[k]·b[k,j], which is `exact`: in blocks, or in the worst
+    of these orders."""
+    sums = [np.zeros((turns, b.shape[1]), b.dtype) for turns in (*taking_turns, 1)]
+    norms = np.zeros((len(sums), b.shape[1]))  # of all terms and partial sums
+    for some in pieces(Span(0, len(a)), _TERMS_AGAIN):
+        terms = a[some.slice, None] * b[some.slice]
+        within = np.add.accumulate(_divided(terms, _BLOCK), axis=1)
+        added = [*(_divided(terms, turns) for turns in taking_turns), within[:, -1:]]
+        norms = np.hypot(norms, _norms(terms))
+        norms[-1] = np.hypot(norms[-1], _norms(within.reshape(-1, b.shape[1])[: len(terms)]))
+        for order, of_order in enumerate(added):
+            partial = np.add.accumulate(np.concatenate([sums[order][None], of_order]))[1:]
+            sums[order] = partial[-1]
+            norms[order] = np.hypot(norms[order], _norms(partial.reshape(-1, b.shape[1])[: len(terms)]))
+    together = [np.add.accumulate(of_order) for of_order in sums]
+    norms = np.hypot(norms, [_norms(partial[1:]) for partial in together])
+    errors = np.abs(np.stack([partial[-1] for partial in together]) - exact).astype(np.float64)
+    largest: np.ndarray = (float(np.finfo(b.dtype).eps) / 2 * norms + errors).max(axis=0)
+    return largest
 
 
 def _divided(terms: np.ndarray, by: int) -> np.ndarray:
@@ -686,95 +687,58 @@ def _norms(sums: np.ndarray) -> np.ndarray:
     return norms_of(np.ascontiguousarray(sums.T, np.float64))
 
 
-def times_worst(problem: Problem) -> float:
-    """How many times as large as what rounding makes in the worst order an element's error may be.
+def faults_among(
+    suspects: Sequence[Suspect],
+    team: Team,
+    plan: Plan,
+    matrices: Sequence[RowView],
+    by: MultipliedBy,
+    numbers: np.ndarray | None = None,
+    *,
+    exact: bool,
+) -> tuple[list[Fault], str]:
+    """The first MOST_NAMED faults among these suspects, and a note of what they are where none is a fault. Every rank calls it
+    with the same suspects. A rank judges a suspect, for which it gets a row of A, columns of B and elements of C.
 
-    Matrix units for 16 bits cut off at each step what float32 does not hold: up to 2u of the sum, always towards zero. All sums
-    together are at most √l times their 2-norm.
+    `numbers`: of the columns in the whole C, where these matrices have only some of them. `exact`: nothing was rounded in this
+    product.
     """
-    return _TIMES_WORST + (2 * problem.l**0.5 / _TERMS_OF_A_STEP if problem.short_operands else 0.0)
-
-
-def verdict(c_row: np.ndarray, exact: Sequence[np.ndarray], rounding: Sequence[Rounding], times: float) -> Verdict:
-    """Judge the elements `c_row`, given the exact sums and the rounding of each part of their terms, and `times_worst`."""
-    unit = float(np.finfo(c_row.dtype).eps) / 2
-    with np.errstate(all="ignore"):
-        error = np.abs(c_row.astype(np.longdouble) - np.sum(exact, axis=0)).astype(np.float64)
-        norms = np.hypot.reduce([each.norms for each in rounding])
-        worst = (unit * norms + np.abs(np.sum([each.errors for each in rounding], axis=0))).max(axis=0)
-        bound = times * worst + np.sum([each.flushed for each in rounding], axis=0)
-        wrong = ~(error <= bound)
-    return Verdict(tuple(np.flatnonzero(wrong).tolist()), float(error.max(initial=0.0)), float(bound.max(initial=0.0)))
+    problem, share, rows_of_c, (a, b, c) = plan.problem, plan.shares[team.rank], plan.c_rows_at_the_end(team.rank), matrices
+    numbers = np.arange(problem.m) if numbers is None else numbers
+    faults, error, bound = list[Fault](), 0.0, 0.0
+    together = max(1, min(team.size, _SENT_BYTES // max(1, 8 * problem.l * GROUP_COLUMNS)))
+    for some in (suspects[first : first + together] for first in range(0, len(suspects), together)):
+        with team.phase("check") as sending:
+            of_b, just = b[share.b_rows], [Span(each.row, each.row + 1) for each in some]
+            sending.mine = [
+                (
+                    np.array(a[row][0]) if row.lies_in(share.rows) else None,
+                    np.array(of_b[:, each.columns.slice]),
+                    np.array(c[row][0, each.columns.slice]) if row.lies_in(rows_of_c) else None,
+                )
+                for row, each in zip(just, some, strict=True)
+            ]
+        with team.phase("check") as judging:
+            if team.rank < len(some):
+                of_a, of_b, of_c = zip(*(told[team.rank] for told in sending.all), strict=True)
+                row, elements = (next(each for each in parts if each is not None) for parts in (of_a, of_c))
+                judging.mine = verdict(row, joined_by_rows(plan, of_b, "b_rows"), elements, problem)
+        for suspect, found in zip(some, judging.all, strict=False):
+            error, bound = max(error, found.error), max(bound, found.bound)
+            if found.wrong or exact:  # an error that rounding could explain, but nothing was rounded
+                columns = numbers[suspect.columns.slice][found.wrong or slice(None)].tolist()
+                who = by(suspect.row, Span(columns[0], columns[-1] + 1))
+                faults.append(_fault_in(suspect.row, f", {_listed(columns)}: wrong by {found.error:.2e}", who))
+        if len(faults) >= MOST_NAMED:
+            break
+    note = f"{len(suspects)} of the largest differences are of rounding errors up to {error:.2e}, of at most {bound:.2e}"
+    return faults[:MOST_NAMED], note
 
 
 def _fault_in(row: int, text: str, by: tuple[str, int | None]) -> Fault:
     """A fault in a row of C. `text`: more about it; `by`: who multiplied it, as MultipliedBy says."""
     who, rank = by
     return Fault(f"row {row} of C{text}" + (f", multiplied by {who}" if who else ""), rank=rank, row=row)
-
-
-class ElementsAgain:
-    """Computes elements of one product again, each term by a rank that has it. Every rank calls its methods, with the same
-    suspects."""
-
-    def __init__(
-        self,
-        team: Team,
-        plan: Plan,
-        matrices: Sequence[RowView],
-        by: MultipliedBy,
-        numbers: np.ndarray | None = None,
-    ) -> None:
-        """`numbers`: of the columns in the whole C, where these matrices have only some of them."""
-        self._numbers = np.arange(plan.problem.m) if numbers is None else numbers
-        self._team, self._plan, self._matrices, self._by = team, plan, matrices, by
-        self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
-
-    def faults(self, suspects: Sequence[Suspect], *, exact: bool) -> tuple[list[Fault], str]:
-        """The first MOST_NAMED faults among these suspects, and a note of what they are where none is a fault.
-
-        `exact`: nothing was rounded in this product.
-        """
-        faults: list[Fault] = []
-        error = bound = 0.0
-        for suspect in suspects:
-            found = self._verdict(suspect)
-            error, bound = max(error, found.error), max(bound, found.bound)
-            if found.wrong or exact:  # an error that rounding could explain, but nothing was rounded
-                wrong = found.wrong or range(len(suspect.columns))
-                columns = self._numbers[suspect.columns.slice][list(wrong)].tolist()
-                by = self._by(suspect.row, Span(columns[0], columns[-1] + 1))
-                faults.append(_fault_in(suspect.row, f", {_listed(columns)}: wrong by {found.error:.2e}", by))
-                if len(faults) == MOST_NAMED:
-                    break
-        return (
-            faults,
-            f"{len(suspects)} of the largest differences are of rounding errors up to {error:.2e}, of at most {bound:.2e}",
-        )
-
-    def _verdict(self, suspect: Suspect) -> Verdict:
-        """Every rank sums the terms for which it has rows of B, so that only the row of A and the elements of C are sent."""
-        row, columns = suspect.row, suspect.columns
-        a, b, c = self._matrices
-        just, part, own = Span(row, row + 1), columns.slice, self._share.b_rows
-        with self._team.phase("check") as sending:
-            sending.mine = (
-                np.array(a[just][0]) if just.lies_in(self._share.rows) else None,
-                np.array(c[just][0, part]) if just.lies_in(self._rows_of_c) else None,
-            )
-        of_a, of_c = (next(each for each in some if each is not None) for some in zip(*sending.all, strict=True))
-        factors, of_b = of_a[own.slice], np.array(b[own][:, part])
-        with self._team.phase("check") as summing:
-            summing.mine = exact_sums(factors, of_b)
-        before = np.sum([summing.all[rank] for rank in range(self._team.size) if self._plan.shares[rank].b_rows < own], axis=0)
-        for taking_turns in ((), _TAKING_TURNS):  # what blocks explain of a right product takes far less time
-            with self._team.phase("check") as rounding:
-                before = np.broadcast_to(before, summing.mine.shape)
-                rounding.mine = rounding_of(factors, of_b, before, summing.mine, taking_turns)
-            found = verdict(of_c, summing.all, rounding.all, times_worst(self._plan.problem))
-            if not found.wrong:
-                break
-        return found
 
 
 def _listed(columns: list[int]) -> str:

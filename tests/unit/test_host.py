@@ -20,8 +20,7 @@ from hybrid.core.forks import Turn
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology, block, even_pieces, pieces
 from hybrid.devices import row_sums
-from hybrid.devices.base import EventWait
-from hybrid.devices.cpu import CpuDevice, compiled_loops
+from hybrid.devices.base import Device, EventWait, compiled_loops
 from hybrid.devices.row_sums import (
     NOT_INTEGRAL,
     WEIGHTED_ROWS,
@@ -362,7 +361,7 @@ def test_checksums_of_rows(rows, columns, first, dtype, operand, sample, order, 
     np.testing.assert_array_equal(wanted, by_definition(np.where(lines, bits, 0), weights[where.slice]))
     for in_c in (True, False):
         sums, checksums, totals = RowChecksums(3, 1, sample, in_c=in_c), np.full(rows + 3, 7, np.uint64), np.full(3, 8, np.uint64)
-        sums.sum(RowsToSum(operand, whole, Span(0, rows), where, weights, checksums, 2, totals, 1, 5), None, CpuDevice())
+        sums.sum(RowsToSum(operand, whole, Span(0, rows), where, weights, checksums, 2, totals, 1, 5), None, Device())
         sums.wait()
         np.testing.assert_array_equal(checksums, [7, 7, *wanted, 7])
         assert totals.tolist() == [8, 8 + mixed_total(wanted, 5), 8]

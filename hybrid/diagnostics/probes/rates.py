@@ -179,9 +179,7 @@ def all_ranks(argument: str) -> None:
 def device_of(index: int | None) -> Any:
     """The GPU with this index; None: a CPU that copies as a GPU does."""
     if index is None:
-        from hybrid.devices.cpu import CpuDevice
-
-        return CpuDevice(staged=True)
+        return Device(staged=True)
     from hybrid.devices.cuda_device import CudaDevice
     from hybrid.devices.cuda_gpus import usable_gpus
 

@@ -26,7 +26,7 @@ import numpy as np
 import hybrid
 from experiments.common import cli, results
 from hybrid.core.spans import Span, pieces
-from hybrid.devices.cpu import CpuDevice
+from hybrid.devices.base import Device
 from hybrid.devices.cuda_device import CudaDevice
 from hybrid.devices.remainders import ModularProduct
 from hybrid.errors import CheckFailed, UsageError
@@ -124,7 +124,7 @@ class Injection:
         self.size = 0.0
 
     @contextmanager
-    def planted(self, device: type[CpuDevice] | type[CudaDevice]) -> Iterator[None]:
+    def planted(self, device: type[Device] | type[CudaDevice]) -> Iterator[None]:
         """RuntimeError if the product ends without a fault."""
         native, from_remainders = getattr(device, self._method), ModularProduct.multiply
 
@@ -235,7 +235,7 @@ class Product:
         """What became of it, the seconds, and its size."""
         matrices = {"A": self.a, "B": self.b, "C": self.c}
         injection = Injection(kind, matrices, self.rounding, self.random, harmless=harmless)
-        with injection.planted(CudaDevice if self.device == "cuda" else CpuDevice):
+        with injection.planted(CudaDevice if self.device == "cuda" else Device):
             return *multiplied(self.a, self.b, self.c, self.device, on_fault), injection.size
 
     def is_repaired(self) -> bool:

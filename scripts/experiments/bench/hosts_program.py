@@ -23,7 +23,7 @@ from experiments.common import cli, results
 from experiments.common.product_check import ProductCheck, refuse_wrong
 from experiments.common.results import seconds_of
 from hybrid.core.spans import Span, block
-from hybrid.devices.cpu import CpuDevice
+from hybrid.devices.base import Device
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.devices.row_sums import checksum_weights, row_checksums
 from hybrid.host.threads import rows_of_about, usable_cores
@@ -170,7 +170,7 @@ def wires(comm: Any, n: int, options: argparse.Namespace) -> Iterator[Line]:
     matrices take this way. Every rank copies its rows of the memory that its node's ranks share, over its own GPU's link. Then
     all three are read once by threads, which make the check's checksums of them; then both at once: no checked product is
     faster."""
-    device: Any = CpuDevice(staged=True)
+    device: Any = Device(staged=True)
     if options.device == "cuda":
         from hybrid.devices.cuda_device import CudaDevice
 
