@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A compute device (memory, asynchronous copies, multiplications, events that order them), which is the CPU where it is no GPU;
+"""A compute device (memory, asynchronous copies, multiplications, events that order them): the CPU, or the GPU that it emulates;
 and a rank's buffers on one."""
 
 from __future__ import annotations
@@ -10,20 +10,23 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from hybrid.core.problem import WIDEST_COPY, Problem
+from hybrid.core.problem import WIDEST_COPY, Problem, copy_width, is_aligned, padded
 from hybrid.core.spans import Span
 from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.host.blas import add_by_blas, blas
 from hybrid.host.memory import copy_rows
 from hybrid.host.threads import threads_allowed
-from hybrid.kernels.catalogue import C_TYPES, KERNELS, Kernel, Launch, storage
+from hybrid.kernels.catalogue import C_TYPES, EMULATED_CAPABILITY, KERNELS, OPERAND_SIZES, Kernel, Launch, launch_of, storage
 from hybrid.planning.schedule import Arrival, RankShare, Region, Tile
 from hybrid.ranks.shared_memory import NodeFlags
+
+if TYPE_CHECKING:
+    from hybrid.emulation.kernel import EmulatedKernel
 
 # (phase, begin, end) of each operation, in seconds of this process's perf_counter. On a GPU, iterating over them reads the times
 # from events, so do that outside of what is timed.
@@ -299,6 +302,61 @@ class _Memory:
     def __del__(self) -> None:
         if self.descriptor >= 0:
             os.close(self.descriptor)
+
+
+class EmulatedDevice(Device):
+    """The emulated GPU: CUDA kernels compiled for the CPU, with a GPU's schedule. It is slow: for tests and teaching.
+
+    Multiplies by a kernel of the catalogue, in the form for EMULATED_CAPABILITY. Operations are synchronous, as the CPU's.
+    """
+
+    name = "emulate"
+    capability = 89  # of the other kernels: bytes are multiplied by mma.sync, as on most GPUs; with 90 it would be wgmma
+    multiprocessors = 4  # few, so that persistent blocks go through several tiles
+
+    def __init__(self, kernel: Kernel, dtype: str) -> None:
+        super().__init__(staged=True)
+        self._kernels: dict[tuple[str, int], EmulatedKernel] = {}  # by expression and compute capability
+        self.use_kernel(kernel, dtype)
+
+    def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
+        self._entry, self._dtype = kernel, dtype
+        width = WIDEST_COPY // OPERAND_SIZES[dtype]
+        for adds in (False, True)[: 1 + adding]:  # compiled here and not at the first launch, which is timed
+            self._instance(launch_of(kernel, dtype, 1, 1, EMULATED_CAPABILITY, width, adds=adds), EMULATED_CAPABILITY)
+
+    def holds(self, array: Any) -> bool:
+        return isinstance(array, np.ndarray) and is_aligned(*place_of(array))
+
+    def multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, after: list[Event], *, adding: bool = False) -> Event:
+        def work() -> None:
+            if c.size:
+                rows, columns = c.shape
+                width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in place_of(matrix)])
+                launch = launch_of(self._entry, self._dtype, rows, columns, EMULATED_CAPABILITY, width, adds=adding)
+                self._instance(launch, EMULATED_CAPABILITY)(launch.grid, launch.block, launch.shared_bytes, (a, b, c))
+
+        return self._do("multiply", work)
+
+    def progress(self) -> object:
+        under_way = (kernel.progress() for kernel in list(self._kernels.values()))
+        return next((returned for returned in under_way if returned is not None), None)
+
+    def kernel(self, launch: Launch, arguments: Sequence[Any]) -> KernelCall:
+        instance = self._instance(launch, self.capability)
+        matrices = [np.array([[each]]) if isinstance(each, np.generic) else each for each in arguments]
+        return lambda stream: instance(launch.grid, launch.block, launch.shared_bytes, matrices, cluster=launch.cluster)
+
+    def _width(self, columns: int, dtype: str) -> int:
+        return padded(columns, np.dtype(dtype).itemsize)
+
+    def _instance(self, launch: Launch, capability: int) -> EmulatedKernel:
+        from hybrid.emulation.kernel import EmulatedKernel
+
+        key = launch.expression, capability
+        if key not in self._kernels:
+            self._kernels[key] = EmulatedKernel(KERNELS / launch.source, launch.expression, capability)
+        return self._kernels[key]
 
 
 _MOST_CACHED_TILES = 10_000

@@ -17,7 +17,6 @@ from hybrid.core.spans import Span, pieces
 from hybrid.core.text import readable
 from hybrid.devices import row_sums, staging
 from hybrid.devices.base import Device, Event, EventWait, KernelCall, Timings, phase_of, place_of, row_stride
-from hybrid.devices.cpu import some_matrices
 from hybrid.devices.cuda_gpus import (
     GpuContext,
     cuda_driver,
@@ -30,6 +29,7 @@ from hybrid.devices.cuda_gpus import (
 from hybrid.devices.cuda_kernels import CompiledKernel, CompiledKernels, Multiply, Together, multiplication
 from hybrid.devices.staging import SlotCopies, SlotCopy, slot_copies
 from hybrid.errors import DeviceUnavailable, DoesNotFit, one_line
+from hybrid.host.blas import some_matrices
 from hybrid.kernels.catalogue import Kernel, Launch
 from hybrid.planning.decision import Gpu
 from hybrid.ranks.shared_memory import NodeFlags
@@ -610,7 +610,7 @@ class CudaDevice(Device):
 
 
 def multiply_on_gpu(gpu: Gpu, a: np.ndarray, b: np.ndarray, c: np.ndarray, most_bytes: int) -> None:
-    """As `multiply_on_cpu`, for as many products at a time as have room. `most_bytes`: of the GPU's memory that may be used; 0:
+    """As `blas_stack`, for as many products at a time as have room. `most_bytes`: of the GPU's memory that may be used; 0:
     all that is free."""
     import cupy
 

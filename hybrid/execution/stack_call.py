@@ -16,11 +16,10 @@ from hybrid.arrays.root_operands import RootOperands, RootShapes
 from hybrid.core.settings import Settings
 from hybrid.core.spans import block
 from hybrid.core.timeline import Timeline
-from hybrid.devices.cpu import multiply_on_cpu, some_matrices
 from hybrid.execution.real_products import RealProducts
 from hybrid.execution.redistribution import move
 from hybrid.execution.session import Session
-from hybrid.host.blas import blas
+from hybrid.host.blas import blas, blas_stack, some_matrices
 from hybrid.host.threads import limited_threads
 from hybrid.planning.decision import Inventory, Machine, place_stack
 from hybrid.ranks.heartbeat import busy
@@ -123,7 +122,7 @@ class StackCall:
 
                 multiply_on_gpu(gpu, a, b, c, self._settings.gpu_memory)
             else:
-                multiply_on_cpu(a, b, c, self._threads)
+                blas_stack(a, b, c, self._threads)
         if self._settings.check != "off":
             self._check(a, b, c)
         return c

@@ -18,9 +18,9 @@ import numpy as np
 
 from hybrid.core.spans import Span, even_pieces, pieces
 from hybrid.host.memory import is_transpose
-from hybrid.host.threads import can_limit_blas, limited_blas, on_threads, product_threads, threads_allowed
+from hybrid.host.threads import can_limit_blas, limited_blas, limited_threads, on_threads, product_threads, threads_allowed
 
-_MOST_TILES_A_THREAD = 4  # so that a thread which is late takes fewer
+_MOST_TILES_A_THREAD = 4  # or parts of a stack: so that a thread which is late takes fewer
 # Elements of C in a tile from which on a thread gets several. BLAS rearranges a tile's rows of A and columns of B, which takes
 # 1 % of the time for 1000×500 elements, 3 % for 500×500 and 9 % for 250×250 (OpenBLAS, one core of an AMD EPYC).
 _TILE_ELEMENTS = 500_000
@@ -52,6 +52,29 @@ def blas_all(products: Iterable[Product]) -> None:
             for rows, columns in _tiles(c, a.shape[1]):
                 tiles.append(partial(np.matmul, a[rows], b[:, columns], out=c[rows, columns]))
     _do_all(tiles)
+
+
+def blas_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> None:
+    """c[i] = a[i] · b[i] for all i; `a`, or `b`, may hold one matrix for all. Transposed views are multiplied as they lie.
+
+    Each thread takes whole matrices. Where there are fewer of these than threads, they divide each product.
+    """
+    count = len(c)
+    if count < threads:
+        with limited_threads(threads):
+            blas_all((a[index % len(a)], b[index % len(b)], c[index]) for index in range(count))
+        return
+
+    def multiply(part: Span) -> None:
+        np.matmul(some_matrices(a, part), some_matrices(b, part), out=c[part.slice])
+
+    with limited_threads(1):
+        on_threads(threads, multiply, even_pieces(Span(0, count), -(-count // (_MOST_TILES_A_THREAD * threads))))
+
+
+def some_matrices(stack: np.ndarray, part: Span) -> np.ndarray:
+    """An operand's matrices for the products `part`: the only one, or one for each."""
+    return stack[: len(part)] if len(stack) == 1 else stack[part.slice]
 
 
 def add_by_blas(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:

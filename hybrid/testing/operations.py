@@ -191,11 +191,11 @@ def _phases(stack: ExitStack) -> None:
 
 
 def _devices(stack: ExitStack) -> None:
-    from hybrid.devices import cpu, row_sums
-    from hybrid.devices.base import Device
-    from hybrid.devices.cpu import EmulatedDevice
+    from hybrid.devices import row_sums
+    from hybrid.devices.base import Device, EmulatedDevice
     from hybrid.devices.remainders import ModularProduct
     from hybrid.execution.rank_run import RankRun
+    from hybrid.host import blas
     from hybrid.transport.nccl import DeviceGroup
 
     def copy(kind: str, original: Any, device: Any, into: Any, source: Any, after: Sequence[Any]) -> Any:
@@ -223,7 +223,7 @@ def _devices(stack: ExitStack) -> None:
 
     replace(stack, RankRun, "_recorded", lambda original, run: None)  # each operation is told
     replace(stack, row_sums, "matmul_loop", lambda original, char: 0)  # so that a device multiplies
-    replace(stack, cpu, "multiply_on_cpu", multiply_stack)
+    replace(stack, blas, "blas_stack", multiply_stack)
     if _cuda("multiply_on_gpu"):
         replace(stack, sys.modules["hybrid.devices.cuda_device"], "multiply_on_gpu", multiply_stack)
     for owner in (ModularProduct, EmulatedDevice, Device, *_cuda("CudaDevice")):

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from hybrid.core.spans import Topology
-from hybrid.devices.base import Buffers, Device
+from hybrid.devices.base import Buffers, Device, EmulatedDevice
 from hybrid.devices.cuda_gpus import usable_gpus, use_context_of
 from hybrid.errors import HybridError
 from hybrid.kernels.catalogue import Kernel
@@ -293,8 +293,6 @@ def _device(gpu: Gpu | None, plan: Plan | None = None, kernel: Kernel | None = N
     assert plan is not None
     assert kernel is not None
     if plan.device == "emulate":
-        from hybrid.devices.cpu import EmulatedDevice
-
         return EmulatedDevice(kernel, plan.problem.operand_dtype)
     return Device(staged=plan.staged)
 

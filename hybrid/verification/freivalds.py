@@ -22,7 +22,6 @@ import numpy as np
 from hybrid.arrays.integers import odd_words, times_words
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span, Topology, pieces
-from hybrid.devices.cpu import some_matrices
 from hybrid.devices.row_sums import (
     MOST_IN_TOTAL,
     MOST_WEIGHT,
@@ -41,6 +40,7 @@ from hybrid.devices.row_sums import (
     sampled_peaks,
     times,
 )
+from hybrid.host.blas import some_matrices
 from hybrid.host.memory import RowView
 from hybrid.host.threads import CALL_BYTES, limited_threads, on_threads, rows_of_about
 from hybrid.planning.check_layout import GROUP_COLUMNS

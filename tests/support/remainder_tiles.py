@@ -15,7 +15,7 @@ import numpy as np
 
 from hybrid.arrays.gemm import complex_view, product_type, real_operands
 from hybrid.core.spans import Span
-from hybrid.devices.cpu import EmulatedDevice
+from hybrid.devices.base import EmulatedDevice
 from hybrid.devices.remainders import RemainderLaunches
 from hybrid.emulation.build import build
 from hybrid.emulation.child import Ended, run_child

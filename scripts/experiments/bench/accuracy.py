@@ -26,8 +26,7 @@ from experiments.common import cli, results
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
 from hybrid.core.text import rounded_up
-from hybrid.devices.base import Buffers, Device
-from hybrid.devices.cpu import EmulatedDevice
+from hybrid.devices.base import Buffers, Device, EmulatedDevice
 from hybrid.devices.cuda_device import CudaDevice
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.devices.remainders import ModularProduct

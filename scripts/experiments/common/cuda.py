@@ -15,8 +15,7 @@ import numpy as np
 from experiments.common.product_check import ProductCheck, refuse_wrong
 from experiments.common.results import Line, seconds_of
 from hybrid.core.spans import Span
-from hybrid.devices.base import compiled_loops
-from hybrid.devices.cpu import EmulatedDevice
+from hybrid.devices.base import EmulatedDevice, compiled_loops
 from hybrid.devices.cuda_gpus import free_bytes, usable_gpus
 from hybrid.devices.cuda_kernels import Multiply, multiplication
 from hybrid.emulation.build import compiler
