@@ -76,8 +76,10 @@ def listening(listener: Listener) -> Iterator[None]:
             _installed[group] = count + 1, stack
             undone.callback(_left, group)
         _listeners.append(listener)
-        undone.callback(_listeners.remove, listener)
-        yield
+        try:
+            yield
+        finally:
+            _listeners[:] = [each for each in _listeners if each is not listener]  # others may be equal
 
 
 def _left(group: str) -> None:

@@ -243,7 +243,7 @@ def seed(number: int) -> Iterator[None]:
         yield
 
 
-@dataclass(eq=False)
+@dataclass
 class Counts(Listener):
     """What this rank has done while it was counted.
 
