@@ -76,28 +76,18 @@ class Findings:
     all_told: bool = False  # no other sum of a product that is not exact looks wrong
 
 
-def all_were_copied_right(findings: Sequence[Findings], pieces: PiecesOfRanks) -> bool:
-    """Whether `wrong_copies` finds none. This takes less time, and most products have none."""
-    if not any(found.in_memory or len(found.on_device) for found in findings):
-        return True  # nothing was copied
-    known, seen = np.zeros(pieces.how_many, np.uint64), np.zeros(pieces.how_many, bool)
-    for found in findings:
-        for rank, (summed, checksums) in found.in_memory.items():
-            places, of_places = pieces.numbers[rank][summed], checksums[summed]
-            if (seen[places] & (known[places] != of_places)).any():
-                return False
-            known[places], seen[places] = of_places, True
-    return all(
-        seen[places].all() and bool((known[places] == found.on_device).all())
-        for found, places in zip(findings, pieces.numbers, strict=True)
-        if len(found.on_device)
-    )
-
-
 def wrong_copies(findings: Sequence[Findings], pieces: PiecesOfRanks, root: int) -> list[Fault]:
     """The pieces that were not the same everywhere, each once, with the rank whose device a piece reached or left; None where it
     differs between nodes."""
-    if all_were_copied_right(findings, pieces):
+    of_all, is_summed = np.zeros(pieces.how_many, np.uint64), np.zeros(pieces.how_many, bool)
+    right = True  # nearly always: to name the pieces takes longer
+    for found in findings:
+        for rank, (summed, checksums) in found.in_memory.items():
+            places, of_places = pieces.numbers[rank][summed], checksums[summed]
+            right = right and not (is_summed[places] & (of_all[places] != of_places)).any()
+            of_all[places], is_summed[places] = of_places, True
+    on_devices = [(found, places) for found, places in zip(findings, pieces.numbers, strict=True) if len(found.on_device)]
+    if right and all(is_summed[places].all() and (of_all[places] == found.on_device).all() for found, places in on_devices):
         return []
     seen: dict[Place, dict[int, int]] = {}  # for each place the checksums in host memory, by the rank that made them
     sources: dict[Place, int] = {}  # the rank from which the others have it: of C the one that multiplied, else the root
