@@ -80,7 +80,7 @@ def ran(trials: Trials, shapes: Sequence[Sizes]) -> CudaRun:
 def _outcome(trials: Trials, task: Task) -> GpuOutcome:
     mark = secrets.token_hex(16)  # lines without it are the kernel's
     given = GpuTask(trials.file.for_gpu, trials.instance, tuple(_arguments(trials, task)), task, mark)
-    ended = run_child("hybrid.classroom.cuda_run", [asdict(given)], "", _START + (LAUNCHES + 1) * trials.seconds)
+    ended = run_child("hybrid.classroom.cuda_run", [asdict(given)], _START + (LAUNCHES + 1) * trials.seconds)
     if ended.status is None:
         return GpuOutcome(failure=f"it had not ended after {LAUNCHES + 1} times {trials.seconds:g} s, which --stall sets")
     lines = [text for begins, _, text in (line.partition(" ") for line in ended.out.splitlines()) if begins == mark]

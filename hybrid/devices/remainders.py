@@ -83,10 +83,12 @@ class OperandMemory:
         planes = self._device.matrix(self._memory, self._layout.planes, count, size, "uint8")
         return planes[:, line // lines_together // UNIT * units * UNIT * UNIT :]
 
-    def magnitudes_from(self, line: int, units: int) -> Any:
-        """The magnitudes from this line's unit on, as one row of as many bytes as a line has."""
-        offset = self._layout.magnitudes + line // UNIT * units * UNIT * UNIT
-        return self._device.matrix(self._memory, offset, 1, units * UNIT, "uint8")
+    def magnitudes_of(self, lines: Span, units: int) -> Any:
+        """The magnitudes of these lines' units, as rows of as many bytes as a line has."""
+        first, end = lines.lo // UNIT * UNIT, -(-lines.hi // UNIT) * UNIT
+        return self._device.matrix(
+            self._memory, self._layout.magnitudes + first * units * UNIT, end - first, units * UNIT, "uint8"
+        )
 
 
 class RemainderLaunches:
@@ -161,13 +163,13 @@ class RemainderLaunches:
         """Write the lines' magnitudes as bytes, which the guard needs of both operands."""
         operand = self.operands[name]
         packing = magnitude_packing(name, self._element, len(lines), self._sampled)
-        into, every = operand.magnitudes_from(lines.lo, self._sampled), np.int32(sampling(self._inner, self._problem.dtype))
+        into, every = operand.magnitudes_of(lines, self._sampled), np.int32(sampling(self._inner, self._problem.dtype))
         return [self._device.kernel(packing, (matrix, operand.numbers[4:5, lines.slice], into, every))]
 
     def guard(self, rows: Span, columns: Span, number: int) -> list[KernelCall]:
         """Have the guard look at a tile, for `ratio`. `number`: where its result goes, below GUARDS."""
         sides = [(self.operands["A"], rows), (self.operands["B"], columns)]
-        magnitudes = [operand.magnitudes_from(lines.lo, self._sampled) for operand, lines in sides]
+        magnitudes = [operand.magnitudes_of(lines, self._sampled) for operand, lines in sides]
         steps = [operand.steps[:, lines.slice] for operand, lines in sides]
         least, found = (each[number : number + 1, :1] for each in (self._least, self._least_found))
         return [

@@ -48,11 +48,11 @@ void begins(cudaStream_t stream, const std::string& what, const char* file, int 
 void uses(const char* begin, const char* end, bool writes, const Region* region);
 void host_waits();                     // for all work
 void host_waits(cudaStream_t stream);  // for its work
-bool host_may_use(const char* at, bool writes, std::string& meanwhile);  // page-locked memory, as far as copies are done
+WHERE_WATCHED bool host_may_use(const char* at, bool writes,
+                                std::string& meanwhile);  // page-locked memory, as far as copies are done
 void forget_what_is_over();
 void launched();  // a kernel, by the work that has begun
 void clock_is_read();
-extern bool is_busy;                   // whether work may be under way that the host has not waited for
 
 }  // namespace cuda_on_cpu::order
 

@@ -21,23 +21,15 @@ HERE = Path(__file__).resolve().parent
 # No strict aliasing: kernels load elements as float4 or double2. No contraction to fused multiply-adds: the kernels say where
 # they want one. No warnings: nvcc gives those.
 COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-strict-aliasing", "-ffp-contract=off", "-w")
-_TO_THREAD_SANITIZER = ("-O1", "-g1", "-fsanitize=thread")
 _KERNEL = {  # flags for a kernel, by the check that it is compiled for
     "": ("-O2",),
     "undefined": ("-O1", "-g1", "-fsanitize=undefined", "-fno-sanitize-recover=all"),
-    "address": ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"),
-    "threads": _TO_THREAD_SANITIZER,
-    # Not -O0, where every use of a variable that a lambda captures is a counted access, and kernels take minutes. At -O1 two
+    # Not -O0, where every use of a variable that a lambda captures is an access, and kernels take minutes. At -O1 two
     # loads of the same element may be merged, as nvcc may do, too.
-    "loads": _TO_THREAD_SANITIZER,
+    "accesses": ("-O1", "-g1", "-gdwarf-4", "-fsanitize=thread"),
 }
-_RUNTIME = {"address": ("-DCHECKS_ADDRESS",), "threads": ("-DCHECKS_THREADS",)}
+_WATCHING = ("findings", "device_memory", "observers", "memory_check")  # the parts of the runtime that accesses need besides
 POISON = "-ftrivial-auto-var-init=pattern"  # GCC from 12 on, clang from 8 on
-_LINK = {
-    "undefined": ("-fsanitize=undefined",),
-    "address": ("-fsanitize=address,undefined",),
-    "threads": ("-fsanitize=thread",),
-}
 CHECKS = tuple(_KERNEL)
 
 
@@ -97,7 +89,7 @@ def build(
         for i, expression in enumerate(expressions)
     )
     headers = [*sorted({*source.parent.glob("*.cuh"), *KERNELS.glob("*.cuh")}), *sorted(HERE.glob("*.h"))]
-    made_from = (flags, entries, source, *headers, checks, _runtime_flags(checks), *sorted(HERE.glob("*.cpp")))
+    made_from = (flags, entries, source, *headers, *sorted(HERE.glob("*.cpp")))
 
     def compile_in(folder: Path, log: Path) -> Path:
         text = folder / f"{source.stem}.cpp"
@@ -107,9 +99,11 @@ def build(
         include = ["-include", str(HERE / "cuda_on_cpu.h"), "-iquote", str(source.parent), "-I", str(HERE), "-I", str(KERNELS)]
         kernel = folder / "kernel.o"
         compile_file(program, source.name, [*flags, *short, *include, "-c", str(text), "-o", str(kernel)], log)
-        first, last, *others = _runtime(program, checks)
+        parts = ("runtime", *_WATCHING) if checks == "accesses" else ("runtime",)
+        first, last, *others = [runtime_object(program, name) for name in ("begin", "end", *parts)]
         objects = [first, kernel, last, *others]  # their order in .bss, which runtime.cpp relies on
-        link = ["-shared", *_LINK.get(checks, ()), *map(str, objects), "-o", str(folder / "library.so")]
+        link = ["-shared", *(flag for flag in _KERNEL[checks] if flag == "-fsanitize=undefined"), *map(str, objects)]
+        link += ["-ldl", "-o", str(folder / "library.so")]
         compile_file(program, source.name, link, log)
         return folder / "library.so"
 
@@ -137,32 +131,23 @@ def build_plain(program: str, source: Path, flags: Sequence[str]) -> Path:
     return cached(f"{source.stem}-{key}.so", compile_in)
 
 
-def _runtime(program: str, checks: str) -> list[Path]:
-    """The object files that are linked to every kernel, compiled once for all checks that need the same flags."""
-    names = ("first", "last", "runtime", *(["loads"] if checks == "loads" else []))
-    return [runtime_object(program, name, _runtime_flags(checks)) for name in names]
+def runtime_object(program: str, name: str) -> Path:
+    """An object file of the runtime, compiled from NAME.cpp.
 
-
-def _runtime_flags(checks: str) -> tuple[str, ...]:
-    return (*COMMON, "-O2", *_RUNTIME.get(checks, ()))
-
-
-def runtime_object(program: str, name: str, flags: Sequence[str], prefix: str = "") -> Path:
-    """An object file of the emulation's runtime, compiled from NAME.cpp with these flags. `prefix`: of its name in the cache.
-
-    "first" and "last" have no source: they are the first and the last of the shared variables.
+    "begin" and "end" have no source: they are the first and the last of a library's shared variables.
     """
+    flags = (*COMMON, "-O2")
     key = cache_key(program, flags, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
 
     def compile_in(folder: Path, log: Path) -> Path:
         source = HERE / f"{name}.cpp"
-        if name in ("first", "last"):
+        if name in ("begin", "end"):
             source = folder / f"{name}.cpp"
             source.write_text(f'extern "C" {{ alignas(128) char shared_{name}[128]; }}\n', encoding="utf-8")
         compile_file(program, source.name, [*flags, "-c", str(source), "-o", str(folder / f"{name}.o")], log)
         return folder / f"{name}.o"
 
-    return cached(f"{prefix}{name}-{key}.o", compile_in)
+    return cached(f"{name}-{key}.o", compile_in)
 
 
 def compile_file(program: str, what: str, arguments: Sequence[str], log: Path, reads: Sequence[Path] | None = None) -> str:

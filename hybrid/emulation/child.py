@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Child processes that run compilers, kernels and programs, perhaps under a sanitizer: they may crash, hang, print without
-end, and leave processes and files behind."""
+"""Child processes that run compilers, kernels and programs: they may crash, hang, print without end, and leave processes
+and files behind."""
 
 from __future__ import annotations
 
@@ -21,20 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from hybrid.core.problem import record
-from hybrid.emulation.build import compiler
 from hybrid.emulation.confined import ASKED, DIE_WITH_PARENT, installed_with, readable, restrict, ruleset, signals_held
 from hybrid.emulation.errors import EmulationError
 
-# Sanitizer runtimes must be loaded before Python; with ASan's also libstdc++, whose exceptions it intercepts.
-_PRELOAD = {"address": ("libasan.so", "libstdc++.so.6"), "threads": ("libtsan.so",)}
 MOST_OUTPUT = 64 << 20  # bytes of a child that are kept
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 _PATIENCE = 10  # seconds that a child's supervisor gets to end all that it has started
-_OPTIONS = {
-    "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0",
-    "TSAN_OPTIONS": "halt_on_error=1:exitcode=66",
-    "UBSAN_OPTIONS": "print_stacktrace=0",
-}
 
 # Of processor time: the exercises' solutions take 0.3, the documents' programs 0.5 (one core of a server, 2026-11-24).
 _SECONDS = 20
@@ -54,15 +46,12 @@ class Ended:
     status: int | None  # None: its time was up
 
 
-def run_child(module: str, tasks: Sequence[dict[str, Any]], checks: str, seconds: float) -> Ended:
-    """Run `python -m module`, which reads the tasks from standard input as JSON, under the sanitizer that `checks` names."""
-    environment = {**python_environment(), **_OPTIONS}
-    if checks in _PRELOAD:
-        environment["LD_PRELOAD"] = ":".join(map(_path_of, _PRELOAD[checks]))
+def run_child(module: str, tasks: Sequence[dict[str, Any]], seconds: float) -> Ended:
+    """Run `python -m module`, which reads the tasks from standard input as JSON."""
     with tempfile.TemporaryFile() as given:
         given.write(json.dumps(tasks).encode())
         given.seek(0)
-        return supervised([sys.executable, "-m", module], seconds, stdin=given, env=environment)
+        return supervised([sys.executable, "-m", module], seconds, stdin=given, env=python_environment())
 
 
 @contextmanager
@@ -180,10 +169,6 @@ def python_environment() -> dict[str, str]:
     thread."""
     places = os.pathsep.join(map(os.path.abspath, sys.path))
     return {**os.environ, "PYTHONPATH": places, "OPENBLAS_NUM_THREADS": "1"}
-
-
-def _path_of(library: str) -> str:
-    return subprocess.run([compiler(), f"-print-file-name={library}"], capture_output=True, text=True).stdout.strip()  # noqa: S603
 
 
 # --- compilers that are given code that is not trusted

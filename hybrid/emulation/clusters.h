@@ -36,7 +36,7 @@ void activate(unsigned block)
 {
     if (block != active) {
         cluster[active].statics.assign(shared_first, shared_last);
-        move_bytes(shared_first, cluster[block].statics.data(), static_cast<int>(shared_last - shared_first));
+        memcpy(shared_first, cluster[block].statics.data(), shared_last - shared_first);
     }
     active = block;
     block_index = cluster[block].index;
@@ -67,7 +67,7 @@ void complete(const BulkCopy& copy)
 {
     for (unsigned block = 0; block < cluster.size(); ++block) {
         if (!(copy.blocks >> block & 1)) continue;
-        move_bytes(shared_at(block, copy.to), copy.from, static_cast<int>(copy.bytes));
+        memcpy(shared_at(block, copy.to), copy.from, copy.bytes);
         Mbarrier& barrier = mbarriers.at({block, copy.barrier});
         barrier.bytes -= copy.bytes;
         end_phase_if_complete(barrier);

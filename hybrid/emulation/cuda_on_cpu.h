@@ -45,8 +45,6 @@
 
 // File and line of a call in the kernel: for messages, and to tell barriers apart.
 #define CALLED_FROM const char *file = __builtin_FILE(), int line = __builtin_LINE()
-// For functions of the runtime whose accesses sanitizers must not attribute to a thread.
-#define NOT_INSTRUMENTED __attribute__((noinline, no_sanitize_address, no_sanitize_thread, no_sanitize_undefined))
 
 static constexpr int warpSize = 32;
 
@@ -121,7 +119,7 @@ void block_barrier(const char* file, int line, int call = 0);
 void warp_sync(unsigned mask, Combine combine, const void* input, void* output, bool orders_memory, const char* file, int line);
 void* dynamic_shared_memory();  // aligned to 128 bytes, as on a GPU
 bool is_dynamic_shared(const char* at);
-void copy(void* to, const void* from, int bytes, int there, const char* file, int line, void* instruction = nullptr);
+void copy(void* to, const void* from, int bytes, int there, const char* file, int line, void* instruction);
 void commit_copies();
 void wait_copies(int pending);
 
@@ -149,9 +147,12 @@ struct Launch {
     unsigned long long shared_bytes, seed;
     int order, copies;
     unsigned cluster;  // blocks
+    void (*thread)(void*);  // what each thread does with the argument
+    void* argument;
+    size_t bytes_of_argument;
 };
 
-int run(const Launch& launch, void (*thread)(void*), void* argument, char* error, size_t error_size);
+int run(const Launch& launch, char* error, size_t error_size);
 int refuse(const char* text, char* error, size_t error_size);
 [[noreturn]] void stop_thread(const char* kind, const char* text);  // the launch fails, and the thread never continues
 
@@ -184,11 +185,13 @@ int start(void (*kernel)(Parameters...), const Launch& launch, const Array* arra
         void (*kernel)(Parameters...);
         std::tuple<Parameters...> parameters;
     } call{kernel, {as_parameter<Parameters>(arrays[I])...}};
-    auto thread = [](void* of) {
+    Launch all = launch;
+    all.thread = [](void* of) {
         Call& call = *static_cast<Call*>(of);
         call.kernel(std::get<I>(call.parameters)...);
     };
-    return run(launch, thread, &call, error, error_size);
+    all.argument = &call, all.bytes_of_argument = sizeof(call);
+    return run(all, error, error_size);
 }
 
 template <typename... Parameters>
@@ -204,15 +207,12 @@ struct Itself {
 template <typename T>
 using TheSame = typename Itself<T>::Type;  // of a parameter that is converted, and from which T is not deduced
 
-#ifdef WHOLE_PROGRAM
-void note_atomic(void* to, size_t bytes, void* instruction, bool needs_value);
-void note_copy(void* at, size_t bytes, bool writes, void* instruction);  // which an asynchronous copy reads or writes
-void undefined_shuffle(const char* file, int line);  // tells that a lane takes the value of one that takes no part
-void fence();  // from here on nothing is said of the order of blocks
-#else
-inline void undefined_shuffle(const char*, int) {}
-inline void fence() {}
-#endif
+// Of memory_check.cpp; null where that is not linked.
+#define WHERE_WATCHED __attribute__((weak))
+WHERE_WATCHED void note_atomic(void* to, size_t bytes, void* instruction, bool needs_value);
+WHERE_WATCHED void note_copy(void* at, size_t bytes, bool writes, void* instruction);  // which an asynchronous copy reads or writes
+WHERE_WATCHED void undefined_shuffle(const char* file, int line);  // tells that a lane takes the value of one that takes no part
+WHERE_WATCHED void fence();  // from here on nothing is said of the order of blocks
 
 template <typename T>
 struct ShuffleInput {
@@ -221,7 +221,7 @@ struct ShuffleInput {
 };
 
 template <typename T>
-NOT_INSTRUMENTED void shuffle(const Lanes& lanes)
+void shuffle(const Lanes& lanes)
 {
     for (int lane = 0; lane < 32; ++lane) {
         if (!(lanes.mask >> lane & 1)) continue;
@@ -242,13 +242,13 @@ T shuffled(unsigned mask, T value, int from, const char* file, int line)
     ShuffleInput<T> shuffle_input{value, from};
     T output;
     warp_sync(mask, shuffle<T>, &shuffle_input, &output, false, file, line);
-    if (shuffle_input.from < 0) undefined_shuffle(file, line);
+    if (shuffle_input.from < 0 && undefined_shuffle) undefined_shuffle(file, line);
     return output;
 }
 
 }  // namespace cuda_on_cpu
 
-#ifdef WHOLE_PROGRAM  // no accesses to memory that would be looked at, and the same throughout a call of the kernel
+// Functions: no accesses to memory that would be looked at, and the same throughout a call of the kernel.
 namespace cuda_on_cpu {
 __attribute__((const)) uint3 thread_index();
 __attribute__((const)) uint3 index_of_block();
@@ -259,12 +259,6 @@ __attribute__((const)) dim3 size_of_grid();
 #define blockIdx (cuda_on_cpu::index_of_block())
 #define blockDim (cuda_on_cpu::size_of_block())
 #define gridDim (cuda_on_cpu::size_of_grid())
-#else
-#define threadIdx (cuda_on_cpu::current->index)
-#define blockIdx (cuda_on_cpu::block_index)
-#define blockDim (cuda_on_cpu::block_size)
-#define gridDim (cuda_on_cpu::grid_size)
-#endif
 
 static inline void __syncthreads() {}  // without parentheses it is no call, and does nothing
 // A macro, so that two calls in one line are two barriers.
@@ -358,13 +352,8 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector)
 }
 
 // Atomic because fibers switch only at barriers and warp operations; not instrumented, lest a race is seen in them.
-#ifdef WHOLE_PROGRAM
-#define ATOMIC_ACCESS(to, needs_value) cuda_on_cpu::note_atomic(to, sizeof(*to), __builtin_return_address(0), needs_value)
-#else
-extern "C" void count_atomic(void* to, int bytes, void* instruction) __attribute__((weak));  // of loads.cpp, where that is linked
 #define ATOMIC_ACCESS(to, needs_value) \
-    if (count_atomic) count_atomic(to, sizeof(*to), __builtin_return_address(0))
-#endif
+    if (cuda_on_cpu::note_atomic) cuda_on_cpu::note_atomic(to, sizeof(*to), __builtin_return_address(0), needs_value)
 #define ATOMIC(name, result, needs_value)                                                      \
     template <typename T>                                                                      \
     __attribute__((noinline, no_sanitize_thread)) T name(T* to, cuda_on_cpu::TheSame<T> value) \
@@ -398,7 +387,8 @@ __attribute__((noinline, no_sanitize_thread)) T atomicCAS(T* to, cuda_on_cpu::Th
 // Asynchronous copies to shared memory; the last `zeros` bytes become zero.
 #define __pipeline_memcpy_async(to, from, ...) cuda_on_cpu::copy_async(to, from, __FILE__, __LINE__, __VA_ARGS__)
 namespace cuda_on_cpu {
-NOT_INSTRUMENTED inline void copy_async(void* to, const void* from, const char* file, int line, size_t bytes, size_t zeros = 0)
+__attribute__((noinline)) inline void copy_async(void* to, const void* from, const char* file, int line, size_t bytes,
+                                                 size_t zeros = 0)
 {
     copy(to, from, static_cast<int>(bytes), static_cast<int>(bytes - zeros), file, line, __builtin_return_address(0));
 }
@@ -406,8 +396,11 @@ NOT_INSTRUMENTED inline void copy_async(void* to, const void* from, const char* 
 static inline void __pipeline_commit() { cuda_on_cpu::commit_copies(); }
 static inline void __pipeline_wait_prior(int groups) { cuda_on_cpu::wait_copies(groups); }
 
-static inline void __threadfence() { cuda_on_cpu::fence(); }
+static inline void __threadfence()
+{
+    if (cuda_on_cpu::fence) cuda_on_cpu::fence();
+}
 static inline void __threadfence_block() {}
-static inline void __threadfence_system() { cuda_on_cpu::fence(); }
+static inline void __threadfence_system() { __threadfence(); }
 
 #include "intrinsics.h"

@@ -43,6 +43,7 @@ struct Region {
     bool is_filled, is_read, was_written, is_consumed;  // by the host; by a kernel; by one; and that read or copied later
     size_t copied_out;                         // bytes from its begin on, to the host
     unsigned item;                             // bytes of the last write of a kernel
+    size_t row, pitch;  // of a matrix whose rows are so many bytes long, and begin so far apart; else 0
 
     bool has(const char* at, size_t size) const { return at >= begin && at + size <= begin + bytes; }
 };

@@ -21,6 +21,7 @@ namespace cuda_on_cpu {
 
 UnderWay under_way{"", "", 0};
 uintptr_t first_byte, last_byte;
+const char *constants, *constants_end;
 char* arrays;
 
 namespace {
@@ -32,13 +33,28 @@ constexpr size_t SIGNAL_STACK = 64 << 10;
 int findings_file = -1;
 char mark[64];  // and a space
 
-int find_program(dl_phdr_info* info, size_t, void*)
+int find_own(dl_phdr_info* info, size_t, void* of_thread)
 {
-    first_byte = info->dlpi_addr;
-    for (int i = 0; i < info->dlpi_phnum; ++i)
-        if (info->dlpi_phdr[i].p_type == PT_LOAD)
-            last_byte = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr + info->dlpi_phdr[i].p_memsz;
-    return 1;  // the first is the program
+    uintptr_t own = reinterpret_cast<uintptr_t>(&first_byte), end = info->dlpi_addr;
+    const char *constant = nullptr, *end_of_constants = nullptr;
+    char *first = nullptr, *last = nullptr;
+    for (const ElfW(Phdr)* each = info->dlpi_phdr; each < info->dlpi_phdr + info->dlpi_phnum; ++each) {
+        const char* begin = reinterpret_cast<const char*>(info->dlpi_addr + each->p_vaddr);
+        if (each->p_type == PT_TLS && info->dlpi_tls_data) {
+            first = static_cast<char*>(info->dlpi_tls_data);
+            last = first + each->p_memsz;
+        }
+        if (each->p_type != PT_LOAD) continue;
+        end = info->dlpi_addr + each->p_vaddr + each->p_memsz;
+        if (each->p_flags & PF_W) continue;
+        constant = constant ? constant : begin;
+        end_of_constants = begin + each->p_memsz;
+    }
+    if (own < info->dlpi_addr || own >= end) return 0;
+    *static_cast<std::pair<char*, char*>*>(of_thread) = {first, last};
+    first_byte = info->dlpi_addr, last_byte = end;
+    constants = constant, constants_end = end_of_constants;
+    return 1;
 }
 
 // The signal handler runs on a stack of its own: a thread of a kernel may have used up its stack.
@@ -59,10 +75,10 @@ void ended(int signal, siginfo_t* info, void*)
 
 __attribute__((constructor)) void begin()
 {
-    dl_iterate_phdr(find_program, nullptr);
-    setvbuf(stdout, nullptr, _IOLBF, 0);  // so that lines come in the order of time, and before a crash
     const char *path = getenv("HYBRID_LAB_FINDINGS"), *limit = getenv("HYBRID_LAB_SECONDS"), *given = getenv("HYBRID_LAB_MARK");
     if (!path || !limit || !given) return;
+    find_segments();
+    setvbuf(stdout, nullptr, _IOLBF, 0);  // so that lines come in the order of time, and before a crash
     seconds = atoi(limit);
     snprintf(mark, sizeof(mark), "%s ", given);
     unsetenv("HYBRID_LAB_MARK");
@@ -90,6 +106,13 @@ __attribute__((constructor)) void begin()
 }
 
 }  // namespace
+
+std::pair<char*, char*> find_segments()
+{
+    std::pair<char*, char*> of_thread;
+    dl_iterate_phdr(find_own, &of_thread);
+    return of_thread;
+}
 
 void restart_clock()
 {

@@ -26,7 +26,9 @@ void reserve(size_t bytes);                    // at its beginning
 std::string handed_over(const void* from, size_t bytes);  // there: [place, bytes], as JSON
 void restart_clock();                          // by which the time is up
 
-extern uintptr_t first_byte, last_byte;  // of the program's own file in memory
+extern uintptr_t first_byte, last_byte;  // of the program or the library in memory
+extern const char *constants, *constants_end;
+std::pair<char*, char*> find_segments();  // these; and the thread-local variables of the thread that calls
 inline unsigned offset_of(const void* at)  // in that file, for addr2line; 0 of what is elsewhere
 {
     uintptr_t address = reinterpret_cast<uintptr_t>(at);

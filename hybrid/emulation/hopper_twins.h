@@ -15,8 +15,6 @@ inline void barrier_arrive(unsigned barrier, unsigned rank) { cuda_on_cpu::arriv
 
 inline void copy_unit_to(unsigned short blocks, unsigned to, const void* from, unsigned barrier)
 {
-    // The runtime's copy is not instrumented. These reads are, so sanitizers see them as the thread's own.
-    for (int i = 0; i < UNIT_BYTES; i += 16) (void)static_cast<const volatile char*>(from)[i];
     cuda_on_cpu::bulk_copy(blocks, to, from, UNIT_BYTES, barrier);
 }
 

@@ -278,13 +278,25 @@ void Launched::run(void (*thread)(void*), void* argument, size_t bytes, const Gi
     show_printed();
     ForDevice now;
     under_way = {kernel_, file_, line_};
-    memory_check::parameters_are(argument, bytes);
     if (!one_launch.is_trial) product::launch_begins(given, count);
     order::begins(stream_, std::string(kernel_) + ", launched in line " + std::to_string(line_) + ",", file_, line_);
-    Launch launch{{grid_.x, grid_.y, grid_.z}, {block_.x, block_.y, block_.z}, shared_, one_launch.seed, one_launch.order, 0, 1};
+    Launch launch{{grid_.x, grid_.y, grid_.z},
+                  {block_.x, block_.y, block_.z},
+                  shared_,
+                  one_launch.seed,
+                  one_launch.order,
+                  0,
+                  1,
+                  thread,
+                  argument,
+                  bytes};
     char error[1000];
-    int failed = cuda_on_cpu::run(launch, thread, argument, error, sizeof(error));
-    memory_check::launch_ends();
+    int failed = cuda_on_cpu::run(launch, error, sizeof(error));
+    for (Region* each : live_regions()) {
+        if (!memory_check::was_used(*each)) continue;
+        if (each->reads.count) order::uses(each->reads.begin, each->reads.end, false, each);
+        if (each->writes.count) order::uses(each->writes.begin, each->writes.end, true, each);
+    }
     order::launched();
     if (failed) {
         std::string why(error), kind = why.substr(0, why.find('|'));

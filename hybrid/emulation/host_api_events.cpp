@@ -13,7 +13,7 @@
 
 #include "api_call.h"
 #include "findings.h"
-#include "api_call.h"
+#include "memory_check.h"
 
 using namespace cuda_on_cpu;
 
@@ -87,8 +87,6 @@ cudaError_t waited(const char* name, const char* file, int line)
 
 namespace cuda_on_cpu::order {
 
-bool is_busy;
-
 void begins(cudaStream_t in, const std::string& what, const char* file, int line)
 {
     CUstream_st& stream = stream_of(in);
@@ -119,7 +117,7 @@ void uses(const char* begin, const char* end, bool writes, const Region* region)
     for (Use& each : uses_so_far)  // which this one comes after
         if (each.stream == use.stream && each.begin == begin && each.end == end && each.writes == writes) return void(each = use);
     uses_so_far.push_back(use);
-    is_busy = true;
+    memory_check::copies_may_run = true;
 }
 
 // Whether this is C++'s library, in which std::chrono reads the clock.
@@ -134,7 +132,7 @@ void forget_what_is_over()
     clock_was_read = launch_is_timed = false;
     uses_so_far.erase(std::remove_if(uses_so_far.begin(), uses_so_far.end(), [](const Use& use) { return is_over(use, host); }),
                       uses_so_far.end());
-    is_busy = !uses_so_far.empty();
+    memory_check::copies_may_run = !uses_so_far.empty();
 }
 
 void host_waits()

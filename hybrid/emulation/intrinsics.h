@@ -12,7 +12,7 @@ struct Votes {
 Votes block_votes(bool yes, const char* file, int line);
 unsigned active_mask(const char* file, int line);
 
-NOT_INSTRUMENTED inline void vote(const Lanes& lanes)
+inline void vote(const Lanes& lanes)
 {
     Votes votes{0, lanes.mask};
     for (int lane = 0; lane < 32; ++lane)
@@ -29,7 +29,7 @@ inline Votes warp_votes(unsigned mask, bool yes, const char* file, int line)
 }
 
 template <typename T, typename Combined>
-NOT_INSTRUMENTED void reduce(const Lanes& lanes)
+void reduce(const Lanes& lanes)
 {
     int first = __builtin_ctz(lanes.mask);
     T result = *static_cast<const T*>(lanes.input[first]);
@@ -40,7 +40,7 @@ NOT_INSTRUMENTED void reduce(const Lanes& lanes)
 }
 
 template <typename T>
-NOT_INSTRUMENTED void match(const Lanes& lanes)
+void match(const Lanes& lanes)
 {
     for (int lane = 0; lane < 32; ++lane) {
         if (!(lanes.mask >> lane & 1)) continue;
@@ -91,7 +91,7 @@ unsigned __match_all_sync(unsigned mask, T value, int* all, CALLED_FROM)
 #define REDUCTION(name, Type, result)                                                                                             \
     namespace cuda_on_cpu {                                                                                                       \
     struct name##_##Type {                                                                                                        \
-        static NOT_INSTRUMENTED Type of(Type x, Type y) { return result; }                                                        \
+        static Type of(Type x, Type y) { return result; }                                                                         \
     };                                                                                                                            \
     }                                                                                                                             \
     static inline Type __reduce_##name##_sync(unsigned mask, Type value, CALLED_FROM)                                             \

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -13,14 +14,16 @@ from typing import TypeVar
 import numpy as np
 
 from hybrid.core.problem import record
-from hybrid.emulation.build import build
+from hybrid.emulation.build import CHECKS, build
 from hybrid.emulation.errors import EmulationError
+from hybrid.emulation.observed import places_of
 from hybrid.errors import one_line
 
 Result = TypeVar("Result")
 
 ORDERS = ("forward", "reverse", "shuffled")  # in which blocks, a block's warps and a warp's lanes run
 COPIES = ("late", "early", "mixed")  # when asynchronous copies complete: when waited for, at once, or at random
+_BUILT_FOR = {checks: checks for checks in CHECKS} | {"loads": "accesses"}
 
 
 class _Launch(ctypes.Structure):
@@ -58,19 +61,20 @@ class Loads:
 class EmulatedKernel:
     """One instance of a kernel's template, such as tiled<double, 16>.
 
-    `checks`: "", "loads" (count them), or a sanitizer ("address", "undefined", "threads"), which must be loaded before Python is:
-    see child.py.
+    `checks`: "", "accesses" (each is looked at), "loads" (they are counted, also where they are wrong), or "undefined": UBSan,
+    which ends the process.
     """
 
     def __init__(self, source: Path, expression: str, capability: int = 90, checks: str = "") -> None:
-        self._open(_Library(build(source, [expression], capability=capability, checks=checks)), 0, expression, checks)
+        built = build(source, [expression], capability=capability, checks=_BUILT_FOR[checks])
+        self._open(_Library(built), 0, expression, checks)
 
     @classmethod
     def several(
         cls, source: Path, expressions: Sequence[str], capability: int = 90, checks: str = ""
     ) -> dict[str, EmulatedKernel]:
         """Instances compiled together, which takes less time than one by one."""
-        return cls.built(build(source, expressions, capability=capability, checks=checks), expressions, checks)
+        return cls.built(build(source, expressions, capability=capability, checks=_BUILT_FOR[checks]), expressions, checks)
 
     @classmethod
     def built(cls, path: Path, expressions: Sequence[str], checks: str = "") -> dict[str, EmulatedKernel]:
@@ -119,7 +123,7 @@ class EmulatedKernel:
         counts, failed = self._library.run(run)
         if failed:
             kind, _, text = error.value.decode(errors="replace").partition("|")
-            raise EmulationError(kind, f"{self.expression}: {text}")
+            raise EmulationError(kind, f"{self.expression}: {self._with_lines(text)}")
         if self._checks == "loads" and len(counts) == 3:
             (a, _), (b, _), of_c = counts
             self.loads = Loads(a, b, *of_c)
@@ -131,12 +135,20 @@ class EmulatedKernel:
         return ctypes.c_ulonglong.in_dll(self._library.code, "threads_returned").value
 
     def _watch(self, number: int, array: _Array, matrix: np.ndarray) -> tuple[np.ndarray, ...]:
-        """With checks="loads": counters of how often each element is read and written."""
-        if self._checks != "loads":
+        """Say that accesses to this matrix are looked at; or with checks="loads" counted: how often each element is read and
+        written."""
+        if self._checks not in ("accesses", "loads"):
             return ()
-        counters = tuple(np.zeros(matrix.shape) for _ in range(2))
-        self._library.code.watch(number, ctypes.byref(array), *(ctypes.c_void_p(each.ctypes.data) for each in counters))
+        counters = tuple(np.zeros(matrix.shape) for _ in range(2)) if self._checks == "loads" else ()
+        places = [ctypes.c_void_p(each.ctypes.data) for each in counters] or [ctypes.c_void_p()] * 2
+        self._library.code.watch(number, ctypes.byref(array), *places)
         return counters
+
+    def _with_lines(self, text: str) -> str:
+        """The text of an error, with the kernel's lines in place of instructions."""
+        found = [int(offset) for offset in re.findall(r"@(\d+)", text)]
+        places = iter(places_of(found, self._library.path, {self._library.path.name.partition("-")[0] + ".cu"}) if found else ())
+        return re.sub(r"@\d+", lambda _: "{}:{}".format(*next(places)), text)
 
 
 class _Library:

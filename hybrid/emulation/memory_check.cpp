@@ -4,18 +4,17 @@
 // them, a __syncwarp() of their warp, or the end of a launch.
 #include "memory_check.h"
 
-#include <link.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <map>
 #include <set>
 #include <string>
 #include <tuple>
 
-#include "device_memory.h"
+#include "api_call.h"
 #include "findings.h"
 #include "observers.h"
-#include "api_call.h"
 
 // Variables that kernels may use (see host_api.h), if there are any; blockIdx and the like.
 extern "C" char __start_cuda_variables[] __attribute__((weak)), __stop_cuda_variables[] __attribute__((weak));
@@ -48,7 +47,7 @@ bool is_sampled;
 Region variables{Region::VARIABLES, nullptr, 0, nullptr, 0, false}, statics{Region::SHARED, nullptr, 0, nullptr, 0, false},
     dynamics{Region::DYNAMIC_SHARED, nullptr, 0, nullptr, 0, false};
 size_t cells_of_dynamics;
-const char *parameters, *parameters_end, *constants, *constants_end;
+const char *parameters, *parameters_end;
 struct Use {
     Region* region;
     unsigned instruction;
@@ -61,8 +60,42 @@ struct Other {  // the earlier access of a race
     int thread;  // -1: of another block, or one of several
 };
 
+// The matrices of a library's kernel, which Python has given.
+struct Matrix {
+    Region region;
+    Array array;
+    double *reads, *writes;  // of each element, where they are only counted; an access to half of its bytes counts 0.5
+};
+std::vector<Matrix>& matrices = *new std::vector<Matrix>;
+
+void count(const char* at, long long bytes, bool writes)
+{
+    for (long long taken; bytes > 0; at += taken, bytes -= taken) {
+        taken = bytes;
+        for (const auto& [region, array, reads_of, writes_of] : matrices) {
+            if (!array.columns || at < region.begin) continue;
+            long long offset = at - region.begin, element = offset / array.item;
+            long long row = array.rows > 1 ? element / array.stride : 0, column = element - row * array.stride;
+            if (row >= array.rows || column >= array.columns) continue;
+            taken = min(bytes, array.item - offset % array.item);
+            (writes ? writes_of : reads_of)[row * array.columns + column] += static_cast<double>(taken) / array.item;
+            break;
+        }
+    }
+}
+
 void found(const char* kind, const Access& access, const Region* region, Other other = {0, false, -1})
 {
+    if (!matrices.empty()) {  // kernel.py puts lines in place of @ and instructions
+        std::string where = !region                            ? "memory that is no matrix"
+                            : region->kind < Region::VARIABLES ? "matrix " + std::to_string(region->number)
+                                                               : "shared memory";
+        stop_thread("memory",
+                    (std::string(kind) + ": " + (access.writes ? "writes" : "reads") + " byte " +
+                     std::to_string(region ? access.at - region->begin : 0) + " of " + where + " in @" +
+                     std::to_string(access.instruction) + (other.instruction ? " and @" + std::to_string(other.instruction) : ""))
+                        .c_str());
+    }
     if (told.size() >= MOST_FINDINGS || !told.insert({kind, access.instruction, other.instruction}).second) return;
     long long offset = region ? access.at - region->begin : reinterpret_cast<long long>(access.at);
     unsigned variable = !region || region->kind == Region::VARIABLES ? offset_of(access.at) : 0;
@@ -85,9 +118,12 @@ bool is_built_in(const char* at)
     return (at >= __start_cuda_built_ins && at < __stop_cuda_built_ins) || (at >= thread && at < thread + sizeof(Thread));
 }
 
-// Whether all writes to it are seen. Not so for variables, which begin with 0, and for managed memory, which the host writes
-// itself.
-bool is_followed(const Region& region) { return region.kind != Region::VARIABLES && region.kind != Region::MANAGED; }
+// Whether its values have been written before they are read. Not so for variables, which begin with 0; for managed memory, which the
+// host writes unseen; and for our own kernels, which load operands ahead and do not use the last ones.
+bool is_followed(const Region& region)
+{
+    return region.kind != Region::VARIABLES && region.kind != Region::MANAGED && matrices.empty();
+}
 
 // The region that an access is in; null for registers, parameters and constants, where there is nothing to look at. An access that
 // is in no region is taken for an index beyond `before`, the region that the instruction used last, or beyond the nearest one.
@@ -97,9 +133,14 @@ Region* region_of(const Access& access, Region* before)
     if (is_built_in(at) || (at >= current->stack && at < current->stack + STACK)) return nullptr;
     for (Region* each : {&statics, &dynamics, &variables})
         if (each->has(at, access.bytes)) return each;
+    for (Matrix& each : matrices)
+        if (each.region.has(at, access.bytes)) return &each.region;
     if (at >= parameters && at < parameters_end) return nullptr;
     if (at >= constants && at < constants_end && !access.writes) return nullptr;
-    if (Region* around = region_around(at)) {
+    Region* around = region_around(at);
+    for (Matrix& each : matrices)
+        if (at + FIRST_PAGE > each.region.begin && at < each.region.begin + each.region.bytes + FIRST_PAGE) around = &each.region;
+    if (around) {
         bool is_beyond = !around->has(at, access.bytes);
         if (is_beyond) refuse("bounds", access, before && before->kind < Region::VARIABLES && !before->freed ? before : around);
         if (around->freed) refuse("freed", access, around);
@@ -215,6 +256,7 @@ void look_at(const Access& access)
     last.instruction = access.instruction;
     Region& region = *last.region;
     size_t first = access.at - region.begin, end = first + access.bytes;
+    if (region.pitch && first % region.pitch + access.bytes > region.row) refuse("bounds", access, &region);
     if (observers::watched) observers::accessed(region, first, access.bytes, access.writes, access.atomic, access.instruction);
     if (!checks || !(looks_at_reads || access.writes)) return;
     if (!access.writes && ++*reads > MOST_READS) looks_at_reads = false, is_sampled = true;
@@ -236,14 +278,20 @@ void look_at(const Access& access)
     }
 }
 
+void look_at_or_count(const Access& access)
+{
+    if (matrices.empty() || !matrices[0].reads) return look_at(access);
+    if (access.needs_value || !access.atomic) count(access.at, access.bytes, access.writes);
+}
+
 void note_slowly(const void* at, size_t bytes, bool writes, const void* instruction)
 {
     Access access{static_cast<const char*>(at), static_cast<int>(bytes), writes, false, offset_of(instruction), !writes};
     if (current)
-        look_at(access);
+        look_at_or_count(access);
     else if (kernels_run && is_managed(access.at))
         found("early", access, region_around(access.at));
-    else if (std::string meanwhile; order::is_busy && !order::host_may_use(access.at, writes, meanwhile) &&
+    else if (std::string meanwhile; memory_check::copies_may_run && !order::host_may_use(access.at, writes, meanwhile) &&
                                     told.insert({"pinned", access.instruction, 0}).second)
         tell("{\"event\": \"finding\", \"kind\": \"pinned\", \"at\": %u, \"writes\": %d, \"text\": %s, \"kernel\": \"\"}",
              access.instruction, writes, quoted(meanwhile.c_str()).c_str());
@@ -263,29 +311,8 @@ bool is_own(const char* at)
 inline void note(const void* at, size_t bytes, bool writes, const void* instruction)
 {
     bool passes_by = !looks_at_reads && !observers::watched && (!writes || is_own(static_cast<const char*>(at)));
-    if (current ? passes_by : !kernels_run && !order::is_busy) return;
+    if (current ? passes_by : !kernels_run && !memory_check::copies_may_run) return;
     note_slowly(at, bytes, writes, instruction);
-}
-
-struct Segments {
-    char *first, *last;
-};
-
-// The thread-local variables of the thread that calls, and the constants, of the program.
-int find_segments(dl_phdr_info* info, size_t, void* of)
-{
-    Segments& shared = *static_cast<Segments*>(of);
-    for (int i = 0; i < info->dlpi_phnum; ++i) {
-        const ElfW(Phdr) & each = info->dlpi_phdr[i];
-        const char* begin = reinterpret_cast<const char*>(info->dlpi_addr + each.p_vaddr);
-        if (each.p_type == PT_TLS && info->dlpi_tls_data)
-            shared = {static_cast<char*>(info->dlpi_tls_data), static_cast<char*>(info->dlpi_tls_data) + each.p_memsz};
-        if (each.p_type == PT_LOAD && !(each.p_flags & PF_W)) {
-            constants = constants ? constants : begin;
-            constants_end = begin + each.p_memsz;
-        }
-    }
-    return 1;
 }
 
 // New cells, all as at the beginning, for memory of another size.
@@ -298,8 +325,6 @@ void give_cells(Region& region, size_t& room, size_t bytes)
 
 }  // namespace
 
-bool written_by_launch(const Cell& cell) { return cell.write_segment >= first_of_launch; }
-
 void misaligned(void* at, int bytes, bool writes, const void* instruction)
 {
     Access access{static_cast<const char*>(at), bytes, writes, false, offset_of(instruction), false};
@@ -308,12 +333,13 @@ void misaligned(void* at, int bytes, bool writes, const void* instruction)
 
 void note_atomic(void* to, size_t bytes, void* instruction, bool needs_value)
 {
-    if (current) look_at({static_cast<const char*>(to), static_cast<int>(bytes), true, true, offset_of(instruction), needs_value});
+    if (current)
+        look_at_or_count({static_cast<const char*>(to), static_cast<int>(bytes), true, true, offset_of(instruction), needs_value});
 }
 
 void note_copy(void* at, size_t bytes, bool writes, void* instruction)
 {
-    look_at({static_cast<const char*>(at), static_cast<int>(bytes), writes, false, offset_of(instruction), !writes});
+    look_at_or_count({static_cast<const char*>(at), static_cast<int>(bytes), writes, false, offset_of(instruction), !writes});
 }
 
 void fence() { fenced = true; }
@@ -326,7 +352,9 @@ void undefined_shuffle(const char* file, int line)
 
 namespace memory_check {
 
-std::pair<char*, char*> launch_begins(size_t dynamic_bytes)
+bool copies_may_run;
+
+std::pair<char*, char*> launch_begins(char* first, char* last, const Launch& launch)
 {
     static size_t room_of_statics, room_of_variables;
     first_of_launch = ++segment;
@@ -336,16 +364,17 @@ std::pair<char*, char*> launch_begins(size_t dynamic_bytes)
     static std::map<std::pair<std::string, int>, unsigned long long>& of_places =
         *new std::map<std::pair<std::string, int>, unsigned long long>;
     reads = &of_places[{under_way.file, under_way.line}];
-    Segments shared{nullptr, nullptr};
-    dl_iterate_phdr(find_segments, &shared);
-    statics.begin = shared.first;
-    statics.bytes = shared.last - shared.first;
+    auto [of_thread, end_of_thread] = find_segments();
+    statics.begin = first ? first : of_thread;
+    statics.bytes = (first ? last : end_of_thread) - statics.begin;
+    parameters = static_cast<const char*>(launch.argument);
+    parameters_end = parameters + launch.bytes_of_argument;
     variables.begin = __start_cuda_variables;
     variables.bytes = __stop_cuda_variables - __start_cuda_variables;
     give_cells(statics, room_of_statics, statics.bytes);
     give_cells(variables, room_of_variables, variables.bytes);
-    give_cells(dynamics, cells_of_dynamics, dynamic_bytes);
-    return {shared.first, shared.last};
+    give_cells(dynamics, cells_of_dynamics, launch.shared_bytes);
+    return {statics.begin, statics.begin + statics.bytes};
 }
 
 void block_begins(char* dynamic_shared, size_t bytes)
@@ -362,29 +391,17 @@ void block_begins(char* dynamic_shared, size_t bytes)
     observers::block_ends();
 }
 
-void launch_ends()
-{
-    looks_at_reads = true;
-    for (Region* each : live_regions()) {
-        if (each->used_by != first_of_launch) continue;
-        if (each->reads.count) order::uses(each->reads.begin, each->reads.end, false, each);
-        if (each->writes.count) order::uses(each->writes.begin, each->writes.end, true, each);
-    }
-}
-
 void barrier_passed() { ++segment; }
 
 void looks(bool may) { checks = may; }
 
 int sampled() { return sampled_launches + is_sampled; }
 
-void parameters_are(const void* at, size_t bytes)
-{
-    parameters = static_cast<const char*>(at);
-    parameters_end = parameters + bytes;
-}
-
 void kernels_may_run(bool may) { kernels_run = may; }
+
+bool was_used(const Region& region) { return region.used_by == first_of_launch; }
+
+bool was_written(const Cell& cell) { return cell.write_segment >= first_of_launch; }
 
 }  // namespace memory_check
 
@@ -392,6 +409,7 @@ void kernels_may_run(bool may) { kernels_run = may; }
 
 namespace {
 
+// is_aligned: the address must be a multiple of `bytes`.
 void accessed(void* address, int bytes, bool writes, void* instruction, bool is_aligned)
 {
     if (is_aligned && reinterpret_cast<uintptr_t>(address) & (bytes - 1) && cuda_on_cpu::current)
@@ -401,12 +419,30 @@ void accessed(void* address, int bytes, bool writes, void* instruction, bool is_
 
 }  // namespace
 
-#include "accesses.h"
-
 extern "C" {
 
-// What instrumented code calls besides: of host code's atomic variables, and for an index beyond an array whose size the compiler
-// knows.
+#define HERE __builtin_return_address(0)
+#define ACCESSES(bytes)                                                                                \
+    void __tsan_read##bytes(void* address) { accessed(address, bytes, false, HERE, true); }            \
+    void __tsan_write##bytes(void* address) { accessed(address, bytes, true, HERE, true); }            \
+    void __tsan_unaligned_read##bytes(void* address) { accessed(address, bytes, false, HERE, false); } \
+    void __tsan_unaligned_write##bytes(void* address) { accessed(address, bytes, true, HERE, false); } \
+    void __tsan_volatile_read##bytes(void* address) { accessed(address, bytes, false, HERE, false); }  \
+    void __tsan_volatile_write##bytes(void* address) { accessed(address, bytes, true, HERE, false); }
+ACCESSES(1)
+ACCESSES(2)
+ACCESSES(4)
+ACCESSES(8)
+ACCESSES(16)
+void __tsan_read_range(void* address, unsigned long bytes) { accessed(address, static_cast<int>(bytes), false, HERE, false); }
+void __tsan_write_range(void* address, unsigned long bytes) { accessed(address, static_cast<int>(bytes), true, HERE, false); }
+
+// What instrumented code calls besides.
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_read(void**) {}
+void __tsan_vptr_update(void**, void*) {}
 
 void* __tsan_memcpy(void* to, const void* from, size_t bytes) { return memcpy(to, from, bytes); }
 void* __tsan_memmove(void* to, const void* from, size_t bytes) { return memmove(to, from, bytes); }
@@ -474,4 +510,28 @@ void __ubsan_handle_out_of_bounds(OutOfBounds* what, unsigned long index)
     if (cuda_on_cpu::current) cuda_on_cpu::stop_thread("illegal", "index");
 }
 void __ubsan_handle_out_of_bounds_abort(OutOfBounds* what, unsigned long index) { __ubsan_handle_out_of_bounds(what, index); }
+}
+
+extern "C" {
+
+// One of the matrices of the next launch. `reads`, `writes`: where its accesses are counted, and none is looked at; null: all are.
+__attribute__((visibility("default"))) void watch(int number, const cuda_on_cpu::Array* array, double* reads, double* writes)
+{
+    using namespace cuda_on_cpu;
+    if (!number) {
+        for (const Matrix& each : matrices)
+            if (each.region.cells) munmap(each.region.cells, (each.region.bytes / 4 + 1) * sizeof(Cell));
+        matrices.clear();
+        for (Use& each : last_used) each = {};
+    }
+    size_t item = array->item, row = array->columns * item, pitch = array->rows > 1 ? array->stride * item : row;
+    Region region{Region::ALLOCATION, static_cast<char*>(array->data), array->rows ? (array->rows - 1) * pitch + row : 0};
+    region.number = number;
+    region.row = row, region.pitch = pitch;
+    if (!reads) {
+        region.cells = new_cells(region.bytes);
+        mark_written(region, 0, region.bytes);
+    }
+    matrices.push_back({region, *array, reads, writes});
+}
 }

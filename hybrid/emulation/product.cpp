@@ -61,7 +61,7 @@ void launch_ends(const dim3& grid, const dim3& block)
     std::vector<unsigned> writers(z.bytes / item);  // the instruction that has written an element; 0 where this launch has not
     for (size_t i = 0; i < writers.size(); ++i) {
         const Cell& cell = z.cells[i * item / 4];
-        writers[i] = written_by_launch(cell) ? max(1u, cell.write_at) : 0;
+        writers[i] = memory_check::was_written(cell) ? max(1u, cell.write_at) : 0;
     }
     std::string handed;
     for (auto [from, bytes] : {std::pair<const void*, size_t>{x.begin, x.bytes},

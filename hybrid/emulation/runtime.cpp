@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Runs a kernel's blocks one after the other, each thread of a block as a fiber. Never compiled with a sanitizer itself;
-// with CHECKS_ADDRESS or CHECKS_THREADS it announces its fiber switches to the kernel's.
+// Runs a kernel's blocks one after the other, each thread of a block as a fiber. Where memory_check.cpp is linked as well, it is told
+// what happens.
 //
 // A warp runs until all of its lanes wait at a block barrier or have left; only then the next warp runs. A fairer schedule would
 // keep the warps close together, and so hide missing barriers.
-#include "cuda_on_cpu.h"
+#include "memory_check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,36 +18,18 @@
 #include <string>
 #include <vector>
 
-#ifdef CHECKS_ADDRESS
-#include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
-#endif
-#ifdef CHECKS_THREADS
-#include <sanitizer/tsan_interface.h>
-#endif
 #ifndef __x86_64__
 #include <ucontext.h>
 #endif
 
-// The kernel's .bss lies between these two (see build.py) and contains only its __shared__ arrays. (GCC ignores section
-// attributes on static variables of templates, so a section of their own is not possible.) In a whole program they are the
-// thread-local variables of the thread that launches, and each access to memory is looked at.
-#ifdef WHOLE_PROGRAM
-#include "memory_check.h"
-namespace {
-char *shared_first, *shared_last;
-}
-#else
-extern "C" char shared_first[], shared_last[];
-#endif
+// The .bss of a library's kernels lies between these two (see build.py) and contains only their __shared__ arrays. (GCC ignores section
+// attributes on static variables of templates, so a section of their own is not possible.) In a program these are the thread-local
+// variables of the thread that launches.
+extern "C" char shared_begin[] __attribute__((weak)), shared_end[] __attribute__((weak));
 
 namespace cuda_on_cpu {
 
-#ifdef WHOLE_PROGRAM
 #define BUILT_IN __attribute__((section("cuda_built_ins")))  // memory_check.cpp lets kernels read them
-#else
-#define BUILT_IN
-#endif
 BUILT_IN Thread* current;
 BUILT_IN uint3 block_index;
 BUILT_IN dim3 block_size, grid_size;
@@ -60,7 +42,7 @@ enum class State { READY, AT_BLOCK, AT_WARP, AT_ACTIVE, AT_CLUSTER, AT_PHASE, AT
 
 constexpr size_t STATIC_SHARED = 48 << 10, MAX_SHARED = 227 << 10;
 constexpr size_t STACK = 256 << 10, GUARD = 4096, MAX_THREADS = 1024;
-constexpr size_t MOST_KEPT = 512;   // fibers between launches, of which each keeps some pages of memory
+constexpr size_t MOST_KEPT = 512;  // fibers between launches, of which each keeps some pages of memory
 constexpr int INSTALL_GUARD = 102;  // MADV_GUARD_INSTALL, which older headers lack
 constexpr size_t FENCE = 256;  // bytes of NaN on both sides of the dynamic shared memory
 
@@ -112,14 +94,12 @@ struct Fiber : Thread {
 #else
     ucontext_t context;
 #endif
-    void *race_checker, *fake_stack;
 };
 
 struct Warp {
     unsigned running, waiting;  // masks of lanes: that have not left; that wait in a warp operation
-    unsigned mask;              // of the operation in which the first of those waits
-    bool is_mixed;              // whether another of them waits in one with another mask
-    char ordered[2];            // TSan's synchronization objects of its __syncwarps, used alternately
+    unsigned mask;  // of the operation in which the first of those waits
+    bool is_mixed;  // whether another of them waits in one with another mask
 };
 
 struct BlockVotes {
@@ -137,22 +117,14 @@ void (*thread_body)(void*);
 void* thread_argument;
 char* dynamic_shared;  // the block's dynamic shared memory
 size_t dynamic_bytes;
-// TSan's synchronization objects of barriers. Two, used alternately: a fiber may reach the next barrier before another has left
-// this one.
-[[maybe_unused]] char block_ordered[2], block_begins, block_ends;
+char *shared_first, *shared_last;  // its __shared__ variables
+const bool is_watched = memory_check::launch_begins;
 
 #ifdef __x86_64__
 void* main_context;
 #else
 ucontext_t main_context;
 #endif
-[[maybe_unused]] void *main_race_checker, *main_fake_stack;
-// TSan's records of fibers. Each takes more than a megabyte, and longer to make than most launches to run: so the next launch takes
-// them, too, whose blocks begin after all that came before. A failure leaves threads within the kernel's functions, and records
-// that say so.
-[[maybe_unused]] std::vector<void*> race_checkers;
-[[maybe_unused]] const void* main_stack;
-[[maybe_unused]] size_t main_stack_bytes;
 
 Fiber& this_fiber() { return *static_cast<Fiber*>(current); }
 
@@ -174,53 +146,20 @@ asm(".text\n"
 
 void switch_to_main()
 {
-    Fiber& fiber = this_fiber();
-#ifdef CHECKS_ADDRESS
-    __sanitizer_start_switch_fiber(&fiber.fake_stack, main_stack, main_stack_bytes);
-#endif
-#ifdef CHECKS_THREADS
-    __tsan_switch_to_fiber(main_race_checker, __tsan_switch_to_fiber_no_sync);
-#endif
 #ifdef __x86_64__
-    cuda_on_cpu_switch(&fiber.context, main_context);
+    cuda_on_cpu_switch(&this_fiber().context, main_context);
 #else
-    swapcontext(&fiber.context, &main_context);
-#endif
-#ifdef CHECKS_ADDRESS
-    __sanitizer_finish_switch_fiber(fiber.fake_stack, &main_stack, &main_stack_bytes);
+    swapcontext(&this_fiber().context, &main_context);
 #endif
 }
 
 void switch_to(Fiber& fiber)
 {
     current = &fiber;
-#ifdef CHECKS_ADDRESS
-    __sanitizer_start_switch_fiber(&main_fake_stack, fiber.stack, STACK);
-#endif
-#ifdef CHECKS_THREADS
-    __tsan_switch_to_fiber(fiber.race_checker, __tsan_switch_to_fiber_no_sync);
-#endif
 #ifdef __x86_64__
     cuda_on_cpu_switch(&main_context, fiber.context);
 #else
     swapcontext(&main_context, &fiber.context);
-#endif
-#ifdef CHECKS_ADDRESS
-    __sanitizer_finish_switch_fiber(main_fake_stack, nullptr, nullptr);
-#endif
-}
-
-void orders_before([[maybe_unused]] char& event)
-{
-#ifdef CHECKS_THREADS
-    __tsan_release(&event);
-#endif
-}
-
-void orders_after([[maybe_unused]] char& event)
-{
-#ifdef CHECKS_THREADS
-    __tsan_acquire(&event);
 #endif
 }
 
@@ -246,26 +185,12 @@ void fail_here(const char* kind, const std::string& text)
     for (;;) switch_to_main();
 }
 
-// Not memcpy: sanitizers intercept it, and would attribute the accesses to a thread.
-void move_bytes(volatile char* to, const volatile char* from, int bytes)
-{
-    for (int i = 0; i < bytes; ++i) to[i] = from[i];
-}
-
-void fill_nan(volatile char* at, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; ++i) at[i] = static_cast<char>(0xFF);
-}
-
 void perform(const Copy& copy)
 {
-    volatile char* to = static_cast<volatile char*>(copy.to);
-#ifdef WHOLE_PROGRAM
-    if (copy.there) note_copy(const_cast<void*>(copy.from), copy.there, false, copy.instruction);
-    note_copy(copy.to, copy.bytes, true, copy.instruction);
-#endif
-    move_bytes(to, static_cast<const volatile char*>(copy.from), copy.there);
-    for (int i = copy.there; i < copy.bytes; ++i) to[i] = 0;
+    if (is_watched && copy.there) note_copy(const_cast<void*>(copy.from), copy.there, false, copy.instruction);
+    if (is_watched) note_copy(copy.to, copy.bytes, true, copy.instruction);
+    memcpy(copy.to, copy.from, copy.there);
+    memset(static_cast<char*>(copy.to) + copy.there, 0, copy.bytes - copy.there);
 }
 
 bool in_shared_memory(const void* at, int bytes)
@@ -284,14 +209,9 @@ namespace {
 // What a fiber runs: the kernel, once for each block.
 void fiber_main()
 {
-#ifdef CHECKS_ADDRESS
-    __sanitizer_finish_switch_fiber(nullptr, &main_stack, &main_stack_bytes);
-#endif
     for (;;) {
-        orders_after(block_begins);
         thread_body(thread_argument);
         if (!this_fiber().copies.empty()) fail_here("copy", "left the kernel with asynchronous copies under way");
-        orders_before(block_ends);
         this_fiber().state = State::LEFT;
         threads_returned = threads_returned + 1;
         switch_to_main();
@@ -300,9 +220,6 @@ void fiber_main()
 
 void prepare(Fiber& fiber, int number)
 {
-#ifdef CHECKS_ADDRESS
-    __asan_unpoison_memory_region(fiber.stack, STACK);  // frames of a failed launch are still poisoned
-#endif
 #ifdef __x86_64__
     // At different offsets within a page, or else the tops of 1024 stacks would compete for the same cache set.
     void** top = reinterpret_cast<void**>(fiber.stack + STACK - number % 32 * 128);
@@ -330,9 +247,6 @@ struct Fibers {
 
     explicit Fibers(size_t threads) : count(threads), may_stay(threads <= MOST_KEPT)
     {
-#if defined(CHECKS_ADDRESS) || defined(CHECKS_THREADS) || defined(WHOLE_PROGRAM)
-        may_stay = false;
-#endif
         memory = mmap(nullptr, count * each, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         may_stay = may_stay && allocated();
         if (!allocated()) return;
@@ -348,9 +262,6 @@ struct Fibers {
     ~Fibers()
     {
         if (!allocated()) return;
-#ifdef CHECKS_ADDRESS
-        __asan_unpoison_memory_region(memory, count * each);
-#endif
         delete[] first;
         munmap(memory, count * each);
     }
@@ -414,7 +325,12 @@ void complete_collectives(Warp& warp, Fiber* lanes)
             group.input[lane] = other.input;
             group.output[lane] = other.output;
         }
-        if (one.combine) one.combine(group);
+        if (one.combine) {  // which is nobody's access
+            Thread* running = current;
+            current = nullptr;
+            one.combine(group);
+            current = running;
+        }
         warp.waiting &= ~group.mask;
         for (int lane = 0; lane < 32; ++lane)
             if (group.mask >> lane & 1) lanes[lane].state = State::READY;
@@ -510,11 +426,8 @@ void run_block(unsigned threads)
         warps[i].running = lanes == 32 ? ~0u : (1u << lanes) - 1;
         warps[i].waiting = 0;
     }
-    orders_before(block_begins);
     do {
-#ifdef WHOLE_PROGRAM
-        memory_check::barrier_passed();
-#endif
+        if (is_watched) memory_check::barrier_passed();
         for (unsigned i = 0; i < threads; ++i) fibers[i].state = State::READY;
         make_order(turn, warps.size());
         for (unsigned warp : turn) {
@@ -522,51 +435,28 @@ void run_block(unsigned threads)
             if (!failure.empty()) return;
         }
     } while (all_at_barrier(threads));
-    orders_after(block_ends);
 }
 
 #include "clusters.h"
 
-// After a failure no thread continues. Tells TSan that all of their accesses are over, so that their memory may be freed.
-void abandon_block([[maybe_unused]] unsigned threads)
-{
-#ifdef CHECKS_THREADS
-    for (unsigned i = 0; i < threads; ++i) {
-        __tsan_switch_to_fiber(fibers[i].race_checker, __tsan_switch_to_fiber_no_sync);
-        orders_before(block_ends);
-        __tsan_switch_to_fiber(main_race_checker, __tsan_switch_to_fiber_no_sync);
-    }
-    orders_after(block_ends);
-#endif
-}
-
-// The block's dynamic shared memory, filled with NaN: of exactly its size where ASan guards it, else between two fences.
+// The block's dynamic shared memory between two fences, filled with NaN as are its __shared__ variables.
 char* allocate_shared(size_t bytes)
 {
-    fill_nan(shared_first, shared_last - shared_first);
-#ifdef CHECKS_ADDRESS
-    size_t fence = 0;
-#else
-    size_t fence = FENCE;
-#endif
+    memset(shared_first, 0xFF, shared_last - shared_first);
     void* memory = nullptr;
-    if (posix_memalign(&memory, 128, bytes + 2 * fence)) return nullptr;
-    fill_nan(static_cast<char*>(memory), bytes + 2 * fence);
-    return static_cast<char*>(memory) + fence;
+    if (posix_memalign(&memory, 128, bytes + 2 * FENCE)) return nullptr;
+    memset(memory, 0xFF, bytes + 2 * FENCE);
+    return static_cast<char*>(memory) + FENCE;
 }
 
-void free_shared(char* memory, [[maybe_unused]] size_t bytes)
+void free_shared(char* memory, size_t bytes)
 {
-#ifdef CHECKS_ADDRESS
-    free(memory);
-#else
     for (size_t i = 0; i < FENCE; ++i)
         if (memory[i - FENCE] != static_cast<char>(0xFF) || memory[bytes + i] != static_cast<char>(0xFF)) {
             fail(fibers[0], "memory", "its block wrote beyond the " + std::to_string(bytes) + " bytes of dynamic shared memory");
             break;
         }
     free(memory - FENCE);
-#endif
 }
 
 int report(char* error, size_t error_size)
@@ -586,16 +476,15 @@ int refuse(const char* text, char* error, size_t error_size)
     return report(error, error_size);
 }
 
-int run(const Launch& launch, void (*thread)(void*), void* argument, char* error, size_t error_size)
+int run(const Launch& launch, char* error, size_t error_size)
 {
     grid_size = {launch.grid[0], launch.grid[1], launch.grid[2]};
     block_size = {launch.block[0], launch.block[1], launch.block[2]};
     unsigned threads = block_size.x * block_size.y * block_size.z;
     if (!grid_size.x || !grid_size.y || !grid_size.z || grid_size.x > 0x7fffffff || max(grid_size.y, grid_size.z) > 65535)
         return refuse("launch|a grid has 1 to 2^31-1 blocks in x and 1 to 65535 in y and z", error, error_size);
-#ifdef WHOLE_PROGRAM
-    std::tie(shared_first, shared_last) = memory_check::launch_begins(launch.shared_bytes);
-#endif
+    std::tie(shared_first, shared_last) = std::pair(shared_begin, shared_end);
+    if (is_watched) std::tie(shared_first, shared_last) = memory_check::launch_begins(shared_begin, shared_end, launch);
     if (shared_last - shared_first > STATIC_SHARED || launch.shared_bytes + (shared_last - shared_first) > MAX_SHARED)
         return refuse("launch|a block has at most 48 KiB of static and 227 KiB of all shared memory", error, error_size);
     bool few = max(max(block_size.x, block_size.y), block_size.z) <= MAX_THREADS && block_size.z <= 64;
@@ -611,13 +500,10 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
     order = static_cast<Order>(launch.order);
     copy_completion = static_cast<Copies>(launch.copies);
     random_engine.seed(launch.seed);
-    thread_body = thread;
-    thread_argument = argument;
+    thread_body = launch.thread;
+    thread_argument = launch.argument;
     dynamic_bytes = launch.shared_bytes;
     warps.assign((threads * clustered + 31) / 32, {});
-#ifdef CHECKS_THREADS
-    main_race_checker = __tsan_get_current_fiber();
-#endif
     for (unsigned i = 0; i < threads * clustered; ++i) {
         Fiber& fiber = fibers[i];
         fiber.number = i % threads;
@@ -627,10 +513,6 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
         fiber.warp = i / 32;
         fiber.block_barriers = fiber.warp_syncs = 0;
         prepare(fiber, i);
-#ifdef CHECKS_THREADS
-        if (i == race_checkers.size()) race_checkers.push_back(__tsan_create_fiber(0));
-        fiber.race_checker = race_checkers[i];
-#endif
     }
 
     unsigned long long of_plane = static_cast<unsigned long long>(grid_size.x) * grid_size.y;
@@ -655,33 +537,22 @@ int run(const Launch& launch, void (*thread)(void*), void* argument, char* error
             memory.push_back(dynamic_shared);
             if (clustered > 1) cluster.push_back({block_index, dynamic_shared, {shared_first, shared_last}});
         }
-#ifdef WHOLE_PROGRAM
-        memory_check::block_begins(dynamic_shared, dynamic_bytes);
-#endif
+        if (is_watched) memory_check::block_begins(dynamic_shared, dynamic_bytes);
         active = clustered - 1;
         if (clustered > 1)
             run_cluster(threads);
         else
             run_block(threads);
-        if (!failure.empty()) abandon_block(threads * clustered);
         for (char* each : memory) free_shared(each, dynamic_bytes);
     }
     current = nullptr;
-#ifdef CHECKS_THREADS
-    if (!failure.empty()) {
-        for (void* each : race_checkers) __tsan_destroy_fiber(each);
-        race_checkers.clear();
-    }
-#endif
     return report(error, error_size);
 }
 
-#ifdef WHOLE_PROGRAM
 uint3 thread_index() { return current->index; }
 uint3 index_of_block() { return block_index; }
 dim3 size_of_block() { return block_size; }
 dim3 size_of_grid() { return grid_size; }
-#endif
 
 void stop_thread(const char* kind, const char* text)
 {
@@ -692,12 +563,10 @@ void stop_thread(const char* kind, const char* text)
 void block_barrier(const char* file, int line, int call)
 {
     Fiber& fiber = this_fiber();
-    char& event = block_ordered[fiber.block_barriers++ % 2];
+    ++fiber.block_barriers;
     fiber.at = {file, line, call};
     fiber.state = State::AT_BLOCK;
-    orders_before(event);
     switch_to_main();
-    orders_after(event);
 }
 
 Votes block_votes(bool yes, const char* file, int line)
@@ -729,13 +598,8 @@ void warp_sync(unsigned mask, Combine combine, const void* input, void* output, 
     fiber.input = input;
     fiber.output = output;
     fiber.state = State::AT_WARP;
-    char& event = warps[fiber.warp].ordered[fiber.warp_syncs % 2];
-    if (orders_memory) {  // a shuffle does not: it exchanges registers, and is no memory barrier
-        ++fiber.warp_syncs;
-        orders_before(event);
-    }
+    fiber.warp_syncs += orders_memory;  // a shuffle exchanges registers, and is no memory barrier
     switch_to_main();
-    if (orders_memory) orders_after(event);
 }
 
 void* dynamic_shared_memory()

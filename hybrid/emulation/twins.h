@@ -3,7 +3,7 @@
 // namespace.
 //
 // A new wrapper there needs a twin here. One that a warp's lanes execute together calls cuda_on_cpu::warp_sync with its
-// operands and a function that computes the results of all lanes (NOT_INSTRUMENTED, because it reads the other lanes' operands).
+// operands and a function that computes the results of all lanes.
 #pragma once
 
 __device__ __forceinline__ float multiply_add(float x, float y, float sum) { return std::fma(x, y, sum); }
@@ -12,7 +12,7 @@ __device__ __forceinline__ double widened(double x) { return x; }
 
 // The number that 16 bits stand for.
 template <typename T>
-NOT_INSTRUMENTED float number_of(unsigned bits)
+float number_of(unsigned bits)
 {
     constexpr int MANTISSA = 15 - T::EXPONENT_BITS, LARGEST = (1 << T::EXPONENT_BITS) - 1, BIAS = LARGEST / 2;
     int exponent = static_cast<int>(bits >> MANTISSA) & LARGEST, mantissa = static_cast<int>(bits & ((1u << MANTISSA) - 1));
@@ -53,7 +53,7 @@ struct SixteenBytes {
     unsigned words[4];
 };
 
-NOT_INSTRUMENTED inline void exchange_rows(const cuda_on_cpu::Lanes& lanes)
+inline void exchange_rows(const cuda_on_cpu::Lanes& lanes)
 {
     for (int lane = 0; lane < 32; ++lane)
         for (int matrix = 0; matrix < 4; ++matrix) {
@@ -73,7 +73,7 @@ __device__ inline void load_matrices(unsigned (&r)[4], const void* shared, CALLE
 
 // The dot product of 16 bytes, four in each lane's word, of a row of A and a column of B.
 template <typename Byte>
-NOT_INSTRUMENTED void mma_of_few_bytes(const cuda_on_cpu::Lanes& lanes)
+void mma_of_few_bytes(const cuda_on_cpu::Lanes& lanes)
 {
     auto word = [&](int lane, int operand) { return static_cast<const unsigned*>(lanes.input[lane])[operand]; };
     for (int row = 0; row < 8; ++row)
@@ -98,25 +98,16 @@ __device__ inline void mma_m8n8k16(int (&d)[2], unsigned a, unsigned b, CALLED_F
 
 #if __CUDA_ARCH__ >= 800
 template <int BYTES>
-__device__ __forceinline__ void copy_async(void* shared, const void* global, int valid, CALLED_FROM)
+__attribute__((noinline)) void copy_async(void* shared, const void* global, int valid, CALLED_FROM)
 {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
-    cuda_on_cpu::copy(shared, global, BYTES, valid, file, line);  // throws out bad addresses before they are accessed below
-    // The runtime's copy, early or late, is not instrumented. These accesses are, so sanitizers and counters see them as the
-    // thread's own, made here.
-    using Word = unsigned __attribute__((may_alias));
-    for (int i = 0; i < valid / 4; ++i) (void)static_cast<const volatile Word*>(global)[i];
-    for (int i = valid / 4 * 4; i < valid; ++i) (void)static_cast<const volatile unsigned char*>(global)[i];
-    for (int i = 0; i < BYTES / 4; ++i) {
-        volatile Word& word = static_cast<volatile Word*>(shared)[i];
-        word = word;
-    }
+    cuda_on_cpu::copy(shared, global, BYTES, valid, file, line, __builtin_return_address(0));
 }
 
 template <int BYTES>
-__device__ __forceinline__ void copy_async(void* shared, const void* global, CALLED_FROM)
+__attribute__((noinline)) void copy_async(void* shared, const void* global, CALLED_FROM)
 {
-    copy_async<BYTES>(shared, global, BYTES, file, line);
+    cuda_on_cpu::copy(shared, global, BYTES, BYTES, file, line, __builtin_return_address(0));
 }
 
 __device__ __forceinline__ void copies_commit() { cuda_on_cpu::commit_copies(); }
@@ -136,7 +127,7 @@ struct MmaOperands {  // a lane's fragments; lane (g, t) = (lane / 4, lane % 4)
 // A lane has of `a` the elements (g, t), then (g+8, t) if there are 16 rows, then the same four columns to the right, and so on;
 // of `b` (t, g), (t+4, g), ...; of `d` (g, 2t), (g, 2t+1), then the same of row g+8.
 template <int ROWS, int DEPTH>
-NOT_INSTRUMENTED void mma(const cuda_on_cpu::Lanes& lanes)
+void mma(const cuda_on_cpu::Lanes& lanes)
 {
     constexpr int HALVES = ROWS / 8;
     auto operands = [&](int lane) { return static_cast<const MmaOperands<ROWS, DEPTH>*>(lanes.input[lane]); };
@@ -158,7 +149,7 @@ __device__ inline void mma_m8n8k4(double (&d)[2], double a, double b, CALLED_FRO
     d[0] = sums[0], d[1] = sums[1];
 }
 
-NOT_INSTRUMENTED inline void exchange_columns(const cuda_on_cpu::Lanes& lanes)
+inline void exchange_columns(const cuda_on_cpu::Lanes& lanes)
 {
     for (int lane = 0; lane < 32; ++lane)
         for (int matrix = 0; matrix < 4; ++matrix) {
@@ -183,7 +174,7 @@ struct MmaWords {  // a lane's fragments of elements of 16 bits
 
 // The matrix units do not say in which order they add; here it is that of k.
 template <typename T>
-NOT_INSTRUMENTED void mma_of_halves(const cuda_on_cpu::Lanes& lanes)
+void mma_of_halves(const cuda_on_cpu::Lanes& lanes)
 {
     auto operands = [&](int lane) { return static_cast<const MmaWords*>(lanes.input[lane]); };
     float a[16][16], b[8][16];
@@ -215,7 +206,7 @@ struct MmaBytes {  // a lane's fragments of bytes
 };
 
 template <typename Byte>
-NOT_INSTRUMENTED void mma_of_bytes(const cuda_on_cpu::Lanes& lanes)
+void mma_of_bytes(const cuda_on_cpu::Lanes& lanes)
 {
     int a[16][32], b[8][32];  // rows of A and columns of B, one after the other: the compiler multiplies several bytes at once
     for (int lane = 0; lane < 32; ++lane) {

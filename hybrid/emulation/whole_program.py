@@ -91,9 +91,8 @@ def built(source: Path, text: str, more_flags: Sequence[str] = ()) -> tuple[Path
 
 def _runtime(program: str) -> list[Path]:
     """The object files that are linked to every program, compiled once."""
-    flags = (*_FLAGS, "-O2", "-w")
     with ThreadPoolExecutor(len(_RUNTIME)) as compiling:
-        return list(compiling.map(lambda name: runtime_object(program, name, flags, "program-"), _RUNTIME))
+        return list(compiling.map(lambda name: runtime_object(program, name), _RUNTIME))
 
 
 def run(
