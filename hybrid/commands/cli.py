@@ -19,7 +19,7 @@ from hybrid.core.timeline import wall
 from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.errors import HybridError, StartError, UsageError, code_of, one_line, with_code
 from hybrid.ranks import heartbeat, supervisor
-from hybrid.ranks.job_end import handle, interrupted, let_launcher_read, note_interrupts, speak
+from hybrid.ranks.job_end import handle, has_come, heed, let_launcher_read, speak
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.mpi import abort, leave
 from hybrid.ranks.team import Team, start_world
@@ -48,7 +48,7 @@ def fail(name: str, team: Team, error: BaseException) -> int:
     # After an interrupt within an `exec` of text, which many modules have, Python kills itself at its end. Another `exec` makes
     # it forget the interrupt.
     exec("")  # noqa: S102
-    was_interrupted = interrupted() or isinstance(error, KeyboardInterrupt)
+    was_interrupted = has_come(signal.SIGINT) or isinstance(error, KeyboardInterrupt)
     if was_interrupted:
         error = error if isinstance(error, HybridError) else KeyboardInterrupt()
     agreed = team.size == 1 or (isinstance(error, HybridError) and error.on_all_ranks)
@@ -72,9 +72,9 @@ def fail_before_start(name: str, error: BaseException) -> int:
     usually ends the job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     code = getattr(error, "exit_code", 1)
-    if interrupted():
+    if has_come(signal.SIGINT):
         error = KeyboardInterrupt()
-    if speak(shared=True, follows=not (isinstance(error, HybridError) or interrupted())):
+    if speak(shared=True, follows=not (isinstance(error, HybridError) or has_come(signal.SIGINT))):
         if not isinstance(error, HybridError):
             error = HybridError(
                 f"rank {rank_by_launcher()} on {os.uname().nodename}, start: {one_line(error)}", code=code_of(error)
@@ -242,7 +242,7 @@ class _Command:
         """Start MPI and do this rank's part; returns the exit code."""
         team: Team | None = None
         try:
-            note_interrupts()
+            heed(signal.SIGINT)
             wall.enter("MPI start")
             try:
                 team = start_world(patience=PATIENCE)

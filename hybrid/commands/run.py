@@ -23,7 +23,7 @@ from hybrid.commands.streams import name_foreign_variables, print_line
 from hybrid.core.settings import Settings
 from hybrid.errors import HybridError, UsageError
 from hybrid.ranks import heartbeat, supervisor
-from hybrid.ranks.job_end import note_interrupts
+from hybrid.ranks.job_end import heed
 from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team, start_world, world_communicator
 
@@ -124,7 +124,7 @@ class _Run:
         """Do what this rank does; returns its exit code."""
         team: Team | None = None
         try:
-            note_interrupts()
+            heed(signal.SIGINT)
             team = self._team = start_world(patience=PATIENCE)
             heartbeat.mpi_started()
             agree_on_options(team, self._options, self._settings)

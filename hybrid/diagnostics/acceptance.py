@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -41,7 +42,7 @@ from hybrid.execution.session import agree, free_memory_of, session_of, take_inv
 from hybrid.planning.decision import Decision
 from hybrid.planning.plan import FreeMemory
 from hybrid.planning.tiling import PlanRequest
-from hybrid.ranks.job_end import asked_to_end, finish_when_asked
+from hybrid.ranks.job_end import has_come, heed
 from hybrid.ranks.team import Team
 from hybrid.reporting.run_report import placement_record
 from hybrid.runs.measured import RunOptions, run_product
@@ -244,7 +245,7 @@ class Acceptance:
         """Run one rotation of every case at least, and further ones until the seconds are over. A wrong product is recorded; any
         other failure is raised, on all ranks."""
         outcome, team = self._outcome, self._team
-        finish_when_asked()
+        heed(signal.SIGTERM)
         self._measure_links()
         watch = self._watch()
         try:
@@ -308,7 +309,7 @@ class Acceptance:
             mine = [seconds for (phase, repeat), seconds in spent if phase == "multiply" and repeat is not None]
         now = time.monotonic()
         with team.phase("agree", timed=False) as asking:
-            asking.mine = mine, asked_to_end(), now - self._began >= self._limit, now - began
+            asking.mine = mine, has_come(signal.SIGTERM), now - self._began >= self._limit, now - began
         if counted:
             of_ranks = outcome.seconds.setdefault(case, [[] for _ in range(team.size)])
             for own, (more, *_) in zip(of_ranks, asking.all, strict=True):

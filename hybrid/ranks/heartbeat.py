@@ -30,13 +30,6 @@ _SLOWEST, _LEAST_COMPUTING = 1e7, 5.0
 class Board(ctypes.Structure):
     """What the worker writes and the supervisor reads."""
 
-    beats: int
-    busy: int
-    mpi_started: bool
-    told: int
-    exit_code: int
-    phase: bytes
-    how_to_go_on: bytes
     _fields_: ClassVar[Any] = [
         ("beats", ctypes.c_uint64),  # counts heartbeats
         ("busy", ctypes.c_int),  # calls under way that send no heartbeats, as of libraries

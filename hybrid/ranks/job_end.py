@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How a rank ends its job: one rank says why, and the launcher is told; and what a rank makes of SIGINT and SIGTERM, also in a
-call of several ranks: there the others hear of an interrupt.
+"""How a rank ends its job: one rank says why, and the launcher is told; and what a command makes of SIGINT and SIGTERM.
 
 Loaded first by every command, so it imports little.
 """
@@ -15,10 +14,10 @@ import stat
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 from hybrid.core.processes import launcher_above
 from hybrid.ranks.launcher import OPEN_MPI, abort, launched
@@ -83,18 +82,13 @@ def speak(*, shared: bool = False, follows: bool = False) -> bool:
 def let_launcher_read() -> None:
     """Wait before an exit that makes the launcher end the job, until it has read what was printed."""
     deadline = time.monotonic() + _READ
-    while any(map(_is_unread, (1, 2))) and time.monotonic() < deadline:
-        time.sleep(_DRAIN / 10)
+    for stream in (1, 2):
+        with suppress(OSError):  # it is closed, or no system tells
+            kind = os.fstat(stream).st_mode
+            unread = termios.FIONREAD if stat.S_ISFIFO(kind) else termios.TIOCOUTQ if stat.S_ISSOCK(kind) else 0
+            while unread and any(fcntl.ioctl(stream, unread, bytes(4))) and time.monotonic() < deadline:
+                time.sleep(_DRAIN / 10)
     time.sleep(_DRAIN)
-
-
-def _is_unread(stream: int) -> bool:
-    """Whether a pipe or a socket has something that nobody has read yet."""
-    with suppress(OSError):  # it is closed, or no system tells
-        kind = os.fstat(stream).st_mode
-        waits = termios.FIONREAD if stat.S_ISFIFO(kind) else termios.TIOCOUTQ if stat.S_ISSOCK(kind) else 0
-        return bool(waits) and any(fcntl.ioctl(stream, waits, bytes(4)))
-    return False
 
 
 def exit_at_once(code: int) -> NoReturn:
@@ -149,95 +143,22 @@ def end_when_interrupted(name: str) -> None:
     handle(signal.SIGINT, end)
 
 
-_came = {signal.SIGINT: False, signal.SIGTERM: False}
+_came: set[int] = set()
 
 
-def note_interrupts() -> None:
-    """From now on `interrupted` tells of a SIGINT, which still raises KeyboardInterrupt: C code may turn that into other
-    errors."""
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        _came[signal.SIGINT] = True
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is threading.main_thread():
-        handle(signal.SIGINT, interrupt)
-
-
-def interrupted() -> bool:
-    """Whether a SIGINT has come since `note_interrupts`."""
-    return _came[signal.SIGINT]
-
-
-def finish_when_asked() -> None:
-    """From now on a SIGTERM does not end this command: `asked_to_end` tells of it, and the caller ends in an orderly way."""
+def heed(signum: int) -> None:
+    """From now on `has_come` tells of this signal. SIGINT still raises KeyboardInterrupt, which C code may turn into other
+    errors; SIGTERM does not end this command: the caller ends in an orderly way."""
 
     def remember(signum: int, frame: FrameType | None) -> None:
-        _came[signal.SIGTERM] = True
+        _came.add(signum)
+        if signum == signal.SIGINT:
+            raise KeyboardInterrupt
 
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, remember)
+        handle(signum, remember)
 
 
-def asked_to_end() -> bool:
-    """Whether a SIGTERM has come since `finish_when_asked`."""
-    return _came[signal.SIGTERM]
-
-
-# A KeyboardInterrupt at a random moment would leave the other ranks in an exchange, or begin one that they take for another: the
-# ranks would be out of step from then on.
-
-_PATIENCE = 1.0  # seconds that an interrupt waits for the other ranks
-
-
-class Interrupts:
-    """Interrupts of one rank. Within the body of a phase one is raised at once: the phase's end reports it to the others. Any
-    other is noted, and raised when the next phase begins, or else when the call has ended."""
-
-    def __init__(self, end_of_body: CodeType) -> None:
-        """`end_of_body`: of the function that ends the body of a phase, and clears `in_body`."""
-        self.in_body = False  # of a phase
-        self._end_of_body = end_of_body
-        self._handler: Any = None
-        self._came = 0.0  # when the interrupt came that is noted; 0: there is none
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """A context in which interrupts are heeded so. Only the main thread is interrupted."""
-        handler = signal.getsignal(signal.SIGINT)
-        if not callable(handler) or threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        self._handler = handler
-        try:
-            signal.signal(signal.SIGINT, self._take)
-            yield
-        finally:
-            signal.signal(signal.SIGINT, handler)
-
-    @contextmanager
-    def within_call(self) -> Iterator[None]:
-        """A context for a call, at whose end an interrupt that was noted is raised."""
-        try:
-            with self.held():
-                yield
-        finally:
-            self.raise_noted()
-
-    def _take(self, signum: int, frame: FrameType | None) -> None:
-        # The first moment of the function that ends a body is its end, though `in_body` is not cleared yet.
-        if self.in_body and (frame is None or frame.f_code is not self._end_of_body):
-            self._handler(signum, frame)
-        else:
-            self._came = self._came or time.monotonic()
-
-    def raise_noted(self) -> None:
-        """Raise an interrupt that was noted."""
-        if self._came:
-            self._came = 0.0
-            self._handler(signal.SIGINT, None)
-
-    def raise_overdue(self) -> None:
-        """Raise an interrupt that was noted, and has waited too long for the other ranks."""
-        if self._came and time.monotonic() - self._came > _PATIENCE:
-            self.raise_noted()
+def has_come(signum: int) -> bool:
+    """Whether this signal has come since `heed`."""
+    return signum in _came

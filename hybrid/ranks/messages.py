@@ -23,11 +23,13 @@ from hybrid.core.problem import record
 from hybrid.core.text import warn
 from hybrid.errors import RankMissing, one_line, with_code
 from hybrid.ranks.heartbeat import heartbeat
-from hybrid.ranks.job_end import Interrupts, end_job, speak
+from hybrid.ranks.job_end import end_job, speak
 
 if TYPE_CHECKING:
     import numpy as np
     from mpi4py import MPI
+
+    from hybrid.ranks.team import Interrupts
 
 # --- ranks that have not called: those that wait name them, in a warning first, then in RankMissing
 #

@@ -229,15 +229,15 @@ def refuse_too_little(launch: Launch) -> None:
             "mount -t tmpfs tmpfs /dev/shm (in a container: start it without --read-only, or with --tmpfs /dev/shm)",
             code="shared-memory",
         )
-    need, free = ranks * _SHARED_OF_A_RANK, free_shared_bytes()
-    if free is not None and free < need:
+    need, free = ranks * _SHARED_OF_A_RANK, free_bytes_in(SHARED)
+    if free < need:
         raise StartError(
             f"MPI needs {readable(need)} of {SHARED} for {ranks} ranks {where}, {readable(free)} are free: "
             f"{readable(need - free)} are missing",
             "delete what ended programs left there, or enlarge it (mount -o remount,size=…; in a container --shm-size=…)",
             code="shared-memory",
         )
-    if free is not None and free < need + ranks * _UCX_OF_A_RANK + _LEAST_OF_UCX:
+    if free < need + ranks * _UCX_OF_A_RANK + _LEAST_OF_UCX:
         # UCX 1.20 looks at the room before each of its files. Where a rank finds enough for the first but not for the next, as
         # when other ranks have made theirs meanwhile, it uses one that it has not: SIGSEGV. It has other ways within a node.
         os.environ.setdefault("UCX_TLS", "^posix")
@@ -256,14 +256,6 @@ def _allow_files() -> None:
             f"ulimit -n {_FILES}",
             code="open-files",
         )
-
-
-def free_shared_bytes() -> int | None:
-    """The free bytes of /dev/shm; None where there is none."""
-    try:
-        return free_bytes_in(SHARED)
-    except OSError:
-        return None
 
 
 def stale(launch: Launch, why: str) -> StartError:

@@ -13,7 +13,6 @@ stands still or is lost is for the launcher, MPI or the batch system to notice.
 from __future__ import annotations
 
 import os
-import resource
 import select
 import signal
 import sys
@@ -25,13 +24,11 @@ from types import FrameType
 from typing import NoReturn
 
 from hybrid.core.processes import children, is_stopped
-from hybrid.core.text import readable
 from hybrid.errors import with_code
 from hybrid.ranks import heartbeat
 from hybrid.ranks.heartbeat import AGREED, Board
 from hybrid.ranks.job_end import end_job, exit_at_once, handle, share_voice, speak
 from hybrid.ranks.launcher import OPEN_MPI, launched, rank_by_launcher
-from hybrid.ranks.mpi import free_shared_bytes
 
 GRACE = 1.5  # seconds that a launcher which is ending the whole job needs for it: until then supervisors print nothing
 INTERRUPT_DELAY = 0.5  # seconds after which an interrupt is passed on to a worker that has not ended by it
@@ -39,8 +36,6 @@ INTERRUPT_LIMIT = 5.0  # seconds after which such a worker is ended, in a long c
 _POLL = 0.25  # seconds
 _ASLEEP = 2.0  # seconds between two polls, at most, that tell that this process was stopped, too
 _START = "start"  # the first phase
-_MPI_THREADS = 256  # of a user, fewer of which may be too few for MPI
-_MPI_SHARES = 16 << 20  # bytes of /dev/shm that MPI takes for a few ranks, of which MPICH dies where they are missing
 
 # A worker dies of these and cannot say so, where they reach the supervisor alone.
 _PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGABRT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
@@ -209,7 +204,8 @@ class _Watch:
         if self._interrupted:
             return "interrupted", "interrupted", 1
         if code < 0:
-            return f"was killed by {signal.Signals(-code).name}{_likely_cause(-code)}", "killed", 128 - code
+            cause = " (out of memory?)" if code == -signal.SIGKILL else ""
+            return f"was killed by {signal.Signals(-code).name}{cause}", "killed", 128 - code
         return f"exited with code {code} before the other ranks were done", "rank-left", code or 1
 
     def _may_speak(self, code: int) -> bool:
@@ -240,16 +236,3 @@ def _rank_of(process: int) -> str:
         said = Path(f"/proc/{process}/environ").read_text(errors="replace").split("\0")
     other = launched(dict(entry.split("=", 1) for entry in said if "=" in entry))
     return f"rank {other.rank if other else '?'} on {os.uname().nodename}"
-
-
-def _likely_cause(signum: int) -> str:
-    """The likely cause of this signal, in parentheses."""
-    if signum == signal.SIGKILL:
-        return " (out of memory?)"
-    threads, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if signum == signal.SIGABRT and 0 <= threads < _MPI_THREADS:
-        return f" (are {threads} processes and threads, ulimit -u, too few for MPI?)"
-    free = free_shared_bytes()
-    if free is None or not (signum == signal.SIGBUS or (signum == signal.SIGSEGV and free < _MPI_SHARES)):
-        return ""
-    return f" (is /dev/shm full? {readable(free)} are free)"

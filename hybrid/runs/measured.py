@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import field, replace
@@ -25,7 +26,7 @@ from hybrid.host.threads import limited_threads
 from hybrid.planning.arithmetic import Computed, joined
 from hybrid.planning.decision import Decision
 from hybrid.planning.plan import Plan
-from hybrid.ranks.job_end import asked_to_end, finish_when_asked
+from hybrid.ranks.job_end import has_come, heed
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.runs.operands import TypedProduct
 from hybrid.verification.check import Check
@@ -189,9 +190,9 @@ class _Repeated(RootProduct):
                     totals = totals or [seconds]  # those of a wrong warm-up, where it does not come to more
                     break
             if 0 <= index < options.repeat - 1:  # a product can be reported now: a request to end waits for the current one
-                finish_when_asked()
+                heed(signal.SIGTERM)
                 with team.phase("scatter", timed=False) as asking:
-                    asking.mine = asked_to_end()
+                    asking.mine = has_come(signal.SIGTERM)
                 if any(asking.all):
                     break
         team.timeline.repeat = None
