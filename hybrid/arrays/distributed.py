@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from hybrid.arrays.interop import is_array, on_gpu, refuse_masked
 from hybrid.core.settings import as_int
@@ -42,17 +43,9 @@ _FUNCTIONS: Mapping[Any, Callable[..., Any]] = {  # NumPy's that need only what 
 }
 
 
-def _operator(ufunc: np.ufunc) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
-    """The operator of this elementwise function, and the one for an operand on the right."""
-    return lambda a, b: a._by_elements(ufunc, (a, b)), lambda b, a: b._by_elements(ufunc, (a, b))
-
-
-def _unary(ufunc: np.ufunc) -> Callable[[Any], Any]:
-    return lambda a: a._by_elements(ufunc, (a,))
-
-
-class Distributed(ABC):
-    """A rank's part of a distributed matrix."""
+class Distributed(NDArrayOperatorsMixin, ABC):
+    """A rank's part of a distributed matrix. Its operators are NumPy's elementwise functions, of which `__array_ufunc__` makes
+    those of this rank's elements."""
 
     array: Any  # this rank's elements
     comm: Any = None  # the communicator for `@`, where it is known
@@ -91,21 +84,6 @@ class Distributed(ABC):
     def __getstate__(self) -> dict[str, Any]:
         # A communicator means nothing in another process.
         return {name: value for name, value in vars(self).items() if name != "comm"}
-
-    __add__, __radd__ = _operator(np.add)
-    __sub__, __rsub__ = _operator(np.subtract)
-    __mul__, __rmul__ = _operator(np.multiply)
-    __truediv__, __rtruediv__ = _operator(np.true_divide)
-    __floordiv__, __rfloordiv__ = _operator(np.floor_divide)
-    __mod__, __rmod__ = _operator(np.remainder)
-    __pow__, __rpow__ = _operator(np.power)
-    __lt__, __gt__ = _operator(np.less)
-    __le__, __ge__ = _operator(np.less_equal)
-    __eq__, _ = _operator(np.equal)  # type: ignore[assignment]
-    __ne__, _ = _operator(np.not_equal)  # type: ignore[assignment]
-    __hash__ = None  # type: ignore[assignment]  # like NumPy's arrays
-
-    __pos__, __neg__, __abs__ = (_unary(ufunc) for ufunc in (np.positive, np.negative, np.absolute))
 
     def __bool__(self) -> NoReturn:
         raise UsageError(f"a {_kind(self)} has no truth value: .array.all() is that of this rank's elements", code="no-array")
@@ -174,6 +152,8 @@ class Distributed(ABC):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **more: Any) -> Any:
         """The product, and elementwise functions. NoArray for all others."""
         computed = NotImplemented
+        if more.get("out", [None])[0] is inputs[0]:  # as a += b has it: a new part takes the place of a
+            del more["out"]
         if method == "__call__" and not more and ufunc is np.matmul:
             left, right = inputs
             computed = left @ right if isinstance(left, Distributed) else self._refused(left)
