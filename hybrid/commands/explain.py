@@ -15,7 +15,7 @@ from hybrid.core.text import readable, rounded_up
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, named
 from hybrid.planning.arithmetic import largest_error_bound
-from hybrid.planning.decision import Decision, Gpu, Inventory, Machine, Processor, Test, Unknown, decide
+from hybrid.planning.decision import Decision, Gpu, Inventory, Machine, Processor, Test, decide
 from hybrid.planning.grid import Cost, Grid, costs, received
 from hybrid.planning.machine_model import MachineModel
 from hybrid.planning.plan import PIECE_BYTES, PROCESS_BYTES, FreeMemory, Plan
@@ -116,11 +116,10 @@ def assumed_machine(settings: Settings, ranks: int, gpus_per_node: int = 0, capa
 def explain(machine: Machine, request: PlanRequest, settings: Settings, network: float = 0.0) -> None:
     """Print the decision, then raise what a run would be refused for.
 
-    `machine`: one of which nothing is unknown, as an assumed one. `network`: bytes a second of a node's link to the others; 0
+    `network`: bytes a second of a node's link to the others; 0
     where that is not known.
     """
     decision = decide(machine, request, settings)
-    assert isinstance(decision, Decision), "an assumed machine leaves nothing unknown"
     print("\n".join(_lines(decision, machine, request, settings)), flush=True)
     if len(decision.plan.topology.nodes) > 1:
         print("\n".join(grid_lines(decision.plan, network)), flush=True)
@@ -254,7 +253,6 @@ def _otherwise(machine: Machine, request: PlanRequest, settings: Settings) -> st
         decision = decide(failing, request, settings)
     except DeviceUnavailable:
         return "the run is refused"
-    assert not isinstance(decision, Unknown)
     return decision.plan.transport
 
 

@@ -26,7 +26,6 @@ from hybrid.planning.decision import (
     Inventory,
     Machine,
     Test,
-    Unknown,
     decide,
     kernel_asked_for,
     may_use_gpus,
@@ -142,15 +141,6 @@ class Session:
         self.rank_device = device_of_alone(self.team, self.rank_device, gpu)
         self.use_gpu()
         return self.rank_device
-
-    def why_test_fails(self, unknown: Unknown, *, again: bool) -> str:
-        """Why a test fails on some rank, "" where it passes: the same on every rank, all of which call it. The device keeps the
-        outcome. `again`: make a test that failed once more."""
-        device = self.rank_device
-        if device is None or device.key != device_key(unknown.plan, unknown.gpus):
-            device = self.device(unknown.plan, unknown.gpus, unknown.kernel)
-        self.use_gpu()
-        return device.refusal("peers" if unknown.test is Test.PEERS else "nccl", again=again)
 
     def use_gpu(self) -> None:
         """Have this thread's CUDA calls work on the rank's GPU, to the end of the call, or of the command."""
@@ -282,25 +272,30 @@ def agree(session: Session, request: PlanRequest, settings: Settings, inventorie
     known = session.remembered(request, asked, {inventory.remembers for inventory in inventories})
     if known is not None:
         return known
-    machine = Machine(session.team.topology, tuple(inventories))
-    decision = decide(machine, request, settings)
-    while isinstance(decision, Unknown):
-        if decision.test is None:
-            with session.team.phase("agree", timed=False) as looking:
-                looking.mine = free_memory_of(session, settings, decision.gpus[session.team.rank], now=True)
-            ranks = (replace(rank, free=free) for rank, free in zip(machine.ranks, looking.all, strict=True))
-            machine = replace(machine, ranks=tuple(ranks))
-        else:
-            again = settings.transport != "auto"  # who asks for a transport may have mended what an earlier test failed for
-            why = session.why_test_fails(decision, again=again)
-            machine = replace(machine, outcomes={**machine.outcomes, decision.test: why})
-        decision = decide(machine, request, settings)
+    is_measured = False
+
+    def find_out(known: Machine, test: Test | None, gpus: Sequence[Gpu | None], plan: Plan, kernel: Kernel) -> Machine:
+        nonlocal is_measured
+        if test is not None:
+            device = session.rank_device
+            if device is None or device.key != device_key(plan, gpus):
+                device = session.device(plan, gpus, kernel)
+            session.use_gpu()
+            # Who asks for a transport may have mended what an earlier test failed for.
+            why = device.refusal(test.value, again=settings.transport != "auto")
+            return replace(known, outcomes={**known.outcomes, test: why})
+        with session.team.phase("agree", timed=False) as looking:
+            looking.mine = free_memory_of(session, settings, gpus[session.team.rank], now=True)
+        is_measured = True
+        return replace(known, ranks=tuple(map(lambda rank, free: replace(rank, free=free), known.ranks, looking.all)))
+
+    decision = decide(Machine(session.team.topology, tuple(inventories), {}, find_out), request, settings)
     if decision.shortage:
         raise decision.shortage
     has_gpu = session.rank_device is not None and session.rank_device.gpu is not None
     if has_gpu and (decision.needs_reserved or settings.device == "cpu"):
         session.release_device()
-    session.remember(request, asked, None if machine.is_measured else decision)
+    session.remember(request, asked, None if is_measured else decision)
     return decision
 
 

@@ -2,16 +2,16 @@
 """From what is known of the machine, a product and the settings: device, kernel, precision, plan and transport, each with its
 reason.
 
-`decide` is a pure function, of what the ranks of a run found or of the machine that `--explain` assumes. Where it depends on
-something that nobody has measured yet, it returns an `Unknown`, and is called again when the ranks have found that out. This
-module does not load NumPy, before which the number of threads must be settled.
+`decide` is a function of the machine alone: of what the ranks of a run found, or of what `--explain` assumes. Where it depends on
+something that nobody has measured yet, it has the ranks find that out, and begins again. This module does not load NumPy, before
+which the number of threads must be settled.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from enum import Enum
 from typing import Any
@@ -84,17 +84,22 @@ class Test(Enum):
 
     __test__ = False  # pytest takes it for a test class otherwise
 
-    PEERS = "every rank fetches data from the GPUs of its node's other ranks"
-    NCCL = "NCCL brings every rank's data to every other"
+    PEERS = "peers"  # every rank fetches data from the GPUs of its node's other ranks
+    NCCL = "nccl"  # NCCL brings every rank's data to every other
 
 
 @record
 class Machine:
-    """What is known of all ranks: their inventories; and for each test that was made, why it failed, "" where it passed."""
+    """What is known of all ranks: their inventories; and for each test that was made, why it failed, "" where it passed.
+
+    `find_out`: gives the machine of which one thing more is known, for these GPUs, plan and kernel: the outcome of a test, or for
+    None free memory. None where nothing is unknown.
+    """
 
     topology: Topology
     ranks: tuple[Inventory, ...]
     outcomes: Mapping[Test, str] = field(default_factory=dict)
+    find_out: Callable[[Machine, Test | None, Sequence[Gpu | None], Plan, Kernel], Machine] | None = None
 
     @property
     def memory(self) -> Sequence[FreeMemory]:
@@ -215,18 +220,7 @@ class Decision:
         return " or ".join(map(self.device_of, ranks)), ranks[0] if len(ranks) == 1 else None
 
 
-@record
-class Unknown:
-    """What has to be found out first: the outcome of `test` with these GPUs, plan and kernel; or where that is None, free
-    memory."""
-
-    test: Test | None
-    gpus: tuple[Gpu | None, ...]
-    plan: Plan
-    kernel: Kernel
-
-
-def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decision | Unknown:
+def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decision:
     """Choose device, kernel, plan and transport. UsageError or DeviceUnavailable where what is asked for cannot be had."""
     asked_for = kernel_asked_for(settings)
     chosen, device_reason = _choose_device(settings, asked_for, machine.ranks)
@@ -267,15 +261,21 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
     moduli, precision_reason, speed = _choose_precision(settings, asked_for, capability, asked)
     asked = replace(asked, moduli=moduli, speed=speed, grid=_choose_grid(asked, machine, request.operands, settings))
     plan = _plan_that_fits(asked, machine, request, settings)
+
+    def known(test: Test | None) -> Decision:
+        """What is decided once this is known."""
+        assert machine.find_out is not None
+        return decide(machine.find_out(machine, test, gpus, plan, kernel), request, settings)
+
     if _memory_is_unknown(plan, machine, gpus, request):
-        return Unknown(None, gpus, plan, kernel)
+        return known(None)
     # Whether rows of C fit on the GPUs only without the buffers of earlier products.
     needs_reserved = (device == "cuda" and plan.has_row_blocks) and any(
         _bytes_of_arrays(plan, rank, request) > each.gpu_bytes - each.gpu_reserved for rank, each in enumerate(machine.memory)
     )
     transport = _choose_transport(plan, gpus, machine, settings, on_gpus=request.on_gpus)
     if isinstance(transport, Test):
-        return Unknown(transport, gpus, plan, kernel)
+        return known(transport)
     name, transport_reason = transport
     plan = plan.with_transport(name)
     # The root makes all H2D and D2H copies itself where it is alone, or sees all ranks' GPUs.
@@ -287,7 +287,7 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
     missing = shortage(plan, machine.memory, request)
     # A transport may take larger buffers; and what is missing may have been given back since the inventories were taken.
     if _memory_is_unknown(plan, machine, gpus, request) or (missing and not machine.is_measured):
-        return Unknown(None, gpus, plan, kernel)
+        return known(None)
     if moduli and not plan.moduli:
         cut = settings.panel_rows or settings.panel_columns or settings.slab_rows
         needed = "panels of whole multiples of 128 and no k-slabs would be needed"
@@ -541,7 +541,7 @@ def _choose_transport(
         no_nccl = no_nccl or f"ranks {shared[0][0]} and {shared[0][1]} share a GPU"
     if asked_for == "auto":
         return _fastest_transport(plan, machine, no_peers, no_nccl, on_gpus=on_gpus)
-    test, hindrance = (Test.PEERS, no_peers) if asked_for == "peers" else (Test.NCCL, no_nccl)
+    test, hindrance = Test(asked_for), no_peers if asked_for == "peers" else no_nccl
     if not hindrance and test not in machine.outcomes:
         return test
     hindrance = hindrance or machine.outcomes[test]
