@@ -5,7 +5,7 @@ import gc
 import sys
 
 from hybrid.core.timeline import wall
-from hybrid.ranks.job_end import end_when_interrupted
+from hybrid.ranks.launcher import end_when_interrupted
 
 
 def main() -> int:

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from importlib import import_module
 
-from hybrid.ranks.job_end import end_when_interrupted
+from hybrid.ranks.launcher import end_when_interrupted
 
 
 def entry(name: str) -> Callable[[], int]:

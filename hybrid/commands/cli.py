@@ -19,8 +19,7 @@ from hybrid.core.timeline import wall
 from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.errors import HybridError, StartError, UsageError, code_of, one_line, with_code
 from hybrid.ranks import heartbeat, supervisor
-from hybrid.ranks.job_end import handle, has_come, heed, let_launcher_read, speak
-from hybrid.ranks.launcher import launched, rank_by_launcher
+from hybrid.ranks.launcher import handle, has_come, heed, launched, let_launcher_read, rank_by_launcher, speak
 from hybrid.ranks.mpi import abort, leave
 from hybrid.ranks.team import Team, start_world
 

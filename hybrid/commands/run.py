@@ -23,8 +23,7 @@ from hybrid.commands.streams import name_foreign_variables, print_line
 from hybrid.core.settings import Settings
 from hybrid.errors import HybridError, UsageError
 from hybrid.ranks import heartbeat, supervisor
-from hybrid.ranks.job_end import heed
-from hybrid.ranks.launcher import launched, rank_by_launcher
+from hybrid.ranks.launcher import heed, launched, rank_by_launcher
 from hybrid.ranks.team import Team, start_world, world_communicator
 
 NAME = "hybrid.run"

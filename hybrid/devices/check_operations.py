@@ -26,7 +26,7 @@ from hybrid.devices.row_sums import (
     sums_and_squares,
 )
 from hybrid.kernels.catalogue import ELEMENTS, MOST_BLOCKS_Y, OPERAND_SIZES, Launch, c_type, numbers_of
-from hybrid.planning.check_layout import ROWS_TOGETHER
+from hybrid.planning.schedule import ROWS_TOGETHER
 
 SOURCE = "check.cu"
 _WARPS = 4  # of a block whose warps take one row each

@@ -19,8 +19,8 @@ import numpy as np
 from hybrid.core.problem import Problem, padded
 from hybrid.core.spans import Span, pieces
 from hybrid.devices.base import MOST_PLACES, Device, Event, KernelCall, Place, place_of
-from hybrid.kernels.catalogue import C_TYPES
-from hybrid.kernels.remainders import (
+from hybrid.kernels.catalogue import (
+    C_TYPES,
     column_measuring,
     guarding,
     lacks_float64,

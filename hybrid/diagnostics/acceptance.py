@@ -42,7 +42,7 @@ from hybrid.execution.session import agree, free_memory_of, session_of, take_inv
 from hybrid.planning.decision import Decision
 from hybrid.planning.plan import FreeMemory
 from hybrid.planning.tiling import PlanRequest
-from hybrid.ranks.job_end import has_come, heed
+from hybrid.ranks.launcher import has_come, heed
 from hybrid.ranks.team import Team
 from hybrid.reporting.run_report import placement_record
 from hybrid.runs.measured import RunOptions, run_product

@@ -56,10 +56,10 @@ from hybrid.execution.session import Session, agree, take_inventory, threads_unt
 from hybrid.host.memory import RowView, is_transpose
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import elements_of
-from hybrid.planning.check_layout import GROUP_COLUMNS
 from hybrid.planning.decision import Decision, Inventory, may_use_gpus, same_on_all_ranks
 from hybrid.planning.grid import Part, Placement
 from hybrid.planning.plan import shortage_of_matrix
+from hybrid.planning.schedule import GROUP_COLUMNS
 from hybrid.planning.tiling import OperandLocation, PlanRequest
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.shared_memory import make_shared_matrices

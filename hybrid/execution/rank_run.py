@@ -28,10 +28,9 @@ from hybrid.host.blas import blas
 from hybrid.host.memory import NumbersView, RowView, copy_rows
 from hybrid.host.threads import limited_threads, threads_allowed
 from hybrid.planning.arithmetic import Computed
-from hybrid.planning.check_layout import CheckLayout, Piece, group_columns
 from hybrid.planning.decision import Decision
 from hybrid.planning.plan import Plan
-from hybrid.planning.schedule import Tile, tiles_of_others
+from hybrid.planning.schedule import CheckLayout, Piece, Tile, group_columns, tiles_of_others
 from hybrid.planning.tiling import OperandLocation
 from hybrid.ranks.heartbeat import busy, computing
 from hybrid.transport.base import HostTransport, RankMatrices, Transport
@@ -53,7 +52,7 @@ def modular_product(rank_device: RankDevice, decision: Decision, rank: int, sett
     if share.layout.remainders is None or not plan.problem.l:
         return None
     from hybrid.devices.remainders import ModularProduct  # native products start sooner without these modules
-    from hybrid.kernels.remainders import lacks_float64
+    from hybrid.kernels.catalogue import lacks_float64
 
     # All ranks do the last step alike, so that C's bits do not depend on which rank computes them.
     gpus = [placement.gpu for placement in decision.placements if placement.gpu is not None]

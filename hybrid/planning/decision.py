@@ -22,8 +22,17 @@ from hybrid.core.spans import Span, Topology
 from hybrid.errors import DeviceUnavailable, DoesNotFit, UsageError
 from hybrid.host.memory import ttl_cached
 from hybrid.host.threads import THREAD_VARIABLES, Threads, choose_threads, core_quota, usable_cores
-from hybrid.kernels.catalogue import CATALOGUE, EMULATED_CAPABILITY, Kernel, dotted, fastest, named, refusal
-from hybrid.kernels.remainders import LEAST_FOR_BYTES, MOST_TERMS
+from hybrid.kernels.catalogue import (
+    CATALOGUE,
+    EMULATED_CAPABILITY,
+    LEAST_FOR_BYTES,
+    MOST_TERMS,
+    Kernel,
+    dotted,
+    fastest,
+    named,
+    refusal,
+)
 from hybrid.planning import grid as grids
 from hybrid.planning.arithmetic import MOST_MODULI, gain_of_remainders, native_speed
 from hybrid.planning.machine_model import H200, MachineModel

@@ -14,9 +14,18 @@ from hybrid.core.spans import Span, Topology, block, pieces
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.planning.arithmetic import aligned
-from hybrid.planning.check_layout import GROUP_COLUMNS, NUMBERS_A_ROW, CheckLayout, group_columns, most_bytes_of_check
 from hybrid.planning.grid import GridLayout, Rectangle
-from hybrid.planning.schedule import RankShare, Region, layout_of, slabs_of
+from hybrid.planning.schedule import (
+    GROUP_COLUMNS,
+    NUMBERS_A_ROW,
+    CheckLayout,
+    RankShare,
+    Region,
+    group_columns,
+    layout_of,
+    most_bytes_of_check,
+    slabs_of,
+)
 from hybrid.planning.tiling import ONE_RANK, OperandLocation, PlanRequest
 
 PROCESS_BYTES = 96 << 20  # what Python, NumPy, MPI and BLAS take on a rank beside the matrices

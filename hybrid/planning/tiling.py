@@ -18,10 +18,9 @@ from operator import itemgetter
 from hybrid.core.problem import Problem, record
 from hybrid.core.spans import Span, Topology, pieces
 from hybrid.planning.arithmetic import UNIT
-from hybrid.planning.check_layout import memory_for_check
 from hybrid.planning.grid import Grid, Placement
 from hybrid.planning.machine_model import H200, MachineModel
-from hybrid.planning.schedule import KERNEL_TILE, Arrival, Tiling, arrivals, layout_of
+from hybrid.planning.schedule import KERNEL_TILE, Arrival, Tiling, arrivals, layout_of, memory_for_check
 
 ONE_RANK = Topology(((0,),))
 

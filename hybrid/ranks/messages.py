@@ -23,7 +23,7 @@ from hybrid.core.problem import record
 from hybrid.core.text import warn
 from hybrid.errors import RankMissing, one_line, with_code
 from hybrid.ranks.heartbeat import heartbeat
-from hybrid.ranks.job_end import end_job, speak
+from hybrid.ranks.launcher import end_job, speak
 
 if TYPE_CHECKING:
     import numpy as np

@@ -27,8 +27,7 @@ from hybrid.core.processes import children, is_stopped
 from hybrid.errors import with_code
 from hybrid.ranks import heartbeat
 from hybrid.ranks.heartbeat import AGREED, Board
-from hybrid.ranks.job_end import end_job, exit_at_once, handle, share_voice, speak
-from hybrid.ranks.launcher import OPEN_MPI, launched, rank_by_launcher
+from hybrid.ranks.launcher import OPEN_MPI, end_job, exit_at_once, handle, launched, rank_by_launcher, share_voice, speak
 
 GRACE = 1.5  # seconds that a launcher which is ending the whole job needs for it: until then supervisors print nothing
 INTERRUPT_DELAY = 0.5  # seconds after which an interrupt is passed on to a worker that has not ended by it

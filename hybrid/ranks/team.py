@@ -29,8 +29,7 @@ from hybrid.core.timeline import Timeline
 from hybrid.errors import CheckFailed, HybridError, Overflow, RankMissing, UsageError, code_of, one_line, rebuild
 from hybrid.host.memory import kernel
 from hybrid.ranks.heartbeat import heartbeat
-from hybrid.ranks.job_end import has_come
-from hybrid.ranks.launcher import launched
+from hybrid.ranks.launcher import has_come, launched
 from hybrid.ranks.messages import Limits, Messages, PhaseEnded, Unsendable, unusable
 from hybrid.ranks.mpi import all_processes, refuse_foreign_launcher, start_mpi_of, unname_files
 

@@ -26,7 +26,7 @@ from hybrid.host.threads import limited_threads
 from hybrid.planning.arithmetic import Computed, joined
 from hybrid.planning.decision import Decision
 from hybrid.planning.plan import Plan
-from hybrid.ranks.job_end import has_come, heed
+from hybrid.ranks.launcher import has_come, heed
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.runs.operands import TypedProduct
 from hybrid.verification.check import Check

@@ -16,7 +16,7 @@ from hybrid.core.spans import Span
 from hybrid.core.text import warn
 from hybrid.devices.check_operations import summary_of
 from hybrid.errors import CheckFailed
-from hybrid.planning.check_layout import ROWS_TOGETHER
+from hybrid.planning.schedule import ROWS_TOGETHER
 
 # How large a difference between C·x and A·(B·x) may rounding errors explain?
 #

@@ -24,9 +24,8 @@ from hybrid.devices.row_sums import ALL, RowChecksums, RowsToSum, Sample, checks
 from hybrid.errors import CheckFailed
 from hybrid.host.memory import RowView
 from hybrid.host.threads import CALL_BYTES, on_threads, rows_of_about
-from hybrid.planning.check_layout import CheckLayout, Piece, Place
 from hybrid.planning.plan import Plan
-from hybrid.planning.schedule import Arrival, Tile
+from hybrid.planning.schedule import Arrival, CheckLayout, Piece, Place, Tile
 from hybrid.ranks.team import Team
 from hybrid.verification.check import Fault, Sums, Suspect
 

@@ -23,8 +23,7 @@ from hybrid.core.spans import Span, merged
 from hybrid.devices.base import MOST_PLACES, Buffers, Device, Event, KernelCall, Place
 from hybrid.devices.check_operations import check_kernel, check_matrices, compile_check
 from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, SAMPLE, Sample, checksum_weights
-from hybrid.planning.check_layout import NUMBERS_A_ROW, NUMBERS_TOGETHER, ROWS_TOGETHER, CheckLayout, Piece
-from hybrid.planning.schedule import Arrival, Tile
+from hybrid.planning.schedule import NUMBERS_A_ROW, NUMBERS_TOGETHER, ROWS_TOGETHER, Arrival, CheckLayout, Piece, Tile
 from hybrid.verification.check import (
     MOST_NAMED,
     MOST_SUSPECTS,

@@ -43,8 +43,8 @@ from hybrid.devices.row_sums import (
 from hybrid.host.blas import some_matrices
 from hybrid.host.memory import RowView
 from hybrid.host.threads import CALL_BYTES, limited_threads, on_threads, rows_of_about
-from hybrid.planning.check_layout import GROUP_COLUMNS
 from hybrid.planning.plan import COLUMNS_AT_ONCE, Plan, make_plan
+from hybrid.planning.schedule import GROUP_COLUMNS
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.heartbeat import busy, computing
 from hybrid.ranks.team import Team

@@ -27,8 +27,7 @@ from hybrid.devices.cuda_device import CudaDevice
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.diagnostics.probes import report
 from hybrid.errors import DeviceUnavailable, code_of, one_line
-from hybrid.kernels.catalogue import EMULATED_CAPABILITY, fastest
-from hybrid.kernels.remainders import LEAST_FOR_BYTES, products_of
+from hybrid.kernels.catalogue import EMULATED_CAPABILITY, LEAST_FOR_BYTES, fastest, products_of
 from hybrid.planning.decision import Gpu
 from hybrid.ranks.messages import Messages
 from hybrid.ranks.team import Phase, Team

@@ -34,8 +34,7 @@ from hybrid.emulation.build import compiler
 from hybrid.errors import UsageError
 from hybrid.execution.pipeline import ShareRun
 from hybrid.host.memory import RowView
-from hybrid.kernels.catalogue import EMULATED_CAPABILITY, Kernel, fastest, named
-from hybrid.kernels.remainders import MOST_TERMS
+from hybrid.kernels.catalogue import EMULATED_CAPABILITY, MOST_TERMS, Kernel, fastest, named
 from hybrid.planning.arithmetic import MOST_MODULI, Computed, joined
 from hybrid.planning.plan import make_plan
 from hybrid.planning.tiling import PlanRequest

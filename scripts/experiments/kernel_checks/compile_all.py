@@ -34,7 +34,7 @@ from hybrid.devices import check_operations
 from hybrid.devices.cuda_kernels import SHIPPED, architecture_of, compile_options, packed, shipped_file
 from hybrid.diagnostics import greeting
 from hybrid.errors import HybridError, UsageError
-from hybrid.kernels import catalogue, remainders
+from hybrid.kernels import catalogue
 from hybrid.kernels.catalogue import (
     BOTH,
     C_TYPES,
@@ -45,12 +45,13 @@ from hybrid.kernels.catalogue import (
     Kernel,
     Launch,
     fastest,
+    lacks_float64,
     launch_of,
     sums_type,
+    usual_launches,
 )
-from hybrid.kernels.remainders import lacks_float64, usual_launches
 from hybrid.planning.arithmetic import Summary, choose, expected
-from hybrid.planning.check_layout import GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE
+from hybrid.planning.schedule import GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class Gpu:
 def remainder_launches(target: str, capability: int) -> Iterator[tuple[Launch, bool]]:
     """And whether such a GPU launches it, for a target as sm_90a. A kernel for one architecture alone is compiled for no other
     target."""
-    if capability < remainders.LEAST_FOR_BYTES:
+    if capability < catalogue.LEAST_FOR_BYTES:
         return
     for launch in _of_any():
         yield launch, True
@@ -161,27 +162,27 @@ def remainder_launches(target: str, capability: int) -> Iterator[tuple[Launch, b
 
 
 def _by_matrix_units(gpu: Gpu) -> Iterator[Launch]:
-    yield remainders.guarding(gpu, 1, 1)
+    yield catalogue.guarding(gpu, 1, 1)
     for element in ("", *C_TYPES.values()):
-        yield remainders.products_of(gpu, element, 1, 1, 1)
+        yield catalogue.products_of(gpu, element, 1, 1, 1)
 
 
 def _of_any() -> Iterator[Launch]:
     """Those that all GPUs launch."""
-    yield from (remainders.line_kernel(name, 1) for name in ("summarize", "scale_lines"))
-    yield remainders.telling()
+    yield from (catalogue.line_kernel(name, 1) for name in ("summarize", "scale_lines"))
+    yield catalogue.telling()
     for dtype, element in C_TYPES.items():
-        yield remainders.row_measuring(element, 1, 1)
-        yield remainders.column_measuring(element, 1, 1)
+        yield catalogue.row_measuring(element, 1, 1)
+        yield catalogue.column_measuring(element, 1, 1)
         for operand in "AB":
-            yield remainders.magnitude_packing(operand, element, 1, 1)
+            yield catalogue.magnitude_packing(operand, element, 1, 1)
             for moduli in (1, *moduli_of(dtype)):
-                yield remainders.remainder_packing(operand, element, moduli, 1, 1)
+                yield catalogue.remainder_packing(operand, element, moduli, 1, 1)
             for moduli, conjugates in product(moduli_of(dtype), {operand == "A", False}):
                 how = {"is_complex": True, "conjugates": conjugates}
-                yield remainders.remainder_packing(operand, element, moduli, 1, 1, **how)
+                yield catalogue.remainder_packing(operand, element, moduli, 1, 1, **how)
         for moduli, by_integers, is_complex in product(moduli_of(dtype), (False, True), (False, True)):
-            yield remainders.reconstruction(element, moduli, 1, 1, by_integers=by_integers, is_complex=is_complex)
+            yield catalogue.reconstruction(element, moduli, 1, 1, by_integers=by_integers, is_complex=is_complex)
 
 
 def moduli_of(dtype: str) -> list[int]:
