@@ -225,7 +225,8 @@ _SIGNATURES = {  # of cublasXt.h
     "cublasXtDeviceSelect": (_HANDLE, _INT, ctypes.POINTER(_INT)),
     "cublasXtSetBlockDim": (_HANDLE, _INT),
     "cublasXtSetPinningMemMode": (_HANDLE, _INT),
-    "cublasXtDgemm": (_HANDLE, _INT, _INT, _SIZE, _SIZE, _SIZE, *[_HANDLE, _HANDLE, _SIZE] * 2, _HANDLE, _HANDLE, _SIZE),
+    # handle, two transposes, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc
+    "cublasXtDgemm": (_HANDLE, _INT, _INT, *[_SIZE] * 3, _HANDLE, *[_HANDLE, _SIZE] * 2, _HANDLE, _HANDLE, _SIZE),
 }
 _BLOCKS = (2048, 4096, 8192)
 _NOT_TRANSPOSED = 0  # CUBLAS_OP_N
