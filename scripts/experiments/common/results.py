@@ -23,7 +23,7 @@ from hybrid.reporting import jsonl
 Line = dict[str, Any]
 END = "end"  # the part of a run's last line: all that was asked for has been measured
 
-OURS = re.compile(r"hybrid(\.\w+)?: (?!\w+( of product \d+)? …)")  # the others are progress
+OURS = re.compile(r"(?!hybrid: [^…]*… )hybrid(\.\w+)?: ")  # the others are progress
 _ERROR = re.compile(r"hybrid\.|[\w.]*(Error|Exception)\b")
 
 

@@ -6,11 +6,10 @@ all, get a signal, are stopped for good or put to sleep; or the job gets too lit
 memory becomes full (as root, in namespaces and a control group of its own). Counted are jobs that had not ended after 30 s and
 four times what their work takes alone, the slowest end, failures that were not named by exactly one line of ours, and processes
 and files that stayed. Where nobody of ours is left to name it (the launcher or a supervisor was killed, or it is a program that
-has none) the launcher's own report is enough. Counted apart are files that stay then, or of a job whose MPI had not started, or
-that other jobs may have left; and a launcher that goes on when its job is gone, or has not begun. Ends with 1 for all that is
-not counted apart.
---only: one kind of fault. Where it may mount them (as root) and --json is elsewhere, the script has a /dev/shm and a /tmp of its
-own, so that several can run at a time; --from gives one table of the lines of all their runs, also of those that were cut short.
+has none) the launcher's own report is enough. Counted apart are files that stay then, or of a job whose MPI had not started; and
+a launcher that goes on when its job is gone, or has not begun. Ends with 1 for all that is not counted apart.
+--only: one kind of fault. Each job has a /dev/shm and a /tmp of its own where it may mount them (as root), so that several
+ordeals can run at a time; --from gives one table of the lines of all their runs, also of those that were cut short.
 --products K: something else, K random products by --ranks GPUs, or what NumPy plays where there are none: is each right, and does
 no memory stay pinned, or taken, when its array is gone (programs/random_products.py)? One line of JSON, and 1 if not.
 --inside: something else, one of 2 to P ranks raises at a random line of a call of hybrid.multiply, or is interrupted there. On
@@ -25,7 +24,6 @@ import os
 import random
 import secrets
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -37,27 +35,11 @@ from pathlib import Path
 from typing import Any
 
 from experiments.common import cli, results
-from experiments.ordeal.job import why_not
-from experiments.ordeal.trials import COMMANDS, LIMIT, OF_PROGRAMS, faults, trial, usual
-from experiments.start import ROOT, SCRIPTS
+from experiments.ordeal.job import may_mount
+from experiments.ordeal.trials import COMMANDS, LIMIT, OF_PROGRAMS, faults, trial, usual, why_not
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.ranks.launcher import mpirun
-
-_FOLDERS = ("/dev/shm", "/tmp")  # noqa: S108 (where MPI libraries and launchers make their files)
-_OWN = "ORDEAL_HAS_OWN_FOLDERS"  # in the environment
-_MOUNT = " && ".join([*(f"mount -t tmpfs tmpfs {folder}" for folder in _FOLDERS), 'exec "$@"'])
-
-
-def own_folders(json: str | None) -> list[str]:
-    """The words before a command that then has folders of its own; none where this process may not mount any."""
-    needed = [Path(path).resolve() for path in (sys.executable, sys.prefix, ROOT, SCRIPTS, Path.cwd(), json or "")]
-    if shutil.which("unshare") is None or any(path.is_relative_to(folder) for path in needed for folder in _FOLDERS):
-        return []
-    words = ["unshare", "--mount", "sh", "-c", _MOUNT, "sh"]
-    tried = subprocess.run([*words, "true"], capture_output=True, check=False)
-    return [] if tried.returncode else words
-
 
 _PROGRAM = Path(__file__).with_name("programs") / "broken_calls.py"
 _AT_ONCE = 100  # trials in a job
@@ -196,11 +178,12 @@ def _measured(options: argparse.Namespace) -> Iterator[results.Line]:
     reasons = why_not()
     if options.only:
         _refuse_untried(options.only, options.ranks, reasons)
-    own = _OWN in os.environ
-    if not own and (words := own_folders(options.json)):
-        os.execvpe(words[0], [*words, sys.executable, *sys.argv], {**os.environ, _OWN: "1"})  # noqa: S606
-    if not own:
-        print("other jobs' files are not told from these: no /dev/shm and /tmp of their own", file=sys.stderr, flush=True)
+    if not may_mount():
+        print(
+            "files that stay are not looked for: no leave to mount folders of a job's own",
+            file=sys.stderr,
+            flush=True,
+        )
     for name, reason in reasons.items():
         if reason:
             print(f"not tried, {name}: {reason}", file=sys.stderr, flush=True)
@@ -211,7 +194,7 @@ def _measured(options: argparse.Namespace) -> Iterator[results.Line]:
     for number in range(options.trials):
         if time.monotonic() - began > 60 * options.minutes:
             break
-        line = trial(number, dice, options.ranks, known, resources, own_folders=own, only=options.only)
+        line = trial(number, dice, options.ranks, known, resources, options.only)
         if options.verbose and (_hung(line) or _unnamed(line) or _stayed(line)):
             print({key: value for key, value in line.items() if key != "part"}, flush=True)
         yield {**line, "seed": options.seed}

@@ -3,32 +3,37 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
 import signal
+import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import Any
 
-from experiments.common import results
 from experiments.common.results import Line
-from experiments.ordeal.job import RESOURCES, Job, Place
+from experiments.ordeal.job import DISK, SHARED, Job, has_own_tmp, may_mount
 from hybrid.core.problem import record
 from hybrid.errors import HybridError
+from hybrid.ranks.launcher import mpirun
 
 STALL = 3.0  # seconds, --stall of every job
-_ENVIRONMENT = {"HYBRID_STALL": str(STALL)}
 # What Open MPI does at a deadly signal, to print where the process stood, may never end (1 of 600 processes). A program has no
 # supervisor that would notice: so there it is left out, as docs/failures.md advises.
 OF_PROGRAMS = {"OMPI_MCA_opal_signal": ""}
 LIMIT = 30.0  # seconds after the fault, beyond which a job hangs; beside those that its work takes
+_LEAVING = 10.0  # seconds that processes and files of an ended job may take to go
 _TIMES_USUAL = 4  # as long as usual a job may take, of several ranks beside other jobs
 _LONGEST = 300.0  # seconds that a command may take when all is well
 LATEST = 2.0  # seconds after the start at which the fault falls
 PAUSE = 4.5  # seconds for which a whole job is put to sleep: longer than --stall
 _SLOW = ("--threads", "1", "--repeat", "3")
+_OURS = re.compile(r"process|hybrid-|mpich_shm_|(vader|sm)_segment|ucx_shm_posix_")  # of what stays
 
 # No supervisor watches it: it is ended by its launcher, or by python -m mpi4py, which say so.
 LIBRARY = ("-m", "mpi4py", str(Path(__file__).with_name("programs") / "products.py"), "40")
@@ -53,10 +58,6 @@ class Fault:
     signum: int | None
     whom: str  # worker, supervisor, rank (both), all, launcher, nobody
     limit: tuple[str, int] | None = None
-
-    @property
-    def resource(self) -> str:
-        return self.name if self.name in RESOURCES else ""
 
     @property
     def kills_who_would_speak(self) -> bool:
@@ -86,6 +87,61 @@ def faults(ranks: int, command: Sequence[str], resources: Sequence[str]) -> list
     return ending + standing + asleep + limits + taken
 
 
+# --- resources that others take away
+
+# What a job gets: its matrices fit, and not much more. Others fill the folder then; of memory it gets less than it takes.
+_FILLED = {"full disk": (DISK, {"disk": "160m"}), "full /dev/shm": (SHARED, {"shared_memory": "420m"})}
+_MEMORY = "full memory"
+RESOURCES = (*_FILLED, _MEMORY)
+_MIB = 1 << 20
+_LITTLE = (150, 500)  # MiB
+_GROUPS = Path("/sys/fs/cgroup")
+_EMPTIED = 3.0  # seconds in which the processes of an ended job leave its control group
+
+
+def why_not() -> dict[str, str]:
+    """Of each resource why it cannot be taken away here; empty where it can."""
+    mounts = "needs leave to mount" if not may_mount() else ""
+    try:
+        with _little_memory(0, random.Random(0)) as words:  # noqa: S311 (no secret)
+            groups = "" if subprocess.run([*words, "true"], check=False).returncode == 0 else "needs control groups"
+    except OSError as error:
+        groups = f"needs leave to make control groups: {error.strerror}"
+    disk = mounts or ("" if has_own_tmp() else "needs a checkout that is not in /tmp")
+    return dict(zip(RESOURCES, (disk, mounts, groups), strict=True))
+
+
+@contextmanager
+def _little_memory(ranks: int, dice: random.Random) -> Iterator[list[str]]:
+    """The words before a command, of whose processes the kernel ends one when there is no memory left."""
+    first_version = (_GROUPS / "memory").is_dir()
+    group = (_GROUPS / "memory" if first_version else _GROUPS) / f"ordeal-{os.getpid()}"
+    group.mkdir()
+    try:
+        most = group / ("memory.limit_in_bytes" if first_version else "memory.max")
+        most.write_text(str(dice.randint(*_LITTLE) * _MIB))
+        yield ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(group), *(mpirun(ranks) if ranks else [])]
+    finally:
+        deadline = time.monotonic() + _EMPTIED
+        while group.exists():
+            try:
+                group.rmdir()
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+
+def _fill(job: Job, folder: str) -> None:
+    """As the job sees the folder."""
+    with suppress(OSError), open(f"/proc/{job.launcher}/root{folder}/others", "wb", buffering=0) as file:  # until it is full
+        while file.write(bytes(4 * _MIB)):
+            pass
+
+
+# --- trials
+
+
 @record
 class Usual:
     """What a command says on standard error when all is well, and how many seconds it takes."""
@@ -94,20 +150,34 @@ class Usual:
     seconds: float
 
 
+@contextmanager
+def _started(command: Sequence[str], ranks: int = 0, resource: str = "", **how: Any) -> Iterator[Job]:
+    how = {"limit": 10 * _LONGEST, "HYBRID_STALL": str(STALL), **(OF_PROGRAMS if command is LIBRARY else {}), **how}
+    with tempfile.TemporaryDirectory(prefix="ordeal-") as folder:
+        there = DISK if resource == "full disk" else "/tmp" if has_own_tmp() and "words" not in how else folder  # noqa: S108
+        words = [word if word != "C.npy" else f"{there}/C.npy" for word in command]
+        job = Job(words, ranks, folder=Path(folder), **how)
+        try:
+            yield job
+        finally:
+            job.discard()
+
+
 def usual(command: Sequence[str]) -> Usual:
     """HybridError where it does not succeed."""
-    with tempfile.TemporaryDirectory(prefix="ordeal-") as folder:
-        job = Job(_in(folder, command), 0, _ENVIRONMENT, {})
-        try:
-            if not job.ended(_LONGEST) or job.exit_code:
-                raise HybridError(f"{' '.join(command[1:])} does not succeed: {' '.join(job.said()[1].split())}")
-            return Usual(tuple(job.said()[1].splitlines()), time.monotonic() - job.began)
-        finally:
-            job.end()
+    with _started(command) as job:
+        ended = _ends(job, _LONGEST)
+        seconds, end = time.monotonic() - job.began, job.ended(_LEAVING)
+        if not ended or end.code:
+            raise HybridError(f"{' '.join(command[1:])} does not succeed: {' '.join(end.err.split())}")
+        return Usual(tuple(end.err.splitlines()), seconds)
 
 
-def _in(folder: str, command: Sequence[str]) -> list[str]:
-    return [word if word != "C.npy" else f"{folder}/C.npy" for word in command]
+def _ends(job: Job, within: float) -> bool:
+    with suppress(TimeoutExpired):
+        job.wait(within)
+        return True
+    return False
 
 
 def trial(
@@ -116,55 +186,47 @@ def trial(
     most_ranks: int,
     usual: Mapping[Sequence[str], Usual],
     resources: Sequence[str],
-    *,
-    own_folders: bool,
     only: str | None = None,
 ) -> Line:
     """The line of one trial. `usual`: what is so of each command when all is well; `resources`: those that can be taken away;
-    `own_folders`: nobody else makes files in /dev/shm and /tmp; `only`: the name of the fault, which some job may have."""
+    `only`: the name of the fault, which some job may have."""
     offered: list[Fault] = []
     while not offered:
         ranks, command = dice.randint(0, most_ranks), dice.choice(COMMANDS)
         offered = [fault for fault in faults(ranks, command, resources) if only in (None, fault.name)]
     fault = dice.choice(offered)
     about = {"part": "trial", "number": number, "ranks": ranks, "command_line": [Path(word).name for word in command]}
-    with tempfile.TemporaryDirectory(prefix="ordeal-") as folder:
-        started = RESOURCES[fault.resource](ranks, folder, dice) if fault.resource else nullcontext(None)
-        with started as place:
-            environment = _ENVIRONMENT | (OF_PROGRAMS if command is LIBRARY else {})
-            limits = dict([fault.limit] if fault.limit else [])
-            launch = place.launch if place else None
-            job = Job(_in(folder, command), ranks, environment, limits, launch=launch)
-            try:
-                told = _struck(job, fault, place, dice, usual[command], watched=command is not LIBRARY)
-                others = not own_folders and not any(path.startswith("process ") for path in told["left"])
-                return about | told | {"apart": told["apart"] or others}
-            finally:
-                job.end()
+    how: dict[str, Any] = {"limits": dict([fault.limit])} if fault.limit else {}
+    if fault.name in _FILLED:
+        how |= _FILLED[fault.name][1]
+    if fault.name != _MEMORY:
+        with _started(command, ranks, fault.name, **how) as job:
+            return about | _struck(job, fault, dice, usual[command], watched=command is not LIBRARY)
+    with _little_memory(ranks, dice) as words, _started(command, ranks, words=words, **how) as job:
+        return about | _struck(job, fault, dice, usual[command], watched=command is not LIBRARY)
 
 
-def _struck(job: Job, fault: Fault, place: Place | None, dice: random.Random, usual: Usual, *, watched: bool) -> dict[str, Any]:
+def _struck(job: Job, fault: Fault, dice: random.Random, usual: Usual, *, watched: bool) -> dict[str, Any]:
     """`watched`: by supervisors."""
     at = dice.uniform(0, LATEST)
-    struck, young, starts = (fault.signum is not None or place is not None) and not job.ended(at), False, False
-    processes: dict[int, list[int]] = {}
+    struck, young, starts = fault.limit is None and not _ends(job, at), False, False
     if struck:
-        processes, starts = job.rank_processes(), job.starts_mpi()
+        processes = job.processes()
+        starts = job.ranks > 1 and (len(processes) < job.ranks or not all(_has_started(each[-1]) for each in processes.values()))
         # Where some rank has no supervisor yet, since Python is still reading modules, it ends as any program does.
         young = sum(map(len, processes.values())) < (2 if watched else 1) * max(1, job.ranks)
-        if place is not None:
-            place.strike(job)
-        else:
+        if fault.name in _FILLED:
+            _fill(job, _FILLED[fault.name][0])
+        elif fault.signum is not None:
             _strike(job, fault, processes, dice, young=young)
     began = time.monotonic()
-    ended = job.ended(LIMIT + _TIMES_USUAL * usual.seconds)  # it may have all of its work to do
+    ended = _ends(job, LIMIT + _TIMES_USUAL * usual.seconds)  # it may have all of its work to do
     seconds = time.monotonic() - began
     # A launcher does not end the job when a rank ends before it has started MPI, as no supervisor of ours makes it.
-    launcher_hung = not ended and (job.only_launcher_runs() or (starts and not watched))
-    left = job.remains()
-    code = job.exit_code if ended else None
-    out, err = job.said()
-    said = [line for line in err.splitlines() if results.OURS.match(line) and line not in usual.lines]
+    launcher_hung = not ended and (not job.others() or (starts and not watched))
+    end = job.ended(_LEAVING)
+    code, left = end.code if ended else None, [name for name in (*end.left, *end.of_mpich) if _OURS.match(Path(name).name)]
+    said = [line for line in end.lines if line not in usual.lines]
     return {
         "fault": fault.name,
         "whom": fault.whom,
@@ -173,12 +235,24 @@ def _struck(job: Job, fault: Fault, place: Place | None, dice: random.Random, us
         "seconds": seconds,
         "exit_code": code,
         "ended": ended,
-        "lines": said[:4] or err.splitlines()[-4:],
-        "well": _well(fault, code, said, out, watched=watched) or young,
+        "lines": said[:4] or end.err.splitlines()[-4:],
+        "well": _well(fault, code, said, end.out, watched=watched) or young,
         "launcher_hung": launcher_hung,
         "left": left,
         "apart": not watched or young or starts or fault.kills_who_would_speak,
     }
+
+
+_OF_MPI = re.compile(rf" {SHARED}/(mpich_shm|sm_segment|vader_segment)")
+
+
+def _has_started(worker: int) -> bool:
+    """Whether MPI has its memory, and MPICH's has lost its name: until then files that it makes may have names still."""
+    with suppress(OSError):
+        maps = Path(f"/proc/{worker}/maps").read_text(errors="replace")
+        of_mpi = [line for line in maps.splitlines() if _OF_MPI.search(line)]
+        return bool(of_mpi) and not any("mpich_shm" in line and not line.endswith("(deleted)") for line in of_mpi)
+    return False
 
 
 def _strike(job: Job, fault: Fault, processes: Mapping[int, list[int]], dice: random.Random, *, young: bool) -> None:
@@ -192,12 +266,12 @@ def _strike(job: Job, fault: Fault, processes: Mapping[int, list[int]], dice: ra
         "all": everybody,
         "launcher": [job.launcher],
     }
-    job.send(fault.signum, targets[fault.whom])
+    job.send(fault.signum, *targets[fault.whom])
     if fault.name == "asleep":
         time.sleep(PAUSE)
-        job.send(signal.SIGCONT, everybody)
+        job.send(signal.SIGCONT, *everybody)
     if young and job.ranks < 2 and fault.signum == signal.SIGSTOP:
-        job.send(signal.SIGCONT, targets[fault.whom])  # the only process there is
+        job.send(signal.SIGCONT, *targets[fault.whom])  # the only process there is
 
 
 def _well(fault: Fault, code: int | None, said: Sequence[str], out: str, *, watched: bool = True) -> bool:
