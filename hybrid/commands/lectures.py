@@ -18,15 +18,14 @@ from hybrid.errors import HybridError, UsageError
 NAME = "hybrid.lectures"
 PROGRAMS, NOTEBOOKS = "programs", "notebooks"
 SCRIPTS = {  # what to type: the module of scripts/experiments, and what it shows
-    "pmpp": ("lectures.pmpp", "one thread per row, column and element; matrix × vector; sizes of launches"),
-    "2d": ("lectures.two_dimensions", "CUDA in two dimensions: CPU, global memory, shared memory; the roofline"),
-    "hochberg": ("lectures.hochberg", "with and without shared memory, against the matrices' size"),
-    "siegel": ("lectures.siegel", "matrix multiplication in three programs, at 8000"),
+    "pmpp": ("lectures.figures:pmpp", "one thread per row, column and element; matrix × vector; sizes of launches"),
+    "2d": ("lectures.figures:two_dimensions", "CUDA in two dimensions: CPU, global memory, shared memory; the roofline"),
+    "hochberg": ("lectures.figures:hochberg", "with and without shared memory, against the matrices' size"),
+    "siegel": ("lectures.figures:siegel", "matrix multiplication in three programs, at 8000"),
     "largest": ("lectures.largest", "how large may matrices be, in core and out of core?"),
     "pascal": ("lectures.pascal", "how large may Pascal's triangle be?"),
     "ladder": ("lectures.ladder", "every kernel of the catalogue, beside cuBLAS where there is a GPU"),
     "bugs": ("lectures.bugs", "the errors in teaching documents' CUDA programs, found without a GPU"),
-    "report": ("lectures.report", "all figures on one page"),
 }
 _MORE = """\
 examples:

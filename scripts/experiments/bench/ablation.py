@@ -16,11 +16,11 @@ import argparse
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from experiments.bench.cpu import matmul
-from experiments.common import cli, results
+from experiments.common import frame
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.planning.machine_model import MachineModel
 
@@ -33,23 +33,23 @@ MECHANISMS = {  # fields of the machine model with and without each; the last is
 }
 
 
-class Results(results.MachineResults):
+class Results(frame.MachineResults):
     command, again = "ablation", "python scripts/bench.py ablation"
 
-    def blocks(self) -> Iterator[results.Block]:
+    def blocks(self) -> Iterator[frame.Block]:
         rows = []
         for line in (line for line in self.lines if line["mechanism"] in MECHANISMS and line.get("ratio")):
             times = [f"{1e3 * line[key]['median']:.3f}" for key in ("with", "without")]
             ratio = "{median:.3f} ({min:.3f} to {max:.3f})".format(**line["ratio"])
             rows.append([str(line["gpus"]), str(line["n"]), line["mechanism"], *times, ratio])
-        yield results.Table(["GPUs", "n", "mechanism", "with, ms", "without, ms", "ratio (least to most)"], "rrlrrl", rows)
+        yield frame.Table(["GPUs", "n", "mechanism", "with, ms", "without, ms", "ratio (least to most)"], "rrlrrl", rows)
 
 
-def measured(options: argparse.Namespace) -> Iterator[results.Line]:
+def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
     gpu = usable_gpus()[0].name if options.device == "cuda" else None
     about = {"part": "ablation", "device": options.device, "gpu": gpu, "dtype": "float64", "repeat": options.repeat}
     cases = [(gpus, n) for gpus in options.gpus for n in options.sizes]
-    for (gpus, n), (name, models) in ((case, each) for case in cli.shown(cases, "cases") for each in MECHANISMS.items()):
+    for (gpus, n), (name, models) in ((case, each) for case in frame.shown(cases, "cases") for each in MECHANISMS.items()):
         if name == "peers fetch B" and (gpus == 1 or options.device != "cuda"):
             continue  # nobody fetches
         times: tuple[list[float], list[float]] = ([], [])
@@ -58,7 +58,7 @@ def measured(options: argparse.Namespace) -> Iterator[results.Line]:
                 transport = "host" if which and name == "peers fetch B" else "auto"
                 times[which].append(_seconds(options, gpus, n, models[which], transport))
         ratios = [without / having for having, without in zip(*times, strict=True)]
-        spreads = {key: results.spread(each) for key, each in (("with", times[0]), ("without", times[1]), ("ratio", ratios))}
+        spreads = {key: frame.spread(each) for key, each in (("with", times[0]), ("without", times[1]), ("ratio", ratios))}
         yield {**about, "gpus": gpus, "n": n, "mechanism": name, **spreads, "rounds": options.rounds}
 
 
@@ -74,12 +74,11 @@ def _seconds(options: argparse.Namespace, gpus: int, n: int, model: dict[str, fl
     return float(line["total"]["median"])
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = cli.plain_parser(__doc__)
-    at_least_1 = cli.at_least_1
-    parser.add_argument("--gpus", nargs="+", type=at_least_1, default=[1], metavar="P", help="one rank for each (1)")
-    parser.add_argument("--sizes", nargs="+", type=at_least_1, default=[8000], metavar="N", help="square matrices (8000)")
-    parser.add_argument("--rounds", type=at_least_1, default=7, help="in which everything is started once (7)")
-    parser.add_argument("--repeat", type=at_least_1, default=2, help="products timed in each start, after one that is not (2)")
-    parser.add_argument("--device", choices=("cuda", "cpu", "emulate"), default="cuda", help="where all multiply (cuda)")
-    return cli.experiment(parser, Results, measured, arguments, failure=2)
+main = frame.experiment(
+    __doc__, Results, measured,
+    frame.option("--gpus", nargs="+", type=frame.positive, default=[1], metavar="P", help="one rank for each (1)"),
+    frame.option("--sizes", nargs="+", type=frame.positive, default=[8000], metavar="N", help="square matrices (8000)"),
+    frame.option("--rounds", type=frame.positive, default=7, help="in which everything is started once (7)"),
+    frame.option("--repeat", type=frame.positive, default=2, help="products timed in each start, after one that is not (2)"),
+    frame.option("--device", choices=("cuda", "cpu", "emulate"), default="cuda", help="where all multiply (cuda)"),
+)  # fmt: skip

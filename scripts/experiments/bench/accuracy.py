@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.common import cli, results
+from experiments.common import frame
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology
 from hybrid.core.text import rounded_up
@@ -235,7 +235,7 @@ OF_RANDOM = {
 }
 
 
-def _line(measure: Any, part: str, seed: int, kind: str, dtype: str, sizes: Sizes, sampled: int) -> results.Line:
+def _line(measure: Any, part: str, seed: int, kind: str, dtype: str, sizes: Sizes, sampled: int) -> frame.Line:
     random = np.random.default_rng(seed)
     a, b = matrices_of(kind, dtype, *sizes, random, varied=part == "random")
     sample = Sample(a, b, sampled, random)
@@ -264,26 +264,26 @@ def _random_cases(options: argparse.Namespace) -> list[tuple[int, str, str, Size
     return sorted(cases, key=lambda case: case[2:])
 
 
-def measured(options: argparse.Namespace) -> Iterator[results.Line]:
+def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
     options.dtypes = [options.dtype] if options.dtype else list(UNITS)
     options.sizes = options.sizes or (OF_RANDOM if options.matrices else SIZES)[options.device]
     options.kinds = options.kinds or list(ALL_KINDS if options.matrices else KINDS)
     for n, l, m in options.sizes:
         if l > MOST_TERMS:
             raise UsageError(f"sums of more than {MOST_TERMS} terms are always native: --sizes takes an l up to that")
-        cli.refuse_too_large(n, l, m, item=16)
+        frame.refuse_too_large(n, l, m, item=16)
     each = itertools.product([options.seed], options.kinds, options.dtypes, options.sizes)
     cases = _random_cases(options) if options.matrices else sorted(each, key=lambda case: case[2:])
     part, sampled = ("random", SAMPLED_OF_RANDOM) if options.matrices else ("errors", SAMPLED)
     measure = OnDevice(options.device)
-    for case in cli.shown(cases, "matrices"):
+    for case in frame.shown(cases, "matrices"):
         yield _line(measure, part, *case, sampled)
 
 
-class Results(results.Results):
+class Results(frame.Results):
     command, again = "accuracy", "python scripts/bench.py accuracy"
 
-    def blocks(self) -> Iterator[results.Block]:
+    def blocks(self) -> Iterator[frame.Block]:
         if self.lines[-1]["part"] == "random":
             yield self._of_random()
             return
@@ -294,12 +294,12 @@ class Results(results.Results):
             rows = [[line["kind"], *(_cell(line, name) for name in columns)] for line in lines]
             unit = "2⁻⁵³" if dtype == "float64" else "2⁻²⁴"
             title = f"{dtype}, l = {l}: errors as parts of (|A||B|)ᵢⱼ, in units of {unit}, root mean square / maximum"
-            yield results.Table(heads, "l" + "r" * len(columns), rows, title)
-        yield results.Remarks(
+            yield frame.Table(heads, "l" + "r" * len(columns), rows, title)
+        yield frame.Remarks(
             ["In brackets: the arithmetic that the guard chose, and what no element's error can exceed, in the same units."]
         )
 
-    def _of_random(self) -> results.Table:
+    def _of_random(self) -> frame.Table:
         """How many the guard accepted, and whose errors exceed native ones."""
         seeds, rows = [line["seed"] for line in self.lines], []
         for dtype, how in itertools.product(UNITS, (*MODES, CUBLAS)):
@@ -311,7 +311,7 @@ class Results(results.Results):
                 rows.append([dtype, how, str(len(lines)), str(len(there)), exact, str(larger)])
         title = f"{len(self.lines)} pairs of random matrices, seeds from {min(seeds)} to {max(seeds)}; exact: proved to be so"
         heads = ["type", "computed by", "matrices", "from remainders", "exact", "above native"]
-        return results.Table(heads, "llrrrr", rows, title)
+        return frame.Table(heads, "llrrrr", rows, title)
 
     def exit_code(self) -> int:
         """1 if errors of random matrices are larger than their arithmetic may have."""
@@ -325,11 +325,11 @@ class Results(results.Results):
         )
 
 
-def _accepted(line: results.Line, mode: str) -> bool:
+def _accepted(line: frame.Line, mode: str) -> bool:
     return NATIVE not in line["chosen"][mode]
 
 
-def _cell(line: results.Line, column: str) -> str:
+def _cell(line: frame.Line, column: str) -> str:
     """Root mean square and maximum, what was chosen, and what is proved."""
     text = " / ".join(f"{value:.2g}" if value else "0" for value in line["errors"][column])
     if column not in MODES:
@@ -339,14 +339,14 @@ def _cell(line: results.Line, column: str) -> str:
     return f"{text} ({line['chosen'][column]}{certain})"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = cli.plain_parser(__doc__)
-    label = " ".join("x".join(map(str, sizes)) for sizes in SIZES["cuda"])
-    parser.add_argument("--sizes", nargs="+", type=cli.as_sizes, metavar="N", help=f"N or NxLxM ({label}; others for --matrices)")
-    kinds = f"{', '.join(ALL_KINDS)}: any up to 2.5 (all but that)"
-    parser.add_argument("--kinds", nargs="+", choices=ALL_KINDS, metavar="KIND", help=kinds)
-    parser.add_argument("--matrices", type=cli.at_least_1, default=0, metavar="N", help="so many random ones, of any kind")
-    parser.add_argument("--dtype", choices=list(UNITS), help="only this one (both)")
-    parser.add_argument("--seed", type=int, default=1, help="of matrices and samples (1)")
-    parser.add_argument("--device", choices=SIZES, default="cuda", help="emulate: the GPU's kernels on the CPU (cuda)")
-    return cli.experiment(parser, Results, measured, arguments)
+main = frame.experiment(
+    __doc__, Results, measured,
+    frame.option("--sizes", nargs="+", type=frame.sizes, metavar="N",
+                 help=f"N or NxLxM ({' '.join('x'.join(map(str, each)) for each in SIZES['cuda'])}; others for --matrices)"),
+    frame.option("--kinds", nargs="+", choices=ALL_KINDS, metavar="KIND",
+                 help=f"{', '.join(ALL_KINDS)}: any up to 2.5 (all but that)"),
+    frame.option("--matrices", type=frame.positive, default=0, metavar="N", help="so many random ones, of any kind"),
+    frame.option("--dtype", choices=list(UNITS), help="only this one (both)"),
+    frame.option("--seed", type=int, default=1, help="of matrices and samples (1)"),
+    frame.option("--device", choices=SIZES, default="cuda", help="emulate: the GPU's kernels on the CPU (cuda)"),
+)  # fmt: skip

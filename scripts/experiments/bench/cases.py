@@ -7,7 +7,7 @@ Without a case they are listed.
 import sys
 from importlib import import_module
 
-from experiments.common.cli import command, plain_parser
+from experiments.common.frame import command, option, parser_of
 
 CASES = {  # the module with its function, and what it measures
     "hosts": ("bench.hosts:main", "from host memory to host memory, beside the program one writes by hand"),
@@ -26,9 +26,8 @@ CASES = {  # the module with its function, and what it measures
 def main() -> int:
     case, *words = sys.argv[1:] or [""]
     if case not in CASES:
-        parser = plain_parser(__doc__)
-        parser.add_argument("case", nargs="?", choices=tuple(CASES), metavar="CASE", help=", ".join(CASES))
-        return command(parser, lambda _: _list(), None)
+        named = option("case", nargs="?", choices=tuple(CASES), metavar="CASE", help=", ".join(CASES))
+        return command(parser_of(__doc__, named), lambda _: _list())
     sys.argv = [f"{sys.argv[0]} {case}", *words]
     module, _, function = CASES[case][0].partition(":")
     return int(getattr(import_module(f"experiments.{module}"), function)())

@@ -14,17 +14,14 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from experiments.common.cli import at_least_1, command, plain_parser, shown
-from experiments.common.results import Line, told_error
+from experiments.common import frame
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.errors import HybridError
 from hybrid.ranks.launcher import mpirun
-from hybrid.reporting import jsonl
 
 NUMPY = """\
 import sys, time, numpy
@@ -47,21 +44,13 @@ def numpy_alone(n: int, threads: int, dtype: str) -> float:
     return float(subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout)
 
 
-def matmul(
-    ranks: int,
-    n: int,
-    *options: str,
-    environment: Mapping[str, str] | None = None,
-) -> Line:
+def matmul(ranks: int, n: int, *options: str, environment: Mapping[str, str] | None = None) -> frame.Line:
     """What `mpirun -n RANKS python -m hybrid.matmul n n n` records."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run.jsonl"
-        words = [*mpirun(ranks), sys.executable, "-m", "hybrid.matmul", *[str(n)] * 3, *options, "--json", str(path)]
-        job = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **(environment or {})}, check=False)
-        if job.returncode:
-            raise HybridError(f"{ranks} ranks failed: {told_error(job.stderr, job.stdout)}")
-        (line,) = jsonl.read(str(path))
-        return line
+    words = [*mpirun(ranks), sys.executable, "-m", "hybrid.matmul", *[str(n)] * 3, *options]
+    lines, failure = frame.ran(words, environment=environment)
+    if failure:
+        raise HybridError(f"{ranks} ranks failed: {failure}")
+    return lines[0]
 
 
 def calls(seconds: float, ranks: int) -> int:
@@ -82,7 +71,7 @@ def work(options: argparse.Namespace) -> int:
         return calls(options.calls, options.ranks)
     n, ranks, dtype = options.n, options.ranks, options.dtype
     alone, ours, checks, around = [], [], [], []
-    for _ in shown(range(options.pairs), "pairs"):
+    for _ in frame.shown(range(options.pairs), "pairs"):
         alone.append(numpy_alone(n, ranks, dtype))
         began = time.perf_counter()
         phases = matmul(ranks, n, *ON_CPU, "--dtype", dtype)["seconds"]
@@ -97,11 +86,13 @@ def work(options: argparse.Namespace) -> int:
     return 0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = plain_parser(__doc__)
-    parser.add_argument("n", nargs="?", type=at_least_1, default=8000)
-    parser.add_argument("--pairs", type=at_least_1, default=5)
-    parser.add_argument("--ranks", type=at_least_1, default=2, help="ranks of ours and threads of NumPy's (2)")
-    parser.add_argument("--calls", type=float, metavar="SECONDS", help="of each row of a table of small and thin products")
-    parser.add_argument("--dtype", choices=tuple(ITEM_SIZES), default="float64")
-    return command(parser, work, arguments)
+def main() -> int:
+    parser = frame.parser_of(
+        __doc__,
+        frame.option("n", nargs="?", type=frame.positive, default=8000),
+        frame.option("--pairs", type=frame.positive, default=5),
+        frame.option("--ranks", type=frame.positive, default=2, help="ranks of ours and threads of NumPy's (2)"),
+        frame.option("--calls", type=float, metavar="SECONDS", help="of each row of a table of small and thin products"),
+        frame.option("--dtype", choices=tuple(ITEM_SIZES), default="float64"),
+    )
+    return frame.command(parser, work)

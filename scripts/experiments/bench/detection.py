@@ -24,10 +24,11 @@ from unittest import mock
 import numpy as np
 
 import hybrid
-from experiments.common import cli, results
+from experiments.common import frame
 from hybrid.core.spans import Span, pieces
 from hybrid.devices.base import Device
 from hybrid.devices.cuda_device import CudaDevice
+from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.devices.remainders import ModularProduct
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.host.threads import usable_cores
@@ -243,13 +244,13 @@ class Product:
         return is_right(self.c, self.right, 0.0 if self.exact else RIGHT * max(self.rounding, self.of_a_cpu))
 
 
-def repaired(product: Product, about: results.Line, faults: int, kinds: Sequence[str]) -> Iterator[results.Line]:
+def repaired(product: Product, about: frame.Line, faults: int, kinds: Sequence[str]) -> Iterator[frame.Line]:
     """A line for each of these kinds of faults."""
     for kind in kinds:
         counts, times = [[0] * len(OUTCOMES) for _ in REPAIR_SIZES], []
         with mock.patch.dict(os.environ, {"HYBRID_STAGED": str(int(KINDS[kind][0] != "multiply"))}):
             multiplied(product.a, product.b, product.c, product.device, "repair")
-            for _ in cli.shown(range(faults), f"{about['n']} {about['data']} {kind}"):
+            for _ in frame.shown(range(faults), f"{about['n']} {about['data']} {kind}"):
                 _, right, _ = product.with_fault(kind, "repair", harmless=True)
                 found, seconds, size = product.with_fault(kind, "repair")
                 # What was added to C later may have rounded the fault away.
@@ -263,11 +264,11 @@ def repaired(product: Product, about: results.Line, faults: int, kinds: Sequence
         yield {**about, "part": "repairs", "kind": kind, "sizes": REPAIR_SIZES, "counts": counts, "times_as_long": ratio}
 
 
-def checked(about: results.Line, faults: int, random: np.random.Generator) -> Iterator[results.Line]:
+def checked(about: frame.Line, faults: int, random: np.random.Generator) -> Iterator[frame.Line]:
     """A line for each kind of fault, and one for right products."""
     n, data, alarms = about["n"], about["data"], 0
     counts = {kind: [[0, 0] for _ in NAMES] for kind in CHECKED}
-    for number in cli.shown(range(faults), f"{n} {data}"):
+    for number in frame.shown(range(faults), f"{n} {data}"):
         if number % OPERANDS_KEPT == 0:
             product = Product(data, n, random, "cpu")
         alarms += multiplied(product.a, product.b, product.c, "cpu", "raise")[0] != "unseen"
@@ -281,13 +282,13 @@ def checked(about: results.Line, faults: int, random: np.random.Generator) -> It
         yield {**about, "part": "faults", "kind": kind, "sizes": NAMES, "counts": counts[kind]}
 
 
-class Results(results.Results):
+class Results(frame.Results):
     command, again = "detection", "python scripts/bench.py detection"
 
-    def blocks(self) -> Iterator[results.Block]:
+    def blocks(self) -> Iterator[frame.Block]:
         yield from self._of_repairs() if self.lines[0]["part"] == "repairs" else self._of_checks()
 
-    def _of_repairs(self) -> Iterator[results.Block]:
+    def _of_repairs(self) -> Iterator[frame.Block]:
         rows, total = [], np.zeros(len(OUTCOMES), int)
         for n, kind in dict.fromkeys((line["n"], line["kind"]) for line in self.lines):
             of_kind = [line for line in self.lines if (line["n"], line["kind"]) == (n, kind)]
@@ -296,11 +297,11 @@ class Results(results.Results):
             rows.append([str(n), kind, *map(_outcomes, counts), f"{np.mean(ratios):.2f}" if ratios else "–"])
             total += counts.sum(axis=0)
         title = "What became of faults whose size in rounding errors is; and how long a repaired product took, a right one 1"
-        yield results.Table(["n", "fault", *REPAIR_SIZES, "time"], "rl" + "r" * (len(REPAIR_SIZES) + 1), rows, title)
+        yield frame.Table(["n", "fault", *REPAIR_SIZES, "time"], "rl" + "r" * (len(REPAIR_SIZES) + 1), rows, title)
         counted = ", ".join(f"{number:,} {name}" for name, number in zip(OUTCOMES, total, strict=True))
-        yield results.Remarks([f"{total.sum():,} faults: {counted}."])
+        yield frame.Remarks([f"{total.sum():,} faults: {counted}."])
 
-    def _of_checks(self) -> Iterator[results.Block]:
+    def _of_checks(self) -> Iterator[frame.Block]:
         right = [line for line in self.lines if line["part"] == "right"]
         rows = [
             [str(line["n"]), line["data"], line["kind"], *(_share(*each) for each in line["counts"])]
@@ -308,9 +309,9 @@ class Results(results.Results):
             if line["part"] == "faults"
         ]
         title = "Found, of faults whose size in rounding errors is"
-        yield results.Table(["n", "elements", "fault", *NAMES], "rll" + "r" * len(NAMES), rows, title)
+        yield frame.Table(["n", "elements", "fault", *NAMES], "rll" + "r" * len(NAMES), rows, title)
         products, alarms = (sum(line[key] for line in right) for key in ("products", "alarms"))
-        yield results.Remarks([f"{alarms} of {products:,} right products were refused."])
+        yield frame.Remarks([f"{alarms} of {products:,} right products were refused."])
 
     def exit_code(self) -> int:
         """1 if a right product was refused, a fault above 20 rounding errors, or any of integers, not found, or a repair wrong"""
@@ -335,12 +336,14 @@ def _share(injected: int, found: int) -> str:
     return f"{found} of {injected}" if injected else "–"
 
 
-def _measured(options: argparse.Namespace) -> Iterator[results.Line]:
+def _measured(options: argparse.Namespace) -> Iterator[frame.Line]:
     random = np.random.default_rng(options.seed)
     if len(options.faults) not in (1, len(options.sizes)):
         raise UsageError("--faults takes one number, or one for each of --sizes")
     if options.device != "cpu" and not options.repair:
         raise UsageError("--device is for --repair: without it, right products are spoiled afterwards, on the host")
+    if options.device == "cuda":
+        usable_gpus()
     least = BLOCK if options.repair else LARGEST_TILE
     if min(options.sizes) < least:
         raise UsageError(f"--sizes must be {least} or more: that is the largest tile")
@@ -354,15 +357,13 @@ def _measured(options: argparse.Namespace) -> Iterator[results.Line]:
                 yield from checked(about, faults, random)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = cli.plain_parser(__doc__)
-    whole = cli.at_least_1
-    parser.add_argument("--sizes", nargs="+", type=whole, default=[512, 2000], metavar="N", help="from 64 up (512 2000)")
-    parser.add_argument(
-        "--faults", nargs="+", type=whole, default=[1000], metavar="K", help="of each kind, type and size, or one number a size"
-    )
-    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of matrices and faults")
-    parser.add_argument("--repair", action="store_true", help="count what is repaired, and how long that takes")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="with --repair: what multiplies (cpu)")
-    parser.add_argument("--kinds", nargs="+", choices=REPAIRED, default=REPAIRED, help="with --repair: of faults (all)")
-    return cli.experiment(parser, Results, _measured, arguments)
+main = frame.experiment(
+    __doc__, Results, _measured,
+    frame.option("--sizes", nargs="+", type=frame.positive, default=[512, 2000], metavar="N", help="from 64 up (512 2000)"),
+    frame.option("--faults", nargs="+", type=frame.positive, default=[1000], metavar="K",
+                 help="of each kind, type and size, or one number a size"),
+    frame.option("--seed", type=int, default=secrets.randbits(32), help="of matrices and faults"),
+    frame.option("--repair", action="store_true", help="count what is repaired, and how long that takes"),
+    frame.option("--device", choices=("cpu", "cuda"), default="cpu", help="with --repair: what multiplies (cpu)"),
+    frame.option("--kinds", nargs="+", choices=REPAIRED, default=REPAIRED, help="with --repair: of faults (all)"),
+)  # fmt: skip

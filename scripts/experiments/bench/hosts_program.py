@@ -8,7 +8,7 @@ import argparse
 import ctypes
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 import hybrid
-from experiments.common import cli, results
+from experiments.common import frame
+from experiments.common.frame import seconds_of
 from experiments.common.product_check import ProductCheck, refuse_wrong
-from experiments.common.results import seconds_of
 from hybrid.core.spans import Span, block
 from hybrid.devices.base import Device
 from hybrid.devices.cuda_gpus import usable_gpus
@@ -126,7 +126,7 @@ def handwritten(comm: Any, n: int, options: argparse.Namespace) -> Iterator[Line
     times = [steps() for _ in range(options.repeat)]
     if a is not None:
         error = refuse_wrong("the product", a, b, c)
-        phases = {step: results.spread([float(each[index]) for each in times]) for index, step in enumerate(STEPS)}
+        phases = {step: frame.spread([float(each[index]) for each in times]) for index, step in enumerate(STEPS)}
         yield "handwritten", [float(each.sum()) for each in times], {"setup": setup, "phases": phases, "error": error}
 
 
@@ -325,15 +325,15 @@ OF_RANKS = {part.__name__: part for part in (handwritten, library, wires)}
 OF_ONE_PROCESS = {"cublasxt": cublasxt, "torch": by_torch}
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = cli.plain_parser(__doc__)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=(*OF_RANKS, *OF_ONE_PROCESS))
     parser.add_argument("--sizes", nargs="+", type=int, required=True, metavar="N", help="square matrices, one after the other")
     parser.add_argument("--gpus", nargs="+", type=int, default=[1], metavar="P", help="how many one process uses (1)")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu", "emulate"))
     parser.add_argument("--repeat", type=int, default=3, help="products timed (3)")
     parser.add_argument("--json", required=True, metavar="FILE", help="append a line for each result")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     comm = None
     if options.part in OF_RANKS:
         from mpi4py import MPI
@@ -352,7 +352,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for part, times, more in lines:
                 if comm is None or comm.rank == 0:
                     where = {"part": part, "gpus": comm.size if comm else gpus, "n": n}
-                    jsonl.write({**where, "seconds": results.spread(times), "repeat": len(times), **more}, options.json)
+                    jsonl.write({**where, "seconds": frame.spread(times), "repeat": len(times), **more}, options.json)
 
 
 if __name__ == "__main__":

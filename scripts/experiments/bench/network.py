@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from experiments.common.results import told_error
+from experiments.common.frame import told_error
 from hybrid.errors import HybridError, one_line
 from hybrid.ranks.launcher import family_of, mpirun
 

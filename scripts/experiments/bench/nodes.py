@@ -18,13 +18,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
 
 from experiments.bench.network import Network, why_not
-from experiments.common import cli, results
+from experiments.common import frame
 from experiments.start import ROOT
 from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology, block
@@ -49,15 +49,15 @@ _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 _BLOCKS = (64, 128, 256)  # rows and columns of pdgemm's blocks that are tried
 
 
-class Results(results.Results):
+class Results(frame.Results):
     command, again = "bench_nodes", "python scripts/bench.py nodes"
 
-    def blocks(self) -> Iterator[results.Block]:
+    def blocks(self) -> Iterator[frame.Block]:
         heads = ("nodes", "links", "shape", "program", "seconds", "of its link's", "busiest node received", "as planned")
-        yield results.Table(heads, "llllrrrr", [_row(line) for line in self.lines])
+        yield frame.Table(heads, "llllrrrr", [_row(line) for line in self.lines])
 
 
-def _row(line: results.Line) -> tuple[str, ...]:
+def _row(line: frame.Line) -> tuple[str, ...]:
     median, received, bits = line["seconds"]["median"], line["received"], bits_per_second(line["rate"])
     return (
         f"{line['nodes']}" + (f" of {line['ranks_per_node']} ranks" if line["ranks_per_node"] > 1 else ""),
@@ -115,7 +115,7 @@ def _planned_bytes(sizes: Sizes, nodes: int, program: str, ranks_per_node: int =
     return problem.bytes(1, max(sum(grids.received(chosen, node, problem, topology, placement)) for node in range(nodes)))
 
 
-def _measured(options: argparse.Namespace) -> Iterator[results.Line]:
+def _measured(options: argparse.Namespace) -> Iterator[frame.Line]:
     if reason := why_not():
         raise DeviceUnavailable(f"namespaces cannot stand for nodes here: {reason}")
     import mpi4py
@@ -142,12 +142,10 @@ def _measured(options: argparse.Namespace) -> Iterator[results.Line]:
                     yield from _compared(network, shape, programs, options)
 
 
-def _compared(
-    network: Network, shape: str, programs: Mapping[str, Program], options: argparse.Namespace
-) -> Iterator[results.Line]:
+def _compared(network: Network, shape: str, programs: Mapping[str, Program], options: argparse.Namespace) -> Iterator[frame.Line]:
     measured: dict[str, list[tuple[float, int]]] = {name: [] for name in programs}
     sizes, nodes = SHAPES[shape], len(network.names)
-    for _ in cli.shown(range(options.pairs), f"{nodes} nodes, {shape}"):
+    for _ in frame.shown(range(options.pairs), f"{nodes} nodes, {shape}"):
         for name, run in programs.items():
             before = network.bytes_received()
             seconds = run(network, sizes)
@@ -162,7 +160,7 @@ def _compared(
         planned = _planned_bytes(sizes, nodes, name, options.ranks) if name in (OURS, OURS_STAYS, OURS_2D) else None
         yield {
             "part": "nodes", "nodes": nodes, "rate": options.rate, "ranks_per_node": options.ranks, "shape": shape,
-            "sizes": list(sizes), "program": name, "seconds": results.spread(seconds),
+            "sizes": list(sizes), "program": name, "seconds": frame.spread(seconds),
             "received": int(statistics.median(received)), "planned": planned,
         }  # fmt: skip
 
@@ -196,11 +194,11 @@ def _pdgemm(program: Path, size: int, network: Network, sizes: Sizes) -> float:
     return float(network.run(["env", "OPENBLAS_NUM_THREADS=1", str(program), *numbers], _LIMIT))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = cli.plain_parser(__doc__)
-    parser.add_argument("--nodes", nargs="+", type=cli.at_least_1, default=[2, 4], metavar="P", help="how many (2 4)")
-    parser.add_argument("--ranks", type=cli.at_least_1, default=1, metavar="R", help="on each node (1)")
-    parser.add_argument("--rate", type=_rate, default="1gbit", help='of each link, both ways, as tc has it; "" for none (1gbit)')
-    parser.add_argument("--shapes", nargs="+", choices=tuple(SHAPES), default=["square"], metavar="SHAPE", help=", ".join(SHAPES))
-    parser.add_argument("--pairs", type=cli.at_least_1, default=3, help="how often each program runs (3)")
-    return cli.experiment(parser, Results, _measured, arguments)
+main = frame.experiment(
+    __doc__, Results, _measured,
+    frame.option("--nodes", nargs="+", type=frame.positive, default=[2, 4], metavar="P", help="how many (2 4)"),
+    frame.option("--ranks", type=frame.positive, default=1, metavar="R", help="on each node (1)"),
+    frame.option("--rate", type=_rate, default="1gbit", help='of each link, both ways, as tc has it; "" for none (1gbit)'),
+    frame.option("--shapes", nargs="+", choices=tuple(SHAPES), default=["square"], metavar="SHAPE", help=", ".join(SHAPES)),
+    frame.option("--pairs", type=frame.positive, default=3, help="how often each program runs (3)"),
+)  # fmt: skip

@@ -9,15 +9,16 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 import hybrid
-from experiments.common import cli, results
+from experiments.common import frame
 from experiments.common.cuda import matrices
 from experiments.common.product_check import IntegerCheck, ProductCheck
 from hybrid.core.problem import ITEM_SIZES
@@ -28,35 +29,39 @@ Way = Callable[[], Any]  # returns C when it is complete
 COMPLEX, INTEGERS = ("complex64", "complex128"), ("int8", "int16", "int32", "int64")
 
 
-def _square(*lengths: int) -> list[Sizes]:
-    return [(n, n, n) for n in lengths]
+def _case(
+    results: type[frame.Results],
+    about: str,
+    lines_of: Callable[..., Iterator[frame.Line]],
+    sizes: Sequence[Sizes],
+    rounds: int,
+    devices: Sequence[str],
+    choices: Mapping[str, Sequence[str]],
+    order: Callable[[Any], Iterable[tuple[Any, ...]]],
+    *more: frame.Option,
+) -> Callable[[], int]:
+    """A benchmark's script. `lines_of`: the lines of a case, which begins with sizes and type; `choices`: options of which each
+    takes some of these words, and all by default; `order`: the cases that the options ask for."""
 
+    def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
+        gpu = usable_gpus()[0].name if options.device == "cuda" else None
+        for n, l, m in options.sizes:
+            frame.refuse_too_large(n, l, m, item=16)
+        for (n, l, m), dtype, *others in frame.shown(list(order(options)), "products"):
+            for line in lines_of(options, (n, l, m), dtype, *others):
+                part = results.command.removeprefix("bench_")
+                yield {"n": n, "l": l, "m": m, "part": part, "device": options.device, "gpu": gpu, "dtype": dtype, **line}
 
-def _parser(description: str, sizes: Sequence[Sizes], dtypes: Sequence[str], devices: Sequence[str], rounds: int) -> Any:
-    parser = cli.plain_parser(description)
     label = " ".join("x".join(map(str, each if len(set(each)) > 1 else each[:1])) for each in sizes)
-    parser.add_argument("--sizes", nargs="+", type=cli.as_sizes, default=sizes, metavar="N", help=f"N or NxLxM ({label})")
-    _add_choice(parser, "--dtypes", dtypes)
-    parser.add_argument("--rounds", type=cli.at_least_1, default=rounds, help=f"timings of each way, in turns ({rounds})")
-    parser.add_argument("--device", choices=devices, default="cuda", help=f"{', '.join(devices[1:])}: to see that it runs (cuda)")
-    return parser
-
-
-def _add_choice(parser: argparse.ArgumentParser, option: str, choices: Sequence[str]) -> None:
-    """An option that takes some of these, and all of them by default."""
-    listed = f"{', '.join(choices)} (all)"
-    parser.add_argument(option, nargs="+", choices=choices, default=list(choices), metavar=option[2:].upper(), help=listed)
-
-
-def _measured(options: argparse.Namespace, part: str, cases: Sequence[tuple[Any, ...]], lines_of: Any) -> Iterator[results.Line]:
-    """Of each case, which begins with sizes and type, the lines; what they have in common is added."""
-    gpu = usable_gpus()[0].name if options.device == "cuda" else None
-    for n, l, m in options.sizes:
-        cli.refuse_too_large(n, l, m, item=16)
-    for sizes, dtype, *more in cli.shown(cases, "products"):
-        for line in lines_of(options, sizes, dtype, *more):
-            about = {"part": part, "device": options.device, "gpu": gpu, "dtype": dtype}
-            yield {**dict(zip("nlm", sizes, strict=True)), **about, **line}
+    return frame.experiment(
+        about, results, measured,
+        frame.option("--sizes", nargs="+", type=frame.sizes, default=sizes, metavar="N", help=f"N or NxLxM ({label})"),
+        frame.option("--rounds", type=frame.positive, default=rounds, help=f"timings of each way, in turns ({rounds})"),
+        frame.option("--device", choices=devices, default="cuda", help=f"{', '.join(devices[1:])}: to see that it runs (cuda)"),
+        *(frame.option(f"--{name}", nargs="+", choices=words, default=list(words), metavar=name.upper(),
+                       help=f"{', '.join(words)} (all)") for name, words in choices.items()),
+        *more,
+    )  # fmt: skip
 
 
 def _times(check: Any, ways: Mapping[str, Way], rounds: int, *, untimed: int = 2, calls: int = 1) -> dict[str, list[float]]:
@@ -71,7 +76,7 @@ def _times(check: Any, ways: Mapping[str, Way], rounds: int, *, untimed: int = 2
         for name, way in in_turn[number % len(ways) :] + in_turn[: number % len(ways)]:
             for _ in range(calls - 1):
                 way()
-            times[name].append(results.seconds_of(way))
+            times[name].append(frame.seconds_of(way))
     return times
 
 
@@ -79,7 +84,7 @@ def _settled(device: str) -> Way:
     return import_module("cupy").cuda.Device().synchronize if device == "cuda" else lambda: None
 
 
-def _sizes(line: results.Line) -> str:
+def _sizes(line: frame.Line) -> str:
     return f"{line['n']}×{line['l']}×{line['m']}"
 
 
@@ -98,18 +103,18 @@ follow each other, of which the second is timed: a program that multiplies again
 _PLACES, _CHECKED = ("host", "empty", "row blocks"), ("unchecked", "checked")
 
 
-class CheckResults(results.Results):
+class CheckResults(frame.Results):
     command, again = "bench_check", "python scripts/bench.py check"
 
-    def blocks(self) -> Iterator[results.Block]:
+    def blocks(self) -> Iterator[frame.Block]:
         heads, rows = ["operands", "type", "n×l×m", "unchecked, ms", "checked, ms", "ratio"], []
         for line in self.lines:
             unchecked, checked = (line[way]["median"] for way in _CHECKED)
             rows.append([line["place"], line["dtype"], _sizes(line), _ms(unchecked), _ms(checked), f"{checked / unchecked:.3f}"])
-        yield results.Table(heads, "lllrrr", rows, "hybrid.multiply by one process")
+        yield frame.Table(heads, "lllrrr", rows, "hybrid.multiply by one process")
 
 
-def _check_line(options: argparse.Namespace, sizes: Sizes, dtype: str, place: str) -> Iterator[results.Line]:
+def _check_line(options: argparse.Namespace, sizes: Sizes, dtype: str, place: str) -> Iterator[frame.Line]:
     a, b = matrices("normal", dtype, *sizes)
     operands: Any = (a, b)
     out = None
@@ -123,23 +128,18 @@ def _check_line(options: argparse.Namespace, sizes: Sizes, dtype: str, place: st
         for into, array in zip(operands, (a, b), strict=True):
             into[...] = array
 
-    def product(way: str) -> Any:
+    def multiplied(way: str) -> Any:
         c = hybrid.multiply(*operands, out=out, check=way == "checked", device=options.device)
         return c.array if place == "row blocks" else c
 
-    times = _times(ProductCheck(a, b), {way: partial(product, way) for way in _CHECKED}, options.rounds, untimed=3, calls=2)
-    yield {"place": place, **{way: results.spread(times[way]) for way in _CHECKED}}
+    times = _times(ProductCheck(a, b), {way: partial(multiplied, way) for way in _CHECKED}, options.rounds, untimed=3, calls=2)
+    yield {"place": place, **{way: frame.spread(times[way]) for way in _CHECKED}}
 
 
-def check(arguments: Sequence[str] | None = None) -> int:
-    parser = _parser(_CHECK, _square(4000, 8000), list(ITEM_SIZES), ("cuda", "cpu", "emulate"), rounds=9)
-    _add_choice(parser, "--places", _PLACES)
-
-    def measured(options: argparse.Namespace) -> Iterator[results.Line]:
-        cases = [(sizes, dtype, place) for sizes in options.sizes for dtype in options.dtypes for place in options.places]
-        return _measured(options, "check", cases, _check_line)
-
-    return cli.experiment(parser, CheckResults, measured, arguments)
+check = _case(
+    CheckResults, _CHECK, _check_line, [(4000,) * 3, (8000,) * 3], 9, ("cuda", "cpu", "emulate"),
+    {"dtypes": tuple(ITEM_SIZES), "places": _PLACES}, lambda asked: product(asked.sizes, asked.dtypes, asked.places),
+)  # fmt: skip
 
 
 # --- precisions beside cuBLAS
@@ -153,10 +153,10 @@ pause, so that the GPU's power limit shows. Every way's product is compared with
 _YARDSTICK, _PRECISIONS, _FILLS = "cuBLAS", ("native", "auto", "fast"), ("normal", "integers")
 
 
-class PrecisionResults(results.Results):
+class PrecisionResults(frame.Results):
     command, again = "bench_precision", "python scripts/bench.py precision"
 
-    def blocks(self) -> Iterator[results.Block]:
+    def blocks(self) -> Iterator[frame.Block]:
         heads = ["elements", "n×l×m", "way", "in turns, ms", "× cuBLAS", "alone, ms", "× cuBLAS"]
         rows, base = [], self.lines[0]
         for line in self.lines:
@@ -164,10 +164,10 @@ class PrecisionResults(results.Results):
             both = (line["seconds"]["median"], base["seconds"]["median"]), (line["alone"], base["alone"])
             cells = [cell for one, other in both for cell in (_ms(one), f"{other / one:.2f}")]
             rows.append([f"{line['fill']}, {line['dtype']}", _sizes(line), line["way"], *cells])
-        yield results.Table(heads, "lllrrrr", rows, "operands on the GPU; ours is checked, cuBLAS is not")
+        yield frame.Table(heads, "lllrrrr", rows, "operands on the GPU; ours is checked, cuBLAS is not")
 
 
-def _precision_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, fill: str) -> Iterator[results.Line]:
+def _precision_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, fill: str) -> Iterator[frame.Line]:
     n, l, m = sizes
     random = (import_module("cupy") if options.device == "cuda" else np).random.default_rng()
     a, b = (
@@ -185,7 +185,7 @@ def _precision_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, fill
     ways: dict[str, Way] = {_YARDSTICK: cublas, **ours}
     times = _times(ProductCheck(a, b), ways, options.rounds)
     for name, way in ways.items():
-        yield {"fill": fill, "way": name, "seconds": results.spread(times[name]), "alone": _alone(way, options.alone)}
+        yield {"fill": fill, "way": name, "seconds": frame.spread(times[name]), "alone": _alone(way, options.alone)}
 
 
 def _alone(way: Way, seconds: float) -> float:
@@ -197,17 +197,12 @@ def _alone(way: Way, seconds: float) -> float:
     return (time.perf_counter() - began) / calls
 
 
-def precision(arguments: Sequence[str] | None = None) -> int:
-    sizes = [*_square(4096, 8192), (1000, 8000, 8000)]
-    parser = _parser(_PRECISION, sizes, list(ITEM_SIZES), ("cuda", "emulate"), rounds=7)
-    _add_choice(parser, "--fills", _FILLS)
-    parser.add_argument("--alone", type=float, default=1.0, metavar="S", help="seconds of calls without a pause (1)")
-
-    def measured(options: argparse.Namespace) -> Iterator[results.Line]:
-        cases = [(sizes, dtype, fill) for fill in options.fills for dtype in options.dtypes for sizes in options.sizes]
-        return _measured(options, "precision", cases, _precision_lines)
-
-    return cli.experiment(parser, PrecisionResults, measured, arguments)
+precision = _case(
+    PrecisionResults, _PRECISION, _precision_lines, [(4096,) * 3, (8192,) * 3, (1000, 8000, 8000)], 7, ("cuda", "emulate"),
+    {"dtypes": tuple(ITEM_SIZES), "fills": _FILLS},
+    lambda asked: ((sizes, dtype, fill) for fill, dtype, sizes in product(asked.fills, asked.dtypes, asked.sizes)),
+    frame.option("--alone", type=float, default=1.0, metavar="S", help="seconds of calls without a pause (1)"),
+)  # fmt: skip
 
 
 # --- complex numbers and integers
@@ -222,10 +217,10 @@ a part of its time. "small" ones lie between -99 and 99; "large" ones fill their
 _WAYS, _SMALL = ("library", "hybrid"), 99
 
 
-class TypesResults(results.Results):
+class TypesResults(frame.Results):
     command, again = "bench_types", "python scripts/bench.py types"
 
-    def blocks(self) -> Iterator[results.Block]:
+    def blocks(self) -> Iterator[frame.Block]:
         heads = ["type", "elements", "n×l×m", "operands", "library, ms", "hybrid, ms", "times as fast", "hybrid, Tflop/s"]
         rows = []
         for line in self.lines:
@@ -234,7 +229,7 @@ class TypesResults(results.Results):
             place = "on the GPU" if line["place"] == "gpu" else "in host memory"
             numbers = [_ms(library), _ms(ours), f"{library / ours:.3g}", f"{operations / ours / 1e12:.3g}"]
             rows.append([line["dtype"], line["elements"], _sizes(line), place, *numbers])
-        yield results.Table(heads, "llllrrrr", rows, "hybrid.multiply, checked, beside the library's matmul, unchecked")
+        yield frame.Table(heads, "llllrrrr", rows, "hybrid.multiply, checked, beside the library's matmul, unchecked")
 
 
 def _of_type(sizes: Sizes, dtype: str, elements: str) -> Iterator[np.ndarray]:
@@ -249,7 +244,7 @@ def _of_type(sizes: Sizes, dtype: str, elements: str) -> Iterator[np.ndarray]:
             yield random.integers(-most, most, shape, dtype, endpoint=True)
 
 
-def _types_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, elements: str) -> Iterator[results.Line]:
+def _types_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, elements: str) -> Iterator[frame.Line]:
     on_gpu, settle = options.device == "cuda", _settled(options.device)
     cupy = import_module("cupy") if on_gpu else None
     result = None if dtype in COMPLEX else "int64"
@@ -266,19 +261,15 @@ def _types_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, elements
 
         ways = {"library": library, "hybrid": partial(hybrid.multiply, a, b, dtype=result, device=options.device)}
         times = _times(ProductCheck(a, b) if result is None else IntegerCheck(a, b), ways, options.rounds)
-        yield {"elements": elements, "place": place, **{way: results.spread(times[way]) for way in _WAYS}}
+        yield {"elements": elements, "place": place, **{way: frame.spread(times[way]) for way in _WAYS}}
 
 
-def types(arguments: Sequence[str] | None = None) -> int:
-    parser = _parser(_TYPES, _square(4096, 8192), [*COMPLEX, *INTEGERS], ("cuda", "cpu"), rounds=7)
-
-    def measured(options: argparse.Namespace) -> Iterator[results.Line]:
-        cases = [
-            (sizes, dtype, elements)
-            for dtype in options.dtypes
-            for elements in (("normal",) if dtype in COMPLEX else ("small", "large"))
-            for sizes in options.sizes
-        ]
-        return _measured(options, "types", cases, _types_lines)
-
-    return cli.experiment(parser, TypesResults, measured, arguments)
+types = _case(
+    TypesResults, _TYPES, _types_lines, [(4096,) * 3, (8192,) * 3], 7, ("cuda", "cpu"), {"dtypes": (*COMPLEX, *INTEGERS)},
+    lambda asked: (
+        (sizes, dtype, elements)
+        for dtype in asked.dtypes
+        for elements in (("normal",) if dtype in COMPLEX else ("small", "large"))
+        for sizes in asked.sizes
+    ),
+)  # fmt: skip

@@ -9,12 +9,12 @@ the first of both.
 import argparse
 from collections.abc import Sequence
 
-from experiments.common import cli, results
+from experiments.common import frame
 from hybrid.errors import UsageError
 from hybrid.reporting import jsonl
 
 
-def table(lines: Sequence[results.Line]) -> results.Table:
+def table(lines: Sequence[frame.Line]) -> frame.Table:
     lines = sorted(lines, key=lambda line: line["nodes"])
     strong = [line for line in lines if line["n"] == lines[0]["n"]]
     scalings = {"strong": strong, "weak": [lines[0], *(line for line in lines if line not in strong)]}
@@ -25,18 +25,17 @@ def table(lines: Sequence[results.Line]) -> results.Table:
         for name, runs in scalings.items()
         for line in runs
     ]  # fmt: skip
-    return results.Table(["scaling", "nodes", "n", "seconds", "GF/s", "of the first, a node"], "lrrrrr", rows)
+    return frame.Table(["scaling", "nodes", "n", "seconds", "GF/s", "of the first, a node"], "lrrrrr", rows)
 
 
 def work(options: argparse.Namespace) -> int:
     lines = [line for line in jsonl.read(options.lines) if line.get("command") == "matmul"]
     if not lines:
         raise UsageError(f"{options.lines} has no lines of hybrid.matmul")
-    print(*results.printed([table(lines)]), sep="\n")
+    print(*frame.printed([table(lines)]), sep="\n")
     return 0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = cli.plain_parser(__doc__)
-    parser.add_argument("lines", metavar="LINES", help="JSON lines of hybrid.matmul")
-    return cli.command(parser, work, arguments)
+def main() -> int:
+    lines = frame.option("lines", metavar="LINES", help="JSON lines of hybrid.matmul")
+    return frame.command(frame.parser_of(__doc__, lines), work)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from experiments.common.frame import Line, seconds_of
 from experiments.common.product_check import ProductCheck, refuse_wrong
-from experiments.common.results import Line, seconds_of
 from hybrid.core.spans import Span
 from hybrid.devices.base import EmulatedDevice, compiled_loops
 from hybrid.devices.cuda_gpus import free_bytes, usable_gpus
@@ -108,6 +108,21 @@ def loops_seconds(name: str, a: np.ndarray, b: np.ndarray, repeat: int) -> list[
     return times
 
 
+def copy_seconds(runtime: GpuRuntime, shape: tuple[int, int], dtype: str, repeat: int) -> list[float]:
+    """Of copies of such a matrix within the GPU's memory."""
+    try:
+        into, source = (runtime.allocate(*shape, dtype) for _ in range(2))
+        runtime.poison(source)
+        times = []
+        for _ in range(repeat + 1):
+            begin = runtime.event()
+            runtime.copy_within(into, source)
+            times.append(runtime.seconds(begin, runtime.event()))
+        return times[1:]
+    finally:
+        runtime.release()
+
+
 OUT_OF_MEMORY = "out of memory"  # as CUDA says it
 
 
@@ -187,7 +202,7 @@ class GpuRuntime(_Capped):
         with self._device:
             self._called(self._runtime.memcpy, *ends, source.nbytes, kind)
 
-    def move(self, into: Any, source: Any) -> None:
+    def copy_within(self, into: Any, source: Any) -> None:
         """Start a copy from the device's memory to its memory."""
         with self._device:
             self._runtime.memcpyAsync(into.data.ptr, source.data.ptr, source.nbytes, self._runtime.memcpyDeviceToDevice, 0)
@@ -266,8 +281,6 @@ class EmulatedRuntime(_Capped):
 
     def copy(self, into: Any, source: Any) -> None:
         np.copyto(into, source)
-
-    move = copy
 
     def poison(self, matrix: Any) -> None:
         matrix.fill(np.nan)

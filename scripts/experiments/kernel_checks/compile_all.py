@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: MIT
 """Does every CUDA kernel compile, and fit, on every GPU? python scripts/compile_kernels.py [--targets sm_80 sm_90a]
 
-Needs NVRTC and its bindings (pip install '.[nvrtc13]', or nvrtc12 for sm_60 and sm_70), but neither GPU nor driver. All
-forms of the catalogue are compiled to machine code, for each width of copies, the kernels of the greeting and the check, and
-those of products from remainders, where a GPU is capable of them.
-Prints a line for each fault: what does not compile; for the forms that would be launched there, what does not fit on the GPU or
-spills registers; and sources that nothing here compiles. Ends with 1 if there is any.
+Needs NVRTC and its bindings (pip install '.[nvrtc13]', or nvrtc12 for sm_60 and sm_70), but neither GPU nor driver. What each GPU
+launches is compiled to machine code: the catalogue's kernels for each width of copies, those of the greeting, the check, and
+products from catalogue. Prints a line for each fault: what does not compile, does not fit on the GPU or spills registers; and
+sources that nothing here compiles. Ends with 1 if there is any.
 
 --ship writes the machine code that the wheel brings along into kernels/cubins instead (`python -m build -C cubins=on` does it).
 """
 
 import argparse
-import dataclasses
 import lzma
 import os
 import re
@@ -25,7 +23,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from experiments.common.cli import command, plain_parser, shown
+from experiments.common import frame
 from hybrid.classroom.on_gpu import Resources, resources_in
 from hybrid.core.problem import copy_width
 from hybrid.core.settings import one_of
@@ -138,7 +136,6 @@ def warnings_in(log: str) -> frozenset[str]:
     return frozenset(line for line in lines if re.search(r"\bwarning\b.*:", line) and "Architectures prior to" not in line)
 
 
-_EARLIER = 80  # a compute capability whose products are those of products_mma.cu, which compiles for all later ones, too
 _MOST_EXPONENT = 53
 
 
@@ -148,27 +145,14 @@ class Gpu:
     multiprocessors: int = 132
 
 
-def remainder_launches(target: str, capability: int) -> Iterator[tuple[Launch, bool]]:
-    """And whether such a GPU launches it, for a target as sm_90a. A kernel for one architecture alone is compiled for no other
-    target."""
+def remainder_launches(target: str, capability: int) -> Iterator[Launch]:
+    """Those of products from remainders on such a GPU. A kernel for one architecture alone is launched on no other target."""
+    gpu = Gpu(capability)
     if capability < catalogue.LEAST_FOR_BYTES:
         return
-    for launch in _of_any():
-        yield launch, True
-    ours, earlier = (list(_by_matrix_units(gpu)) for gpu in (Gpu(capability), Gpu(min(capability, _EARLIER))))
-    for launch in dict.fromkeys(ours + earlier):
-        if launch.architecture in ("", target):
-            yield launch, launch in ours
-
-
-def _by_matrix_units(gpu: Gpu) -> Iterator[Launch]:
-    yield catalogue.guarding(gpu, 1, 1)
-    for element in ("", *C_TYPES.values()):
-        yield catalogue.products_of(gpu, element, 1, 1, 1)
-
-
-def _of_any() -> Iterator[Launch]:
-    """Those that all GPUs launch."""
+    by_matrix_units = [catalogue.guarding(gpu, 1, 1)]
+    by_matrix_units += [catalogue.products_of(gpu, element, 1, 1, 1) for element in ("", *C_TYPES.values())]
+    yield from (launch for launch in by_matrix_units if launch.architecture in ("", target))
     yield from (catalogue.line_kernel(name, 1) for name in ("summarize", "scale_lines"))
     yield catalogue.telling()
     for dtype, element in C_TYPES.items():
@@ -261,11 +245,10 @@ WIDTHS = {"int8": (1, 4, 8, 16), "float16": (1, 2, 4, 8), "bfloat16": (1, 2, 4, 
 
 @dataclass(frozen=True)
 class Instance:
-    """One form of a kernel, for one kind of GPU."""
+    """A launch on one kind of GPU."""
 
     target: str
     launch: Launch
-    launched: bool  # False: on this GPU the kernel has a faster form
 
     @property
     def threads(self) -> int:
@@ -282,34 +265,26 @@ def capability_of(target: str) -> int:
 
 
 def instances(target: str, kernels: Iterable[Kernel] = CATALOGUE, *, widest: bool = False) -> Iterator[Instance]:
-    """All forms that the target is capable of, with each width (or only the largest), once more where the kernel adds to C."""
+    """Of each kernel and type the form that the target launches, with each width (or only the largest), once more where the
+    kernel adds to C."""
     capability = capability_of(target)
     for kernel in kernels:
         for dtype in kernel.dtypes if kernel.source else ():
-            possible = [form for form in kernel.forms.get(dtype, ()) if form.capability <= capability]
-            for form in possible:
-                alone = dataclasses.replace(kernel, forms={dtype: (form,)})
-                widths = WIDTHS[dtype] if form.by_width else (1,)
-                for width in widths[-1:] if widest else widths:
-                    for adds in (False, True) if kernel.adds else (False,):
-                        launch = catalogue.launch_of(alone, dtype, 1, 1, capability, width, adds=adds)
-                        chosen = catalogue.launch_of(kernel, dtype, 1, 1, capability, width, adds=adds)
-                        yield Instance(target, launch, launch == chosen)
+            form = next((form for form in kernel.forms.get(dtype, ()) if form.capability <= capability), None)
+            widths = () if form is None else WIDTHS[dtype] if form.by_width else (1,)
+            for width, adds in product(widths[-1:] if widest else widths, (False, True) if kernel.adds else (False,)):
+                yield Instance(target, launch_of(kernel, dtype, 1, 1, capability, width, adds=adds))
 
 
 def others(target: str, names: Iterable[str] = OTHERS) -> Iterator[Instance]:
     """The kernels of the greeting, of the check and of products from remainders, as they are launched."""
-    for name in names:
-        if name == "remainders":
-            for launch, launched in remainder_launches(target, capability_of(target)):
-                yield Instance(target, launch, launched)
-        elif name == "greeting":
-            launch = Launch(greeting.SOURCE, greeting.KERNEL, (1, 1), (greeting.MOST_BLOCK, 1), 0)
-            yield Instance(target, launch, launched=True)
-        else:
-            for dtype, group in product(catalogue.ELEMENTS, (GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE)):
-                for expression, block in check_operations.blocks_of(catalogue.sums_type(dtype), dtype, group).items():
-                    yield Instance(target, Launch(check_operations.SOURCE, expression, (1, 1), block, 0), launched=True)
+    if "remainders" in names:
+        yield from (Instance(target, launch) for launch in remainder_launches(target, capability_of(target)))
+    if "greeting" in names:
+        yield Instance(target, Launch(greeting.SOURCE, greeting.KERNEL, (1, 1), (greeting.MOST_BLOCK, 1), 0))
+    for dtype, group in product(ELEMENTS, (GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE)) if "check" in names else ():
+        for expression, block in check_operations.blocks_of(sums_type(dtype), dtype, group).items():
+            yield Instance(target, Launch(check_operations.SOURCE, expression, (1, 1), block, 0))
 
 
 def left_out(folder: Path = KERNELS) -> list[str]:
@@ -356,7 +331,7 @@ def judge(wanted: Sequence[Instance], compiled: Mapping[tuple[str, str], Compile
         if expression in done.errors:
             causes = [f"does not compile: {done.errors[expression]}"]
         else:
-            causes = faults_of(instance, done.resources[expression]) if instance.launched else []
+            causes = faults_of(instance, done.resources[expression])
         for cause in causes:
             faults.setdefault((source, instance.target, cause), []).append(expression)
     return [
@@ -379,7 +354,7 @@ def work(options: argparse.Namespace) -> int:
     for name in options.kernels or ():
         one_of("kernel with a source", name, [*(kernel.name for kernel in CATALOGUE if kernel.source), *OTHERS])
     found = (one for target in targets for one in (*instances(target, kernels, widest=options.widest), *others(target, more)))
-    wanted = [one for one in dict.fromkeys(found) if one.launched or not options.launched]
+    wanted = list(dict.fromkeys(found))
     compiled = compile_all(nvrtc, wanted)
     for warning in sorted(frozenset().union(*(done.warnings for done in compiled.values()))):
         print(f"warning: {warning}", file=sys.stderr)
@@ -402,15 +377,15 @@ def compile_all(nvrtc: Nvrtc, wanted: Sequence[Instance]) -> dict[tuple[str, str
         futures = [
             pool.submit(nvrtc.compile, KERNELS / source, list(expressions[source, target]), target) for source, target in work
         ]
-        return {job: future.result() for job, future in shown(list(zip(work, futures, strict=True)), "sources")}
+        return {job: future.result() for job, future in frame.shown(list(zip(work, futures, strict=True)), "sources")}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = plain_parser(__doc__)
-    targets = f"GPUs to compile for ({' '.join(TARGETS)}, as far as NVRTC can)"
-    parser.add_argument("--targets", nargs="+", metavar="SM", help=targets)
-    parser.add_argument("--kernels", nargs="+", metavar="NAME", help="only these (all)")
-    parser.add_argument("--launched", action="store_true", help="only the forms that would be launched on the GPU")
-    parser.add_argument("--widest", action="store_true", help="each form only with the widest copies")
-    parser.add_argument("--ship", action="store_true", help="write the machine code for the wheel")
-    return command(parser, work, arguments, failure=2)
+def main() -> int:
+    parser = frame.parser_of(
+        __doc__,
+        frame.option("--targets", nargs="+", metavar="SM", help=f"GPUs ({' '.join(TARGETS)}, as far as NVRTC can)"),
+        frame.option("--kernels", nargs="+", metavar="NAME", help="only these (all)"),
+        frame.option("--widest", action="store_true", help="each form only with the widest copies"),
+        frame.option("--ship", action="store_true", help="write the machine code for the wheel"),
+    )
+    return frame.command(parser, work)

@@ -14,14 +14,13 @@ import argparse
 import math
 import tempfile
 import textwrap
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from experiments.common.cli import command, plain_parser
+from experiments.common import frame
 from experiments.common.cuda import kernel_of
 from hybrid.classroom.report import map_lines
 from hybrid.emulation.build import compiler
@@ -280,9 +279,11 @@ def work(options: argparse.Namespace) -> int:
     return 0 if all(clear) else 1
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = plain_parser(__doc__)
-    parser.add_argument("--bug", action="append", choices=[bug.name for bug in BUGS], metavar="NAME", help="only this one")
-    parser.add_argument("--list", action="store_true", help="the names, and where the errors are found")
-    parser.add_argument("--seed", type=int, help="of the random integers (a fresh one, printed)")
-    return command(parser, work, arguments, failure=2)
+def main() -> int:
+    parser = frame.parser_of(
+        __doc__,
+        frame.option("--bug", action="append", choices=[bug.name for bug in BUGS], metavar="NAME", help="only this one"),
+        frame.option("--list", action="store_true", help="the names, and where the errors are found"),
+        frame.option("--seed", type=int, help="of the random integers (a fresh one, printed)"),
+    )
+    return frame.command(parser, work)

@@ -22,11 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from experiments.common import cli, plots, results
-from experiments.common.cli import shown
+from experiments.common import frame
 from experiments.common.cuda import kernel_of
+from experiments.common.frame import Line, shown, spread
 from experiments.common.product_check import IntegerCheck, ProductCheck
-from experiments.common.results import Line, spread
 from hybrid.classroom.cuda_run import resources
 from hybrid.core.problem import copy_width
 from hybrid.core.settings import one_of
@@ -87,7 +86,7 @@ def label(shape: Shape) -> str:
     return f"{n}×{l}²" if l == m else f"{n}×{l}×{m}"
 
 
-def shape_of(line: results.Line) -> Shape:
+def shape_of(line: frame.Line) -> Shape:
     return line["n"], line["l"], line["m"]
 
 
@@ -96,25 +95,25 @@ def unit_of(dtype: str) -> str:
     return "TOPS" if dtype in BYTES else "TF/s"
 
 
-class Results(results.MachineResults):
+class Results(frame.MachineResults):
     """By kernel, dtype and shape; of several lines the last one."""
 
     command, again = "ladder", "python -m hybrid.lectures ladder"
 
-    def __init__(self, lines: Sequence[results.Line]) -> None:
+    def __init__(self, lines: Sequence[frame.Line]) -> None:
         self._lines = {(line["kernel"], line["dtype"], shape_of(line)): line for line in lines}
         super().__init__(list(self._lines.values()))
 
     @staticmethod
-    def machine_of(line: results.Line) -> str:
+    def machine_of(line: frame.Line) -> str:
         return line["gpu"]
 
-    def of(self, kernel: str, dtype: str, shape: Shape) -> results.Line | None:
+    def of(self, kernel: str, dtype: str, shape: Shape) -> frame.Line | None:
         """None: not measured, or too slow to be."""
         line = self._lines.get((kernel, dtype, shape))
         return line if line and line["seconds"] else None
 
-    def any_of(self, kernel: str, dtype: str) -> results.Line | None:
+    def any_of(self, kernel: str, dtype: str) -> frame.Line | None:
         """For what does not depend on the shape."""
         return next((line for line in self.lines if (line["kernel"], line["dtype"]) == (kernel, dtype)), None)
 
@@ -131,7 +130,7 @@ class Results(results.MachineResults):
         major, minor, patch = last["cublas"] // 10000, last["cublas"] // 100 % 100, last["cublas"] % 100
         return f"{last['gpu']}, driver {last['driver']}, CuPy {last['cupy']}, cuBLAS {major}.{minor}.{patch}"
 
-    def blocks(self) -> Iterator[results.Table]:
+    def blocks(self) -> Iterator[frame.Table]:
         shapes = self.shapes()
         for dtype in self.dtypes():
             heads = ["rung", "tile of C", "registers", "shared memory", "loads per multiply-add", *map(label, shapes)]
@@ -139,7 +138,7 @@ class Results(results.MachineResults):
             for kernel in [*(kernel.name for kernel in rungs() if dtype in kernel.dtypes), YARDSTICK]:
                 speeds = [_speed(self.of(kernel, dtype, shape)) for shape in shapes]
                 rows.append([kernel, *_resources(self.any_of(kernel, dtype)), *speeds])
-            yield results.Table(heads, "ll" + "r" * (len(heads) - 2), rows, f"{dtype}, {unit_of(dtype)} (and % of cuBLAS)")
+            yield frame.Table(heads, "ll" + "r" * (len(heads) - 2), rows, f"{dtype}, {unit_of(dtype)} (and % of cuBLAS)")
 
     def draw(self, path: str) -> None:
         """Each rung's TF/s at 8192 as a bar, cuBLAS as a line, a panel for each dtype. Those of 16 bits and of bytes have rows
@@ -147,7 +146,7 @@ class Results(results.MachineResults):
         of_rows = [[dtype for dtype in self.dtypes() if dtype in together] for together in (BOTH, HALVES, BYTES)]
         of_rows = [dtypes for dtypes in of_rows if dtypes]
         columns, heights = max(map(len, of_rows)), [0.4 + 0.33 * max(map(self._bars, dtypes)) for dtypes in of_rows]
-        with plots.figure(path, (4.6 * columns, 0.4 + sum(heights))) as figure:
+        with frame.figure(path, (4.6 * columns, 0.4 + sum(heights))) as figure:
             panels = figure.subplots(len(of_rows), columns, squeeze=False, sharex="row", height_ratios=heights).flat
             for number, panel in enumerate(panels):
                 dtypes = of_rows[number // columns]
@@ -166,7 +165,7 @@ class Results(results.MachineResults):
     def _draw_dtype(self, panel: Any, dtype: str) -> None:
         names = [kernel.name for kernel in rungs() if dtype in kernel.dtypes]
         speeds = [line["teraflops"] if (line := self.of(name, dtype, PICTURED)) else None for name in names]
-        panel.barh(names, [speed or 0 for speed in speeds], color=plots.HERE, height=0.7)
+        panel.barh(names, [speed or 0 for speed in speeds], color=frame.HERE, height=0.7)
         yardstick = self.of(YARDSTICK, dtype, PICTURED)
         widest = max([yardstick["teraflops"] if yardstick else 0, *(speed or 0 for speed in speeds)])
         for row, speed in enumerate(speeds):
@@ -176,9 +175,9 @@ class Results(results.MachineResults):
             panel.annotate(text, (speed or 0, row), shift, textcoords="offset points", va="center", **side)
         if yardstick:
             speed = yardstick["teraflops"]
-            panel.axvline(speed, color=plots.LECTURE, linewidth=1.2, zorder=0)  # behind the bars that go past it
+            panel.axvline(speed, color=frame.LECTURE, linewidth=1.2, zorder=0)  # behind the bars that go past it
             top = (speed, 1), (0, 3), ("data", "axes fraction"), "offset points"
-            panel.annotate(f"cuBLAS {speed:.1f}", *top, ha="center", color=plots.LECTURE)
+            panel.annotate(f"cuBLAS {speed:.1f}", *top, ha="center", color=frame.LECTURE)
         panel.invert_yaxis()  # the first rung above
         panel.margins(x=0.1)
         panel.set_title(dtype, loc="left", fontsize=10, fontweight="bold")
@@ -186,7 +185,7 @@ class Results(results.MachineResults):
         panel.tick_params(axis="y", length=0)
 
 
-def _resources(line: results.Line | None) -> list[str]:
+def _resources(line: frame.Line | None) -> list[str]:
     if line is None or line["tile"] is None:
         return ["–"] * 4
     down, across = (str(length) if length != ALL else name for length, name in zip(line["tile"], "nm", strict=True))
@@ -195,7 +194,7 @@ def _resources(line: results.Line | None) -> list[str]:
     return [f"{down}×{across}", f"{line['registers']}{spilled}", f"{line['shared'] / 1024:.4g} KiB", str(loads)]
 
 
-def _speed(line: results.Line | None) -> str:
+def _speed(line: frame.Line | None) -> str:
     if line is None:
         return "–"
     rate = f"{line['teraflops']:.{1 if line['teraflops'] >= 10 else 2}f}"
@@ -246,7 +245,7 @@ def show_loads(kernels: Sequence[Kernel], dtypes: Sequence[str], shape: Shape) -
     n, _, m = shape
     rows, differs = [], 0
     jobs = [(kernel, dtype) for dtype in dtypes for kernel in kernels if dtype in kernel.dtypes]
-    for kernel, dtype in cli.shown(jobs, "rungs"):
+    for kernel, dtype in frame.shown(jobs, "rungs"):
         counts = count_loads(kernel, dtype, shape)
         formulas = loads_of_elements(kernel.name, form_of(kernel, dtype, EMULATED_CAPABILITY).tile, shape)
         cells = [
@@ -259,7 +258,7 @@ def show_loads(kernels: Sequence[Kernel], dtypes: Sequence[str], shape: Shape) -
         both = [f"{of_a / m + of_b / n:.4f}" for of_a, of_b in ((counts[0][2], counts[1][2]), formulas)]
         rows.append([kernel.name, dtype, *cells, *both, "" if right else "differs"])
     heads += ["per multiply-add", "formula", ""]
-    print(*results.printed([results.Table(heads, "ll" + "r" * 10 + "l", rows, "loads of an element")]), sep="\n")
+    print(*frame.printed([frame.Table(heads, "ll" + "r" * 10 + "l", rows, "loads of an element")]), sep="\n")
     return min(differs, 1)
 
 
@@ -443,21 +442,9 @@ SIZES = (*map(square, (4096, 8000, 8192, 16384)), ROW_BLOCK)
 RAGGED = (300, 40, 290)  # of no kernel's tile a multiple
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = cli.plain_parser(__doc__)
-    sizes = " ".join(map(label, SIZES))
-    parser.add_argument("--dtype", choices=tuple(OPERAND_SIZES), help="of A and B: only this one (all)")
-    parser.add_argument("--sizes", nargs="+", type=cli.as_sizes, default=SIZES, metavar="N", help=f"N or NxLxM ({sizes})")
-    parser.add_argument("--kernels", nargs="+", metavar="NAME", help="only these rungs, and cuBLAS (all)")
-    parser.add_argument("--rounds", type=int, default=7, help="timings of each (7)")
-    parser.add_argument("--longest", type=float, default=1.0, metavar="S", help="leave out what takes longer a launch (1.0)")
-    cli.add_lines(parser, Results)
-    parser.add_argument("--loads", action="store_true", help="count loads on the CPU instead; needs a C++ compiler, no GPU")
-    shape = ("N", "L", "M")
-    parser.add_argument(
-        "--shape", nargs=3, type=cli.at_least_1, default=RAGGED, metavar=shape, help="to count loads for (300 40 290)"
-    )
-    return cli.command(parser, work, arguments, failure=2)
+def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
+    os.environ.update(EXACT_CUBLAS)
+    return measure(usable_gpus()[0], options.dtypes, options.sizes, options.rungs, options.rounds, options.longest)
 
 
 def work(options: argparse.Namespace) -> int:
@@ -467,9 +454,19 @@ def work(options: argparse.Namespace) -> int:
         raise UsageError("rounds and seconds must be more than 0")
     if options.loads:
         return show_loads(options.rungs, options.dtypes, tuple(options.shape))
-    return cli.present(options, Results, measured)
+    return frame.present(options, Results, measured)
 
 
-def measured(options: argparse.Namespace) -> Iterator[results.Line]:
-    os.environ.update(EXACT_CUBLAS)
-    return measure(usable_gpus()[0], options.dtypes, options.sizes, options.rungs, options.rounds, options.longest)
+main = frame.experiment(
+    __doc__, Results, measured,
+    frame.option("--dtype", choices=tuple(OPERAND_SIZES), help="of A and B: only this one (all)"),
+    frame.option("--sizes", nargs="+", type=frame.sizes, default=SIZES, metavar="N",
+                 help=f"N or NxLxM ({' '.join(map(label, SIZES))})"),
+    frame.option("--kernels", nargs="+", metavar="NAME", help="only these rungs, and cuBLAS (all)"),
+    frame.option("--rounds", type=int, default=7, help="timings of each (7)"),
+    frame.option("--longest", type=float, default=1.0, metavar="S", help="leave out what takes longer a launch (1.0)"),
+    frame.option("--loads", action="store_true", help="count loads on the CPU instead; needs a C++ compiler, no GPU"),
+    frame.option("--shape", nargs=3, type=frame.positive, default=RAGGED, metavar=("N", "L", "M"),
+                 help="to count loads for (300 40 290)"),
+    work=work,
+)  # fmt: skip

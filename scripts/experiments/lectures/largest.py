@@ -23,7 +23,7 @@ from unittest import mock
 import numpy as np
 
 import hybrid
-from experiments.common import cli, cuda, results
+from experiments.common import cuda, frame
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.core.settings import Settings, parse_bytes
 from hybrid.core.spans import Span, pieces
@@ -82,7 +82,7 @@ def run_in_core(runtime: cuda.CudaRuntime, kernel: Kernel, n: int, dtype: str) -
     def load(matrix: str, target: Any, vector: np.ndarray) -> np.ndarray:
         """Fill A or B on the device; its product with the vector."""
         product = np.empty(n)
-        for span in cli.shown(spans, f"N = {n}, {matrix}"):
+        for span in frame.shown(spans, f"N = {n}, {matrix}"):
             part = np.empty((len(span), n), dtype)
             fill_rows(part, span, fill="lecture", seed=seed, matrix=matrix, threads=_THREADS)
             runtime.copy(target[span.slice], part)
@@ -96,7 +96,7 @@ def run_in_core(runtime: cuda.CudaRuntime, kernel: Kernel, n: int, dtype: str) -
         begin = runtime.event()
         runtime.launch(kernel, on_a, on_b, on_c)
         seconds = runtime.seconds(begin, runtime.event())
-        for span in cli.shown(spans, f"N = {n}, C"):
+        for span in frame.shown(spans, f"N = {n}, C"):
             part = np.empty((len(span), n), dtype)
             runtime.copy(part, on_c[span.slice])
             if not np.array_equal(part.astype(np.float64, copy=False) @ x, expected[span.slice]):
@@ -129,7 +129,7 @@ def run_out_of_core(device: str, memory: int, n: int, dtype: str) -> float:
     a, b = cuda.matrices("lecture", dtype, n, n, n)
     settings = {"HYBRID_GPU_MEMORY": str(memory), "HYBRID_STAGED": "1"}
     with mock.patch.dict(os.environ, settings):
-        return results.seconds_of(partial(hybrid.multiply, a, b, check="full", device="cuda" if device == "cuda" else "cpu"))
+        return frame.seconds_of(partial(hybrid.multiply, a, b, check="full", device="cuda" if device == "cuda" else "cpu"))
 
 
 PRETENDED_MEMORY, QUICK_MEMORY = 1 << 20, 256 << 10
@@ -142,34 +142,34 @@ PARTS = {  # of lines: what they are called
 }
 
 
-class Results(results.Results):
+class Results(frame.Results):
     """For each type the largest N of each part."""
 
     command, again = "largest", "python -m hybrid.lectures largest"
 
-    def __init__(self, lines: Sequence[results.Line]) -> None:
+    def __init__(self, lines: Sequence[frame.Line]) -> None:
         super().__init__(lines)
-        self.by_dtype: dict[str, list[results.Line]] = {}
+        self.by_dtype: dict[str, list[frame.Line]] = {}
         for line in (line for line in lines if line["part"] in PARTS):
             self.by_dtype.setdefault(line["dtype"], []).append(line)
 
-    def blocks(self) -> Iterator[results.Table]:
+    def blocks(self) -> Iterator[frame.Table]:
         whose = "of the GPU" if self.of_gpu else "of the CPU, in place of a GPU's"
         for dtype, lines in self.by_dtype.items():
             most = next(line["n"] for line in lines if line["part"] == "theoretical")
             rows = [[PARTS[line["part"]], str(line["n"]), _about(line, most)] for line in lines]
-            yield results.Table(["way", "largest N", "how"], "lrl", rows, f"{dtype}, {readable(lines[-1]['memory'])} {whose}")
+            yield frame.Table(["way", "largest N", "how"], "lrl", rows, f"{dtype}, {readable(lines[-1]['memory'])} {whose}")
 
 
-def _about(line: results.Line, most: int) -> str:
+def _about(line: frame.Line, most: int) -> str:
     if line["part"] == "theoretical":
         return f"floor(sqrt({line['memory']:,} / (3 · {ITEM_SIZES[line['dtype']]})))"
-    seconds = f" in {results.duration(line['seconds'])}" if line["device"] == "cuda" else ""
+    seconds = f" in {frame.duration(line['seconds'])}" if line["device"] == "cuda" else ""
     far = f"{line['n'] / most:.3g} × {most}" if line["part"] == "out of core" else f"{most - line['n']} short"
     return f"{line.get('kernel', 'the runner')}: multiplied{seconds} and right, {far}"
 
 
-def measured(options: argparse.Namespace) -> Iterator[results.Line]:
+def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
     asked_for = parse_bytes(options.gpu_memory) if options.gpu_memory else Settings.gather({}).gpu_memory
     runtime = cuda.runtime_for(options.device, asked_for)
     if runtime.device == "emulate" and not asked_for:
@@ -202,10 +202,10 @@ def measured(options: argparse.Namespace) -> Iterator[results.Line]:
             yield {**about, "part": "out of core", "n": n, "seconds": run_out_of_core(runtime.device, memory, n, dtype)}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = cli.parser_for(__doc__)
-    parser.add_argument("--dtype", choices=BOTH, help="only this one (both; --quick: float32)")
-    parser.add_argument("--gpu-memory", metavar="BYTES", help="of the GPU, or of the CPU in its place (free; 1 MiB)")
-    parser.add_argument("--kernels", nargs="+", metavar="NAME", help="for in core (the fastest; without a GPU naive and tiled)")
-    parser.add_argument("--times", type=float, default=TIMES, metavar="T", help="out of core, up to T times as large (4)")
-    return cli.experiment(parser, Results, measured, arguments)
+main = frame.experiment(
+    __doc__, Results, measured, frame.DEVICE, frame.QUICK,
+    frame.option("--dtype", choices=BOTH, help="only this one (both; --quick: float32)"),
+    frame.option("--gpu-memory", metavar="BYTES", help="of the GPU, or of the CPU in its place (free; 1 MiB)"),
+    frame.option("--kernels", nargs="+", metavar="NAME", help="for in core (the fastest; without a GPU naive and tiled)"),
+    frame.option("--times", type=float, default=TIMES, metavar="T", help="out of core, up to T times as large (4)"),
+)  # fmt: skip

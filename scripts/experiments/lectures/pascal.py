@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import hybrid
-from experiments.common import cli, results
+from experiments.common import frame
 from hybrid.core.text import aligned
 from hybrid.errors import UsageError
 
@@ -89,7 +89,7 @@ def largest_exact(dtype: str) -> int:
     return next(size for size in count(1) if max(magnitude(size, column) for column in range(size + 1)) > LIMITS[dtype])
 
 
-def assess(dtype: str, options: argparse.Namespace) -> results.Line:
+def assess(dtype: str, options: argparse.Namespace) -> frame.Line:
     """All three, each with its reason."""
     fit, exact = largest_that_fits(dtype), largest_exact(dtype)
     column = next(column for column in range(fit + 1) if not holds(dtype, math.comb(fit, column)))
@@ -99,7 +99,7 @@ def assess(dtype: str, options: argparse.Namespace) -> results.Line:
     terms = f"2^{math.log2(magnitude(exact, worst)):.1f}"
     why_exact = f"at N = {exact + 1} the terms of [{exact}][{worst}] add up to {terms}, past {limit}"
     right, wrong, again = 0, None, []
-    for size in cli.shown(range(1, fit + 1), dtype):
+    for size in frame.shown(range(1, fit + 1), dtype):
         found = first_wrong(multiplied(size, dtype, options)[2])
         if found is None and wrong is None:
             right = size
@@ -125,31 +125,31 @@ def multiplied(size: int, dtype: str, options: argparse.Namespace) -> list[np.nd
     return [left, right, hybrid.multiply(left, right, device=options.device, kernel=options.kernel)]
 
 
-class Results(results.Results):
+class Results(frame.Results):
     """The newest line of each type."""
 
     command, again = "pascal", "python -m hybrid.lectures pascal"
 
     @classmethod
-    def selected(cls, lines: Sequence[results.Line]) -> list[results.Line]:
+    def selected(cls, lines: Sequence[frame.Line]) -> list[frame.Line]:
         return list({line["dtype"]: line for line in lines if line["part"] == "all sizes"}.values())
 
-    def blocks(self) -> Iterator[results.Block]:
+    def blocks(self) -> Iterator[frame.Block]:
         rows = [[line["dtype"], *(str(line[key]) for key in ("fit", "exact", "right"))] for line in self.lines]
-        yield results.Table(["type", "(a) fit", "(b) exact", "(c) right"], "lrrr", rows)
+        yield frame.Table(["type", "(a) fit", "(b) exact", "(c) right"], "lrrr", rows)
         for line in self.lines:
             reasons = zip("abc", line["reasons"], strict=True)
-            yield results.Remarks([f"{line['dtype']} ({letter})  {reason}" for letter, reason in reasons])
+            yield frame.Remarks([f"{line['dtype']} ({letter})  {reason}" for letter, reason in reasons])
 
 
-def measured(options: argparse.Namespace) -> Iterator[results.Line]:
+def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
     for dtype in options.dtype:
         yield {"device": options.device, **assess(dtype, options)}
 
 
 def work(options: argparse.Namespace) -> int:
     if not (options.show or options.size):
-        return cli.present(options, Results, measured)
+        return frame.present(options, Results, measured)
     if (options.show and options.size) or options.json or options.source:
         raise UsageError("--show and --size multiply one size and measure nothing: --dtype, --device and --kernel go with them")
     if options.size:
@@ -167,14 +167,13 @@ def work(options: argparse.Namespace) -> int:
     return int(found is not None)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = cli.plain_parser(__doc__)
-    parser.add_argument("--dtype", nargs="+", choices=LIMITS, default=list(LIMITS), metavar="TYPE", help="only these (all)")
-    parser.add_argument("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU (auto)")
-    parser.add_argument("--kernel", help="auto, or a name: python -m hybrid.matmul --kernel list (auto)")
-    size = "only multiply the triangles of this size: is it the identity?"
-    parser.add_argument("--size", type=cli.at_least_1, metavar="N", help=size)
-    parser.add_argument("--show", type=cli.at_least_1, metavar="N", help=f"only print L, R and L·R of size N, to {MOST_SHOWN}")
-    parser.add_argument("--quick", action="store_true", help="stop at the first size that is wrong")
-    cli.add_lines(parser, Results)
-    return cli.command(parser, work, arguments)
+main = frame.experiment(
+    __doc__, Results, measured,
+    frame.option("--dtype", nargs="+", choices=LIMITS, default=list(LIMITS), metavar="TYPE", help="only these (all)"),
+    frame.option("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU (auto)"),
+    frame.option("--kernel", help="auto, or a name: python -m hybrid.matmul --kernel list (auto)"),
+    frame.option("--size", type=frame.positive, metavar="N", help="only multiply those of this size: is it the identity?"),
+    frame.option("--show", type=frame.positive, metavar="N", help=f"only print L, R and L·R of size N, to {MOST_SHOWN}"),
+    frame.option("--quick", action="store_true", help="stop at the first size that is wrong"),
+    work=work,
+)  # fmt: skip

@@ -26,7 +26,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from experiments.common import cli
+from experiments.common import frame
 from experiments.start import ROOT
 from hybrid.reporting import jsonl
 
@@ -309,12 +309,12 @@ def work(options: argparse.Namespace) -> int:
     return int(bool(lives))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = cli.plain_parser(__doc__)
+def main() -> int:
+    parser = frame.parser_of(__doc__)
     commands = parser.add_subparsers(dest="what", required=True)
     run = commands.add_parser("run", help="plant the mutants of the catalogue; ends with 1 if one survives without a reason")
     run.add_argument("--only", default="*", metavar="GLOB", help="of a file of the catalogue, a room, a changed file or a key")
-    run.add_argument("--jobs", type=cli.at_least_1, default=os.cpu_count() or 1, help="mutants at a time (cores)")
+    run.add_argument("--jobs", type=frame.positive, default=os.cpu_count() or 1, help="mutants at a time (cores)")
     run.add_argument("--json", metavar="FILE", help="append a line for each result")
     run.add_argument("--cover", action="store_true", help="record again which tests run which lines")
-    return cli.command(parser, work, arguments)
+    return frame.command(parser, work)

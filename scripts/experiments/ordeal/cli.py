@@ -34,7 +34,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.common import cli, results
+from experiments.common import frame
 from experiments.ordeal.job import may_mount
 from experiments.ordeal.trials import COMMANDS, LIMIT, OF_PROGRAMS, faults, trial, usual, why_not
 from hybrid.devices.cuda_gpus import usable_gpus
@@ -73,9 +73,7 @@ def tried_inside(seed: int, trials: int, seconds: float, most_ranks: int, *, ver
                 break
     counts["all"] = sum(counts.values(), Counter())
     rows = [(error, *(str(of_error[head]) for head in _INSIDE_HEADS)) for error, of_error in sorted(counts.items())]
-    print(
-        *results.printed([results.Table(("error", *_INSIDE_HEADS), "l" + "r" * len(_INSIDE_HEADS), rows)]), sep="\n", flush=True
-    )
+    print(*frame.printed([frame.Table(("error", *_INSIDE_HEADS), "l" + "r" * len(_INSIDE_HEADS), rows)]), sep="\n", flush=True)
     return int(any(counts["all"][head] for head in _BAD))
 
 
@@ -126,40 +124,40 @@ _COUNTED = ("trials", "hangs", "slowest end", "went on", "not by one line", "sta
 _HEADS = ("fault", "to", *_COUNTED)
 
 
-class Results(results.Results):
+class Results(frame.Results):
     command, again = "ordeal", "python scripts/ordeal.py"
 
     @classmethod
-    def selected(cls, lines: Sequence[results.Line]) -> list[results.Line]:
+    def selected(cls, lines: Sequence[frame.Line]) -> list[frame.Line]:
         """Of all runs, also those that were cut short."""
-        return [line for line in lines if line.get("part") != results.END]
+        return [line for line in lines if line.get("part") != frame.END]
 
-    def blocks(self) -> Iterator[results.Block]:
+    def blocks(self) -> Iterator[frame.Block]:
         kinds = sorted({(line["fault"], line["whom"]) for line in self.lines})
         rows = [
             (fault, whom, *_counts([line for line in self.lines if (line["fault"], line["whom"]) == (fault, whom)]))
             for fault, whom in kinds
         ]
-        yield results.Table(_HEADS, "llrrrrrrrr", [*rows, ("all", "", *_counts(self.lines))])
+        yield frame.Table(_HEADS, "llrrrrrrrr", [*rows, ("all", "", *_counts(self.lines))])
 
     def exit_code(self) -> int:
         """1 if anything was not as it should be, but for what is counted apart."""
         return int(any(_hung(line) or _unnamed(line) or _stayed(line) for line in self.lines))
 
 
-def _hung(line: results.Line) -> bool:
+def _hung(line: frame.Line) -> bool:
     return not (line["ended"] or line["launcher_hung"])
 
 
-def _unnamed(line: results.Line) -> bool:
+def _unnamed(line: frame.Line) -> bool:
     return line["ended"] and not line["well"]
 
 
-def _stayed(line: results.Line) -> bool:
+def _stayed(line: frame.Line) -> bool:
     return bool(line["left"]) and not line["apart"]
 
 
-def _counts(lines: Sequence[results.Line]) -> tuple[str, ...]:
+def _counts(lines: Sequence[frame.Line]) -> tuple[str, ...]:
     ends = [line["seconds"] for line in lines if line["ended"] and line["exit_code"]]
     went_on = sum(line["ended"] and not line["exit_code"] for line in lines)  # and did all of their work, which takes some time
     return (
@@ -174,7 +172,7 @@ def _counts(lines: Sequence[results.Line]) -> tuple[str, ...]:
     )
 
 
-def _measured(options: argparse.Namespace) -> Iterator[results.Line]:
+def _measured(options: argparse.Namespace) -> Iterator[frame.Line]:
     reasons = why_not()
     if options.only:
         _refuse_untried(options.only, options.ranks, reasons)
@@ -224,18 +222,18 @@ def _work(options: argparse.Namespace) -> int:
         return tried_inside(options.seed, options.trials, 60 * options.minutes, options.ranks, verbose=options.verbose)
     if options.products:
         return _random_products(options)
-    return cli.present(options, Results, _measured)
+    return frame.present(options, Results, _measured)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = cli.plain_parser(__doc__)
-    parser.add_argument("--minutes", type=float, default=2.0, metavar="M", help="for so long (2)")
-    parser.add_argument("--trials", type=cli.at_least_1, default=10**6, metavar="K", help="so many at most")
-    parser.add_argument("--ranks", type=cli.at_least_1, default=4, metavar="P", help="at most (4)")
-    parser.add_argument("--only", metavar="FAULT", help="this one, such as 'full disk' or SIGKILL")
-    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of jobs, faults and times")
-    parser.add_argument("--verbose", action="store_true", help="show each trial that did not end as it should, when it has ended")
-    parser.add_argument("--inside", action="store_true", help="a random line of a call fails on one rank instead")
-    parser.add_argument("--products", type=cli.at_least_1, metavar="K", help="random products instead, at most K in M minutes")
-    cli.add_lines(parser, Results)
-    return cli.command(parser, _work, arguments)
+main = frame.experiment(
+    __doc__, Results, _measured,
+    frame.option("--minutes", type=float, default=2.0, metavar="M", help="for so long (2)"),
+    frame.option("--trials", type=frame.positive, default=10**6, metavar="K", help="so many at most"),
+    frame.option("--ranks", type=frame.positive, default=4, metavar="P", help="at most (4)"),
+    frame.option("--only", metavar="FAULT", help="this one, such as 'full disk' or SIGKILL"),
+    frame.option("--seed", type=int, default=secrets.randbits(32), help="of jobs, faults and times"),
+    frame.option("--verbose", action="store_true", help="show each trial that did not end as it should, when it has ended"),
+    frame.option("--inside", action="store_true", help="a random line of a call fails on one rank instead"),
+    frame.option("--products", type=frame.positive, metavar="K", help="random products instead, at most K in M minutes"),
+    work=_work,
+)  # fmt: skip

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from experiments.common.results import OURS
+from experiments.common.frame import OURS
 from experiments.start import ROOT
 from hybrid.ranks.launcher import family_of, mpirun
 

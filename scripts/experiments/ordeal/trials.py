@@ -16,7 +16,7 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Any
 
-from experiments.common.results import Line
+from experiments.common.frame import Line
 from experiments.ordeal.job import DISK, SHARED, Job, has_own_tmp, may_mount
 from hybrid.core.problem import record
 from hybrid.errors import HybridError

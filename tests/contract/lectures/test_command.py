@@ -19,7 +19,7 @@ from support.selection import exhaustive
 LECTURES = module("hybrid.lectures")
 start = partial(quickly, limit=280)  # for compilations on a busy machine, too
 PROGRAMS = ROOT / "docs/programs"
-NAMES = ["pmpp", "2d", "hochberg", "siegel", "largest", "pascal", "ladder", "bugs", "report"]
+NAMES = ["pmpp", "2d", "hochberg", "siegel", "largest", "pascal", "ladder", "bugs"]
 
 
 def test_the_list_names_every_lecture_and_program():

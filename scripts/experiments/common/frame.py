@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: MIT
+"""The frame of all experiments: options, recorded lines, their tables as text or Markdown, pictures, and how a script ends.
+
+An experiment is a function that yields lines, and a class that makes tables of them. A recorded line names the script that wrote
+it (`command`), what that was told (`arguments`), and the start that it belongs to (`run`); schema, date, versions and machine are
+those of hybrid.reporting.jsonl. The other keys are the experiment's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import math
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from hybrid.commands.parser import Parser, at_least
+from hybrid.core import text
+from hybrid.core.installation import install, temporary_folder
+from hybrid.core.timeline import Spread
+from hybrid.errors import DeviceUnavailable, DoesNotFit, HybridError, UsageError, code_of, one_line, with_code
+from hybrid.host import files, memory
+from hybrid.ranks.launcher import launched, rank_by_launcher
+from hybrid.reporting import jsonl
+from hybrid.reporting.progress import Progress
+from hybrid.reporting.svg import PALETTE
+
+Item = TypeVar("Item")
+Options = argparse.Namespace
+Line = dict[str, Any]
+Measure, Work = Callable[[Options], Iterable[Line]], Callable[[Options], int]
+_GRACE = 5.0  # seconds a program may take to end when it is told to
+END = "end"  # the part of a run's last line: all that was asked for has been measured
+OURS = re.compile(r"(?!hybrid: [^…]*… )hybrid(\.\w+)?: ")  # of what a program prints; the others are progress
+_ERROR = re.compile(r"hybrid\.|[\w.]*(Error|Exception)\b")
+
+
+# --- options, and how a script ends
+
+
+def option(*names: str, **how: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """As `add_argument` takes it."""
+    return names, how
+
+
+Option = tuple[tuple[str, ...], dict[str, Any]]
+positive = at_least(1)
+# What the lectures' scripts have in common.
+_ON_CPU = "emulate: the GPU's kernels on the CPU (auto)"
+DEVICE = option("--device", choices=("auto", "cuda", "emulate"), default="auto", help=_ON_CPU)
+QUICK = option("--quick", action="store_true", help="small sizes: under a minute without a GPU")
+
+
+def sizes(words: str) -> tuple[int, int, int]:
+    """From 512 or 256x1024x256."""
+    lengths = [int(length) if length.isdecimal() else 0 for length in words.split("x")]
+    if len(lengths) not in (1, 3) or min(lengths) < 1:
+        raise argparse.ArgumentTypeError(f"{words} is neither N nor NxLxM")
+    n, l, m = lengths * (3 // len(lengths))
+    return n, l, m
+
+
+def experiment(
+    description: str | None, results: type[Results], measured: Measure, *options: Option, work: Work | None = None
+) -> Callable[[], int]:
+    """A script that measures, records and shows; `work`: what it does instead, where that is what the options ask for."""
+
+    def main() -> int:
+        parser = parser_of(description, *options)
+        lines = parser.add_mutually_exclusive_group()
+        lines.add_argument("--json", metavar="FILE", help="append a line for each result")
+        lines.add_argument("--from", metavar="FILE", dest="source", help="take these lines, measure nothing")
+        parser.add_argument("--markdown", action="store_true", help="print the tables as pages have them, with their commands")
+        if results.draw:
+            parser.add_argument("--picture", metavar="FILE", help="draw the results, as .png or .svg")
+        return command(parser, work or (lambda given: present(given, results, measured)))
+
+    return main
+
+
+def parser_of(description: str | None, *options: Option) -> Parser:
+    parser = Parser(description=description)
+    for names, how in options:
+        parser.add_argument(*names, **how)
+    return parser
+
+
+def command(parser: Parser, work: Work) -> int:
+    """Read the options and do this work; the exit code. What can be refused is refused before anything is measured."""
+    options = Options()
+    try:
+        parser.parse_args(None, options)
+        launch = launched()
+        if launch is not None and launch.size > 1:
+            raise UsageError(f"{launch.name} started this {launch.size} times, and each would do all of it: start it alone")
+        if "" in (getattr(options, name, None) for name in ("json", "source", "picture")):
+            raise UsageError("the name of a file is missing")
+        for path in filter(None, (getattr(options, "json", None), getattr(options, "picture", None))):
+            files.refuse_unwritable(path)
+        return work(options)
+    except (HybridError, OSError, KeyboardInterrupt) as error:
+        if rank_by_launcher() == 0:
+            said = one_line(error) if isinstance(error, OSError) else with_code(one_line(error), code_of(error))
+            print(f"{parser.prog}: {said}", file=sys.stderr)
+        return 2 if isinstance(error, DeviceUnavailable) else getattr(error, "exit_code", 1)
+
+
+def present(options: Options, results: type[Results], measured: Measure) -> int:
+    """Print, and where asked for draw, the lines of --from, or else what is measured; the exit code. Each line is recorded as
+    soon as it is there: what a run that is cut short has measured stays."""
+    if getattr(options, "picture", None):
+        refuse_picture(options.picture)
+    if options.source:
+        lines = results.recorded(options.source)
+    else:
+        lines, now = [], datetime.now(timezone.utc)
+        about = {"command": results.command, "arguments": sys.argv[1:], "run": now.isoformat(timespec="microseconds")}
+        for line in measured(options):
+            lines.append({**about, "date": datetime.now(timezone.utc).isoformat(timespec="seconds"), **line})
+            if options.json:
+                jsonl.write(lines[-1], options.json)
+        if options.json:
+            jsonl.write({**about, "part": END}, options.json)
+        lines = [{**line, "versions": jsonl.versions(), "machine": jsonl.machine()} for line in lines]
+    try:
+        made = results(lines)
+        said = [made.markdown()] if options.markdown else [made.caption(), *printed(made.blocks())]
+    except (LookupError, TypeError, ValueError, AttributeError) as missing:
+        if not options.source:
+            raise
+        raise UsageError(f"{options.source} lacks lines that a whole run has ({one_line(missing)})") from None
+    print(*said, sep="\n", flush=True)
+    if made.draw and options.picture:
+        made.draw(options.picture)
+    return made.exit_code()
+
+
+def shown(items: Sequence[Item], title: str) -> Iterator[Item]:
+    """How far they are is told in a line that goes away on a terminal, and elsewhere in a line now and then."""
+    with Progress() as progress:
+        for done, item in enumerate(items):
+            progress(title, done, len(items))
+            yield item
+
+
+def refuse_too_large(n: int, l: int, m: int, item: int = 4) -> None:
+    """DoesNotFit where the host cannot hold its own copies of the matrices."""
+    needed, free = item * (n * l + l * m + n * m), memory.available_host_bytes()
+    if needed > free:
+        raise DoesNotFit(f"A, B and C take {text.readable(needed)} of the host's memory, which has {text.readable(free)}")
+
+
+def ran(words: Sequence[str], limit: float | None = None, environment: Mapping[str, str] | None = None) -> tuple[list[Line], str]:
+    """Start a program that takes --json FILE, and wait for it at most `limit` seconds: the lines that it has recorded, however it
+    ends, and why it failed; "" where it did not. Nothing that it has started goes on."""
+    failure = ""
+    with tempfile.TemporaryDirectory() as folder:
+        path, output, errors = (Path(folder) / name for name in ("lines.jsonl", "output", "errors"))
+        with output.open("wb") as into, errors.open("wb") as into_errors:
+            process = subprocess.Popen(
+                [*words, "--json", str(path)], stdin=subprocess.DEVNULL, stdout=into, stderr=into_errors,
+                env={**os.environ, **(environment or {})}, start_new_session=True,
+            )  # fmt: skip
+            try:
+                if code := process.wait(limit):
+                    printed = (file.read_text(errors="replace") for file in (errors, output))
+                    failure = f"{told_error(*printed)} (exit code {code})"
+            except subprocess.TimeoutExpired:
+                failure = f"not done within {limit:g} s"
+            finally:
+                for signum in (signal.SIGTERM, signal.SIGKILL) if process.poll() is None else (signal.SIGKILL,):
+                    with suppress(ProcessLookupError):
+                        os.killpg(process.pid, signum)
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(_GRACE)
+        return (list(jsonl.read(str(path))) if path.exists() else []), failure
+
+
+# --- times and numbers
+
+
+def spread(times: Sequence[float]) -> dict[str, float]:
+    """Median, min and max."""
+    return dict(vars(Spread.of(times)))
+
+
+def seconds_of(work: Callable[..., Any], *arguments: Any) -> float:
+    began = time.perf_counter()
+    work(*arguments)
+    return time.perf_counter() - began
+
+
+def number(value: float) -> str:
+    """40,505 or 24.34."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """1.234 ms, 12.34 s, 1.5 h."""
+    for least, unit in ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms")):
+        if seconds >= least:
+            return f"{seconds / least:.4g} {unit}"
+    return f"{seconds * 1e6:.4g} µs"
+
+
+def told_error(*streams: str) -> str:
+    """Of what a program that failed has printed, beside its launcher: all lines of ours, else the last that tells an error,
+    of the first stream that has any lines; else its last line."""
+    for stream in streams:
+        lines = [line.strip() for line in stream.replace("\0", "").strip().splitlines()]
+        ours = [line for line in lines if OURS.match(line)]
+        errors = [line for line in lines if _ERROR.match(line)]
+        if lines:
+            return "; ".join(ours) if ours else (errors or lines)[-1]
+    return "no message"
+
+
+# --- tables
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of as many cells as there are heads. `sides`: a letter for each column, l or r, where its text stands."""
+
+    heads: Sequence[str]
+    sides: str
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        assert self.rows, f"a table without rows: {self.title}"
+        assert {len(row) for row in (self.heads, self.sides, *self.rows)} == {len(self.heads)}, self.title
+
+
+@dataclass(frozen=True)
+class Remarks:
+    """Sentences that belong together."""
+
+    lines: Sequence[str]
+    title: str = ""
+
+
+Block = Table | Remarks
+
+
+def printed(blocks: Iterable[Block]) -> Iterator[str]:
+    """For a terminal: aligned columns, an empty line between blocks."""
+    for index, block in enumerate(blocks):
+        yield from [""] * (index > 0) + [block.title] * bool(block.title)
+        lines: Iterable[str]
+        if isinstance(block, Table):
+            lines = text.aligned([block.heads, *block.rows] if any(block.heads) else block.rows, block.sides)
+        else:
+            lines = block.lines
+        yield from (f"{'  ' if block.title else ''}{line}" for line in lines)
+
+
+def markdown(block: Block) -> str:
+    """Ends with the end of a line."""
+    if isinstance(block, Remarks):
+        return "\n".join(f"{line}\n" for line in (*filter(None, [block.title]), *block.lines))
+    heading = f"{block.title}:\n\n" if block.title else ""
+    rows = [block.heads, ["---:" if side == "r" else "---" for side in block.sides], *block.rows]
+    return heading + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+class Results:
+    """The lines to be shown, the last of them measured last. Subclasses say them as tables, and may draw them."""
+
+    command: ClassVar[str]  # what its lines have as `command`
+    again: ClassVar[str]  # what starts it
+    draw: Callable[[str], None] | None = None  # a picture in a file; UsageError where nothing was measured that it shows
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self.lines = lines
+
+    @classmethod
+    def selected(cls, lines: Sequence[Line]) -> list[Line]:
+        """Of the script's lines those of the last run that came to its end; empty where none did."""
+        ended = [line.get("run") for line in lines if line.get("part") == END]
+        return [line for line in lines if ended and line.get("run") == ended[-1] and line.get("part") != END]
+
+    @classmethod
+    def recorded(cls, path: str) -> list[Line]:
+        """The selected lines of a file. UsageError when there is none."""
+        lines = [line for line in jsonl.read(path) if line.get("command") == cls.command]
+        if not lines:
+            raise UsageError(f"{path} has no lines of {cls.again}")
+        if not (selected := cls.selected(lines)):
+            raise UsageError(f"{path} has no run of {cls.again} that came to its end")
+        return selected
+
+    def blocks(self) -> Iterator[Block]:
+        """Its tables and remarks."""
+        raise NotImplementedError
+
+    def exit_code(self) -> int:
+        """Of the script, where nothing failed."""
+        return 0
+
+    @property
+    def of_gpu(self) -> bool:
+        """Else times say nothing of a GPU."""
+        return bool(self.lines[-1]["device"] == "cuda")
+
+    @staticmethod
+    def machine_of(line: Line) -> str:
+        """The processor too: some times are its own, and those of whole programs depend on it."""
+        processor = f"{line['machine']['processor']}, {line['machine']['cores']} cores"
+        if line.get("gpu"):
+            return f"{line['gpu']}, {processor}"
+        return f"{processor}, no GPU" if "gpu" in line else processor
+
+    def machine(self) -> str:
+        return self.machine_of(self.lines[-1])
+
+    def caption(self) -> str:
+        """Machine and dates."""
+        return "; ".join([self.machine(), ", ".join(dict.fromkeys(line["date"][:10] for line in self.lines))])
+
+    def markdown(self) -> str:
+        """The tables, and where the numbers come from, with the commands of the runs."""
+        runs = dict.fromkeys(
+            (line["date"][:10], shlex.join([*self.again.split(), *line["arguments"]]))
+            for line in self.lines
+            if line.get("seconds")
+        )
+        origin = "; ".join(f"{date}, `{words}`" for date, words in runs)
+        return "\n".join([*map(markdown, self.blocks()), f"Measured on {self.machine()}; {origin}"])
+
+
+class MachineResults(Results):
+    """Of lines that runs add to, one after the other: all that were measured on the machine of the last one."""
+
+    @classmethod
+    def selected(cls, lines: Sequence[Line]) -> list[Line]:
+        measured = [line for line in lines if line.get("part") != END]
+        return [line for line in measured if cls.machine_of(line) == cls.machine_of(measured[-1])]
+
+
+# --- pictures: one style; the same lines and the same matplotlib make the same file
+
+HERE, LECTURE, OTHER = (PALETTE[name][0] for name in ("first", "second", "third"))
+GREY, _TEXT, _GRID = "#999999", "#333333", "#e4e4e4"
+_STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "experiments",  # else names inside the file are random
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), _TEXT),
+}
+
+
+def refuse_picture(path: str) -> None:
+    """UsageError for what could not be drawn."""
+    if Path(path).suffix not in (".png", ".svg"):
+        raise UsageError(f"{path}: pictures are .png or .svg")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError(f"the picture needs matplotlib: {install('plot')}")
+
+
+@contextmanager
+def figure(path: str, size: tuple[float, float], title: str = "", caption: str = "") -> Iterator[Any]:
+    """A matplotlib figure, written to `path` at the end. `caption`: machine and date, below."""
+    usual = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "matplotlib"
+    there = next(folder for folder in (usual, *usual.parents) if folder.exists())
+    if "MPLCONFIGDIR" not in os.environ and not os.access(there, os.W_OK):  # it would complain in many lines
+        os.environ["MPLCONFIGDIR"] = str(temporary_folder("matplotlib"))
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    suffix = Path(path).suffix
+    metadata: dict[str, Any] = {"Date": None, "Creator": None} if suffix == ".svg" else {"Software": None}
+    with matplotlib.rc_context(_STYLE):
+        drawn = Figure(figsize=size, layout="constrained")
+        if title:
+            drawn.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
+        yield drawn
+        if caption:
+            drawn.supxlabel(caption, fontsize=8, x=0.01, ha="left")
+        with files.atomic_write(path) as beside:
+            drawn.savefig(beside, format=suffix[1:], metadata=metadata, dpi=120)
+
+
+def plain(panel: Any, title: str = "") -> None:
+    """A panel without a box, with a light grid."""
+    panel.set_title(title, loc="left", fontsize=10)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.grid(color=_GRID, linewidth=0.6)
+    panel.set_axisbelow(True)
+
+
+def bars(panel: Any, names: Sequence[str], values: Sequence[float], texts: Sequence[str], colors: Sequence[str]) -> None:
+    """From top to bottom on a logarithmic axis, each value's text behind its bar."""
+    panel.barh(range(len(names)), values, color=colors, height=0.65)
+    panel.set_yticks(range(len(names)), names)
+    panel.invert_yaxis()
+    panel.set_xscale("log")
+    least, most = math.floor(math.log10(min(values)) - 0.2), math.ceil(math.log10(max(values)))
+    panel.set_xlim(10**least, max(values) * 30)  # from a whole power of ten; right of the bars is room for their texts
+    panel.set_xticks([10.0**power for power in range(least, most + 1, 1 + int(most - least > 4))])
+    panel.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+    panel.minorticks_off()
+    for row, (value, said) in enumerate(zip(values, texts, strict=True)):
+        panel.annotate(said, (value, row), (4, 0), textcoords="offset points", va="center", fontsize=9)
+    panel.tick_params(axis="y", length=0)
+    panel.grid(axis="y", visible=False)

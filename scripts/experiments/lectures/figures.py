@@ -1,0 +1,636 @@
+# SPDX-License-Identifier: MIT
+"""The figures of four lectures, measured here beside the lecture's numbers: on a GPU by CUDA events, else on the CPU's CUDA
+runtime, where products are checked and nothing is said of speed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.common import cuda, frame
+from experiments.lectures.ladder import count_loads, form_of, loads_of_elements
+from hybrid.errors import DeviceUnavailable, UsageError
+from hybrid.host.threads import limited_threads
+from hybrid.kernels.catalogue import EMULATED_CAPABILITY, fastest, launch_of
+from hybrid.reporting import jsonl, svg
+
+Spread = dict[str, float]
+
+
+def _alone(runtime: cuda.CudaRuntime, kernel: str, operands: tuple[np.ndarray, np.ndarray], repeat: int) -> Spread:
+    """The seconds of a kernel by itself."""
+    return frame.spread(cuda.kernel_seconds(runtime, cuda.kernel_of(kernel), *operands, repeat))
+
+
+# --- Hochberg: shared memory
+
+_HOCHBERG = """With and without shared memory: python -m hybrid.lectures hochberg
+
+Section 2.4 of the matrix multiplication module, float32: the kernels of multNoShare and multShare against the matrices' size, and
+how many times faster shared memory makes them, by CUDA events. The published factors are of whole programs by the clock on the
+wall. The module's programs: `python -m hybrid.lectures programs`, then
+`python -m hybrid.lab run programs/multShare.cu -- 10 15 8`.
+
+Without a GPU the kernels run on the CPU's CUDA runtime at sizes 64, 100 and 130 (--quick: 64): products are checked, and nothing
+is compared.
+"""
+_SHARES = {"multNoShare": "naive", "multShare": "tiled"}  # programs and their kernels, without and with shared memory
+_SIZES = {  # usual and quick ones
+    "cuda": ((*range(100, 1000, 100), *range(1000, 8001, 1000)), (200, 1000, 2000)),
+    "emulate": ((64, 100, 130), (64,)),
+}
+# GPU, compute capability, cores, size, and how many times faster shared memory made the whole program, as the module words it.
+_PUBLISHED = (
+    ("GT 9600M", "1.1", 32, 1000, "7"),
+    ("GT 330M", "1.2", 48, 1000, "towards 2"),
+    ("C1060", "1.3", 240, 1000, "about 1.1"),
+    ("C1060", "1.3", 240, 8000, "more than 6.5"),
+    ("M2070", "2.0", 448, 1000, "about 1.7"),
+    ("M2070", "2.0", 448, 8000, "2.6"),
+)
+
+
+def _of_shares(options: argparse.Namespace) -> Iterator[frame.Line]:
+    runtime = cuda.runtime_for(options.device)
+    for size in frame.shown(options.sizes or _SIZES[runtime.device][options.quick], "kernels"):
+        frame.refuse_too_large(size, size, size)
+        operands = cuda.matrices("lecture", "float32", size, size, size)
+        for program, kernel in _SHARES.items():
+            seconds = _alone(runtime, kernel, operands, 7)
+            yield {**runtime.about, "part": "kernel", "program": program, "size": size, "seconds": seconds}
+
+
+class Shares(frame.Results):
+    command, again = "lecture_hochberg", "python -m hybrid.lectures hochberg"
+
+    def blocks(self) -> Iterator[frame.Block]:
+        seconds = {(line["size"], line["program"]): line["seconds"]["median"] for line in self.lines}
+        sizes, title = sorted({size for size, _ in seconds}), "float32, time without / with shared memory"
+        if self.of_gpu:
+            pairs = [[seconds[size, program] for program in _SHARES] for size in sizes]
+            both = [" / ".join(frame.number(1e3 * each) for each in pair) for pair in pairs]
+            ratios = [f"{without / having:.2f}" for without, having in pairs]
+            yield frame.Table(
+                ["size", "kernel, ms", "ratio"], "rrr", list(zip(map(str, sizes), both, ratios, strict=True)), title
+            )
+        else:
+            there = ", ".join(map(str, sizes))
+            said = f"no GPU: both kernels are right at {there} on the CPU's CUDA runtime, and nothing is compared"
+            yield frame.Remarks([said], title)
+        rows = [[gpu, capability, f"{cores} cores", str(size), said] for gpu, capability, cores, size, said in _PUBLISHED]
+        yield frame.Table(["GPU", "compute capability", "", "size", "factor"], "lrrrl", rows, "published, of whole programs")
+
+
+hochberg = frame.experiment(
+    _HOCHBERG, Shares, _of_shares, frame.DEVICE, frame.QUICK,
+    frame.option("--sizes", nargs="+", type=frame.positive, metavar="N", help="sizes to measure"),
+)  # fmt: skip
+
+
+# --- Siegel: three programs
+
+_SIEGEL = """Matrix multiplication in three programs: python -m hybrid.lectures siegel
+
+The CUDA lecture's seq (three loops on one core), matmul1 (one thread per element) and matmul2 (tiles in shared memory) at
+8000×8000 in float64, beside its 13.8 s and 4.8 s on a K40c. seq takes more than an hour there; here it is timed at smaller
+sizes, in both orders of the loops. Where one is large enough to tell of 8000, the time there is extrapolated, and too short if
+larger matrices leave the caches. Then how often each element is read from global memory, counted. On several devices, a rank
+each: `mpirun -n 2 python -m hybrid.matmul 8000 8000 8000 --kernel tiled`.
+
+Kernels are timed by CUDA events, with allocation and copies beside them. Without a GPU they run on the CPU's CUDA runtime at
+200×200: products are checked, and nothing is said of their speed. --quick takes smaller sizes.
+"""
+_THREE = {"matmul1": ("naive", 13.8), "matmul2": ("tiled", 4.8)}  # the kernel of each, and the lecture's seconds on a K40c
+_LOOPS = {"loops": "i j k", "loops_ikj": "i k j"}  # of the sequential program's loops, by kernel
+N = 8000  # of the lecture
+_SIDES = {"cuda": (N, 1000), "emulate": (200, 72)}  # usual and quick ones
+_LEAST_EXTRAPOLATED = 500  # smaller matrices lie in caches, and times of theirs say nothing of 8000
+_COUNTED = (100, 60, 90)  # n, l, m: of no tile a multiple
+
+
+def _of_three(options: argparse.Namespace) -> Iterator[frame.Line]:
+    runtime = cuda.runtime_for(options.device)
+    on_gpu = runtime.device == "cuda"
+    n = options.size or _SIDES[runtime.device][options.quick]
+    frame.refuse_too_large(n, n, n, item=8)
+    try:
+        jobs = [(size, kernel) for size in ((100, 200) if options.quick else (250, 500, 1000)) for kernel in _LOOPS]
+        for size, kernel in frame.shown(jobs, "seq"):
+            seconds = frame.spread(cuda.loops_seconds(kernel, *cuda.matrices("uniform", "float64", size, size, size), 3))
+            yield {**runtime.about, "part": "seq", "kernel": kernel, "n": size, "seconds": seconds}
+    except DeviceUnavailable as missing:
+        print(f"seq is left out: {missing}", file=sys.stderr)
+    operands = cuda.matrices("uniform", "float64", n, n, n)
+    for program, (kernel, _) in frame.shown(list(_THREE.items()), "kernels"):
+        times = {"seconds": _alone(runtime, kernel, operands, 5)}
+        times["whole"] = frame.spread(cuda.whole_seconds(runtime, cuda.kernel_of(kernel), *operands, 3 if on_gpu else 1))
+        yield {**runtime.about, "part": "kernel", "program": program, "n": n, **times}
+    try:
+        for program, (kernel, _) in _THREE.items():
+            of_a, of_b = count_loads(cuda.kernel_of(kernel), "float64", _COUNTED)
+            yield {**runtime.about, "part": "loads", "program": program, "shape": _COUNTED, "a": of_a, "b": of_b}
+    except DeviceUnavailable as missing:
+        print(f"loads are not counted: {missing}", file=sys.stderr)
+
+
+class Three(frame.Results):
+    command, again = "lecture_siegel", "python -m hybrid.lectures siegel"
+
+    def blocks(self) -> Iterator[frame.Block]:
+        title = f"{N}×{N}, float64: {N**3:,} multiplications"
+        yield frame.Table(["program", "K40c (lecture)", "here"], "lrl", [*self._of_loops(), *self._of_kernels()], title)
+        loads, rows = {line["program"]: line for line in self.lines if line["part"] == "loads"}, []
+        for program, (name, _) in _THREE.items():
+            kernel = cuda.kernel_of(name)
+            height, width = form_of(kernel, "float64", EMULATED_CAPABILITY).tile
+            formulas = ("m", "n") if name == "naive" else (f"ceil(m / {width})", f"ceil(n / {height})")
+            both = ", ".join(map(str, dict.fromkeys(loads_of_elements(name, (height, width), (N, N, N)))))
+            counts = [sorted({each[0], each[1]}) for each in (loads[program]["a"], loads[program]["b"])] if loads else []
+            counted = ", ".join("–".join(f"{count:g}" for count in each) for each in counts)
+            rows.append([program, *formulas, both, counted or "not counted"])
+        heads = ["program", "of a", "of b", f"at {N}", f"counted at n, l, m = {', '.join(map(str, _COUNTED))}"]
+        yield frame.Table(heads, "lrrrl", rows, "how often is each element read from global memory?")
+
+    def _of_loops(self) -> Iterator[list[str]]:
+        for kernel, order in _LOOPS.items():
+            times = {line["n"]: line["seconds"]["median"] for line in self.lines if line.get("kernel") == kernel}
+            here = "not measured"
+            if times:
+                size, seconds = max(times.items())
+                here = f"{frame.duration(seconds)} at {size}, which says nothing of {N}"
+                if size >= _LEAST_EXTRAPOLATED:
+                    whole = frame.duration(seconds * (N / max(times)) ** 3)
+                    here = f"{whole}, extrapolated by n³ from {frame.duration(seconds)} at {size}; not measured"
+            yield [f"seq, {order}", "> 1 h" if kernel == "loops" else "", here]
+
+    def _of_kernels(self) -> Iterator[list[str]]:
+        programs = {line["program"]: line for line in self.lines if line["part"] == "kernel"}
+        for program, line in programs.items():
+            here = f"right at {line['n']}, on the CPU's CUDA runtime"
+            if self.of_gpu:
+                size = "" if line["n"] == N else f" at {line['n']}"
+                alone, whole = (frame.duration(line[key]["median"]) for key in ("seconds", "whole"))
+                here = f"{alone}{size}, {whole} with allocation and copies"
+            yield [program, f"{_THREE[program][1]:.1f} s", here]
+        if self.of_gpu and len(programs) == len(_THREE):
+            one, two = (line["seconds"]["median"] for line in programs.values())
+            yield ["ratio", f"{_THREE['matmul1'][1] / _THREE['matmul2'][1]:.1f}", f"{one / two:.2f}"]
+
+
+siegel = frame.experiment(
+    _SIEGEL, Three, _of_three, frame.DEVICE, frame.QUICK,
+    frame.option("--size", type=frame.positive, metavar="N", help=f"of the matrices ({N}; 200 without a GPU)"),
+)  # fmt: skip
+
+
+# --- CUDA in two dimensions
+
+_TWO_DIMENSIONS = """CUDA in two dimensions: python -m hybrid.lectures 2d [--picture FILE.svg]
+
+The lecture's three programs, C = A·B of width 1024 in float32 with a[y][x] = b[y][x] = x + y·width: MM-CPU (three loops on one
+core), MM-GPU-GM (one thread per element) and MM-GPU-SM (tiles in shared memory), in blocks of 32×32. Five runs each, the average,
+and times faster; a GPU's runs span allocation, copies in, kernel and copy out, as there, with the kernel alone beside them.
+Then the same at width 1000, of which the lecture's programs leave a part out, and the lecture's roofline (bytes that memory
+delivers against operations) for the device at hand, whose memory and arithmetic are measured.
+
+Without a GPU the CPU runs its program at full width; the GPU's run at width 256 (1000 for the second part) on the CPU's CUDA
+runtime: their products are checked, and their times are no speeds. --quick takes widths 256, 128 and 72.
+"""
+_ITEM, _RUNS, _SIDE, _WIDTH = 4, 5, 32, 1024  # bytes of float32, runs, threads of a block's side, the lecture's width
+_WIDTHS = {"cuda": (_WIDTH, 256), "emulate": (256, 128)}  # usual and quick ones
+_COPIED = (8192, 8192)  # float32 numbers, more than any cache holds
+_MULTIPLIED = {"cuda": 8192, "emulate": 1024}
+
+
+class Program(NamedTuple):
+    """`intensity`: operations for each byte that it loads from global memory, a multiplication and an addition for two numbers,
+    or for two _SIDEth parts of numbers. The lecture's milliseconds, their mean, and times faster."""
+
+    intensity: float
+    runs: tuple[float, ...]
+    mean: float
+    faster: float | None
+
+
+_PROGRAMS = {
+    "MM-CPU": Program(2 / (2 * _ITEM), (41045.35, 40277.44, 40369.30, 40385.85, 40446.14), 40504.82, None),
+    "MM-GPU-GM": Program(2 / (2 * _ITEM), (52.5, 52.4, 52.4, 52.4, 52.6), 52.46, 772),
+    "MM-GPU-SM": Program(2 / (2 * _ITEM / _SIDE), (24.4, 24.2, 24.3, 24.4, 24.4), 24.34, 1664),
+}
+
+
+class Roof(NamedTuple):
+    """What a device's memory and its arithmetic can do in a second."""
+
+    name: str
+    bytes: float
+    operations: float
+
+    def bound(self, program: str) -> float:
+        """Its operations a second."""
+        return min(self.operations, self.bytes * _PROGRAMS[program].intensity)
+
+
+_LECTURE = Roof("C2075 (lecture)", 144e9, 1e12)
+
+
+def _of_widths(options: argparse.Namespace) -> Iterator[frame.Line]:
+    runtime = cuda.runtime_for(options.device)
+    on_gpu, about = runtime.device == "cuda", runtime.about
+    width, of_cpu = (options.width or _WIDTHS[device][options.quick] for device in (runtime.device, "cuda"))
+    frame.refuse_too_large(*[max(of_cpu, width)] * 3)
+    a, b = cuda.matrices("index", "float32", of_cpu, of_cpu, of_cpu)
+    try:
+        times = [seconds for _ in frame.shown(range(_RUNS), "MM-CPU") for seconds in cuda.loops_seconds("loops", a, b, 1)]
+        yield {**about, "part": "programs", "program": "MM-CPU", "width": of_cpu, "runs": times, "kernel_seconds": None}
+    except DeviceUnavailable as missing:
+        print(f"MM-CPU is left out: {missing}", file=sys.stderr)
+    kernels = {"MM-GPU-GM": cuda.with_block("naive", _SIDE), "MM-GPU-SM": cuda.kernel_of("tiled32")}
+    for part, at in (("programs", width), ("ragged", 72 if options.quick else 1000)):
+        a, b = cuda.matrices("index", "float32", at, at, at)
+        for program, kernel in frame.shown(list(kernels.items()), f"width {at}"):
+            times = cuda.whole_seconds(runtime, kernel, a, b, _RUNS if on_gpu else 1)
+            alone = frame.spread(cuda.kernel_seconds(runtime, kernel, a, b, _RUNS)) if on_gpu else None
+            yield {**about, "part": part, "program": program, "width": at, "runs": times, "kernel_seconds": alone}
+    yield {**about, "part": "roof", **_roof(runtime)}
+
+
+def _roof(runtime: cuda.CudaRuntime) -> frame.Line:
+    """A GPU, or where there is none a core of the CPU: the best of some copies, and the fastest multiplication there is."""
+    moved = 2 * _ITEM * _COPIED[0] * _COPIED[1]  # read and written
+    size = _MULTIPLIED[runtime.device]
+    a, b = cuda.matrices("uniform", "float32", size, size, size)
+    if isinstance(runtime, cuda.GpuRuntime):
+        copy = min(cuda.copy_seconds(runtime, _COPIED, "float32", _RUNS))
+        kernel = fastest("cuda", "float32", size, runtime.capability)
+        product = min(cuda.kernel_seconds(runtime, kernel, a, b, _RUNS))
+        name, how = runtime.name, kernel.name
+    else:
+        with limited_threads(1):
+            into, source = np.zeros(_COPIED, np.float32), np.ones(_COPIED, np.float32)
+            copy = min(frame.seconds_of(np.copyto, into, source) for _ in range(_RUNS))
+            product = min(frame.seconds_of(np.matmul, a, b) for _ in range(_RUNS))
+        name, how = f"one core of {jsonl.machine()['processor']}", "blas"
+    rates = {"bytes_per_second": moved / copy, "operations_per_second": 2 * size**3 / product}
+    return {"roof": name, **rates, "multiplied_by": how}
+
+
+class Widths(frame.Results):
+    """The line of each program, at the width that is compared and at the ragged one."""
+
+    command, again = "lecture_2d", "python -m hybrid.lectures 2d"
+
+    def __init__(self, lines: Sequence[frame.Line]) -> None:
+        super().__init__(lines)
+        self.programs = {line["program"]: line for line in lines if line["part"] == "programs"}
+        roof = [line for line in lines if line["part"] == "roof"][-1]
+        self.roof = Roof(roof["roof"], roof["bytes_per_second"], roof["operations_per_second"])
+        self.milliseconds = {name: 1e3 * fmean(line["runs"]) for name, line in self.programs.items()}
+        # Operations a second under the roof of this machine: of the kernels alone, or of the CPU's program.
+        seconds = {name: line["kernel_seconds"]["median"] for name, line in self.programs.items() if line["kernel_seconds"]}
+        if not self.of_gpu and "MM-CPU" in self.programs:
+            seconds = {"MM-CPU": self.milliseconds["MM-CPU"] / 1e3}
+        self.reached = {name: 2 * self.programs[name]["width"] ** 3 / each for name, each in seconds.items()}
+
+    def blocks(self) -> Iterator[frame.Block]:
+        heads = ["", "width", "five runs", "average", "times faster", "kernel alone", ""]
+        yield frame.Table(heads, "lrlrrrl", list(self._rows()), "float32, a[y][x] = x + y·width; ms")
+        about_ragged = []
+        for line in (line for line in self.lines if line["part"] == "ragged"):
+            program, width, covered = line["program"], line["width"], line["width"] // _SIDE * _SIDE
+            terms = f" and the terms from k = {covered} on" if "SM" in program else ""
+            left_out = f"{width**2 - covered**2:,} of {width**2:,} elements out{terms}"
+            about_ragged.append(f"{program} at width {width}, no multiple of {_SIDE}: right; the lecture's leaves {left_out}")
+        if about_ragged:
+            yield frame.Remarks(about_ragged, f"a width that is no multiple of {_SIDE}")
+        rows = []
+        for one in (_LECTURE, self.roof):
+            rates = [frame.number(rate / 1e9) for rate in (one.bytes, one.bytes / _ITEM, one.operations)]
+            share = f"{100 * one.bytes / _ITEM / one.operations:.2g} %"
+            rows.append([one.name, f"{rates[0]} GB/s", f"{rates[1]} G/s", f"{rates[1]} GF/s", f"{rates[2]} GF/s", share])
+        yield frame.Table(["", "memory", "numbers", "an operation each", "arithmetic", "share"], "lrrrrr", rows, "the roofline")
+        rows = []
+        for program, reached in self.reached.items():
+            bound = self.roof.bound(program)
+            note = " (above: caches hold what was loaded before)" if reached > bound else ""
+            rates = [f"{frame.number(rate / 1e9)} GF/s" for rate in (bound, reached)]
+            rows.append([program, f"{_PROGRAMS[program].intensity:g}", rates[0], rates[1] + note])
+        if rows:
+            heads = ["", "operations a byte", "bound", "reached"]
+            yield frame.Table(heads, "lrrl", rows, f"under the roof of {self.roof.name}")
+
+    def _rows(self) -> Iterator[list[str]]:
+        cpu = self.programs.get("MM-CPU")
+        for name, line in self.programs.items():
+            lecture = _PROGRAMS[name]
+            yield [name, *_times(_WIDTH, lecture.runs, lecture.faster), "", "lecture"]
+            if name == "MM-CPU" or self.of_gpu:
+                alone = f"{1e3 * line['kernel_seconds']['median']:.3f}" if line["kernel_seconds"] else ""
+                comparable = self.of_gpu and cpu and name != "MM-CPU" and line["width"] == cpu["width"]
+                faster = self.milliseconds["MM-CPU"] / self.milliseconds[name] if comparable else None
+                yield ["", *_times(line["width"], [1e3 * seconds for seconds in line["runs"]], faster), alone, "here"]
+            else:
+                yield ["", str(line["width"]), "right, on the CPU's CUDA runtime", "", "", "", "here"]
+
+    def draw(self, path: str) -> None:
+        """The averages beside the lecture's, and both roofs."""
+        rows = []
+        for program, lecture in _PROGRAMS.items():
+            rows.append((f"{program}, lecture", lecture.mean, frame.LECTURE))
+            if program in self.programs and (program == "MM-CPU" or self.of_gpu):
+                width = self.programs[program]["width"]
+                name = f"{program}, here" + ("" if width == _WIDTH else f", width {width}")
+                rows.append((name, self.milliseconds[program], frame.HERE))
+        names, values, colors = zip(*rows, strict=True)
+        with frame.figure(path, (10.5, 4.4), f"CUDA in two dimensions: float32, width {_WIDTH}", self.caption()) as figure:
+            left, right = figure.subplots(1, 2)
+            frame.plain(left, "average of five runs" + ("" if self.of_gpu else " (no GPU here)"))
+            frame.bars(left, names, values, [f"{frame.number(value)} ms" for value in values], colors)
+            left.set_xlabel("ms")
+            self._draw_roofs(right)
+
+    def _draw_roofs(self, panel: Any) -> None:
+        """Both, and the programs that were measured under each."""
+        frame.plain(panel, "what memory and arithmetic allow")
+        of_lecture = {name: 2 * _WIDTH**3 / (_PROGRAMS[name].mean / 1e3) for name in _PROGRAMS if "GPU" in name}
+        across = np.geomspace(1 / 64, 256, 200)
+        for one, reached, color in ((_LECTURE, of_lecture, frame.LECTURE), (self.roof, self.reached, frame.HERE)):
+            label = f"{one.name}: {frame.number(one.bytes / 1e9)} GB/s, {frame.number(one.operations / 1e9)} GF/s"
+            panel.plot(across, np.minimum(one.operations, one.bytes * across) / 1e9, color=color, label=label)
+            for program, operations in reached.items():
+                where = (_PROGRAMS[program].intensity, operations / 1e9)
+                panel.plot(*where, "o", color=color)
+                above = operations > one.bound(program)  # caches deliver what was loaded before; texts keep off the slope
+                side = {"xytext": (-6, 5), "ha": "right"} if above else {"xytext": (6, 5), "ha": "left"}
+                panel.annotate(program, where, textcoords="offset points", color=color, fontsize=8, **side)
+        panel.margins(y=0.14)
+        panel.axvline(1 / _ITEM, color=frame.GREY, linewidth=0.8, linestyle=":")
+        panel.set_xscale("log", base=2)
+        panel.set_yscale("log")
+        panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}" if value >= 1 else f"1/{1 / value:g}")
+        panel.set_xlabel("operations a byte loaded from memory")
+        panel.set_ylabel("GF/s")
+        panel.legend(frameon=False, fontsize=8, loc="lower right")
+
+
+def _times(width: int, runs: Sequence[float], faster: float | None) -> list[str]:
+    mean = fmean(runs)
+    digits = 2 if mean >= 1000 else 1 if mean >= 10 else 3
+    five = " ".join(f"{ms:.{digits}f}" for ms in runs)
+    return [str(width), five, f"{mean:.{max(2, digits)}f}", "" if faster is None else f"{faster:.0f}"]
+
+
+two_dimensions = frame.experiment(
+    _TWO_DIMENSIONS, Widths, _of_widths, frame.DEVICE, frame.QUICK,
+    frame.option("--width", type=frame.positive, metavar="N", help="of all three programs"),
+)  # fmt: skip
+
+
+# --- Programming Massively Parallel Processors: grids
+
+_PMPP = """The exercises on multidimensional grids: python -m hybrid.lectures pmpp [--launch ROWS COLUMNS X Y]
+
+Exercise 1: a thread for each row of C and one for each column, beside a thread for each element, on a square, a tall and a wide
+C of the same work, float32; then what speaks for each, from the numbers. Exercise 2: a matrix times a vector, a thread for each
+element. Exercise 3 and the other launches of the documents: --launch shows the arithmetic for any,
+and with --picture the blocks over C, both ways.
+
+On a GPU C is 1024×1024 (--size), timed by CUDA events. Without one it is 96×96, on the CPU's CUDA runtime: the products are
+checked, and nothing is said of speed.
+"""
+_MOST_THREADS, _WARP = 1024, 32  # of a block, on every GPU; threads of a warp
+_MOST_BLOCKS = {"x": 2**31 - 1, "y": 65_535}  # of a grid, on every GPU
+_SECTOR_BYTES = 32  # the least that is loaded from global memory
+Number = int | tuple[int, int]
+
+
+def covering(rows: int, columns: int, x: int, y: int) -> dict[str, Any]:
+    """A rows×columns matrix under blocks of x×y threads, one thread per element. UsageError for a block that no GPU takes."""
+    block = x * y
+    if block > _MOST_THREADS:
+        raise UsageError(f"a block of {x}×{y} has {block} threads, and {_MOST_THREADS} are the most")
+    across, down = -(-columns // x), -(-rows // y)
+    blocks, passing = across * down, rows * columns
+    return {
+        "threads a block": block,
+        "grid": (across, down),
+        "blocks": blocks,
+        "threads": blocks * block,
+        "pass the bounds test": passing,
+        "have nothing to do": blocks * block - passing,
+    }
+
+
+def tile_phase(tile: int) -> dict[str, Any]:
+    """What a block does with one pair of tile×tile tiles in shared memory: a multiplication and an addition a thread and step."""
+    return {"loads": 2 * tile**2, "operations": tile**2 * 2 * tile}
+
+
+def sectors_of_warp(kernel: str, l: int, m: int, item: int) -> list[int]:
+    """Of memory, that a warp's instruction touches, away from the edges of C: load A, load B, store C."""
+    # By lane: which element of A, of B and of C; naive's blocks of 16×16 have two rows in a warp.
+    of_a, of_b, of_c = {
+        "naive": (lambda lane: lane // 16 * l, lambda lane: lane % 16, lambda lane: lane // 16 * m + lane % 16),
+        "row_per_thread": (lambda lane: lane * l, lambda lane: 0, lambda lane: lane * m),
+        "column_per_thread": (lambda lane: 0, lambda lane: lane, lambda lane: lane),
+    }[kernel]
+    return [len({element(lane) * item // _SECTOR_BYTES for lane in range(_WARP)}) for element in (of_a, of_b, of_c)]
+
+
+# What the documents say of launches, beside what is computed of them.
+_LAUNCHES: tuple[tuple[str, dict[str, Number], dict[str, Number]], ...] = (
+    ("exercise 3", covering(150, 300, 16, 32),
+     {"threads a block": 512, "grid": (19, 5), "blocks": 95, "threads": 48_640, "pass the bounds test": 45_000}),
+    ("figure 2.1", covering(70, 200, 32, 16), {"threads a block": 512, "grid": (7, 5), "blocks": 35}),
+    ("100×200 · 200×500", covering(100, 500, 16, 16), {"pass the bounds test": 50_000}),
+    ("slides, 1024²", covering(1024, 1024, 16, 16), {"threads a block": 256, "grid": (64, 64), "blocks": 4096}),
+    ("slides, tile 16", tile_phase(16), {"loads": 512, "operations": 8192}),
+)  # fmt: skip
+
+
+def explained(rows: int, columns: int, x: int, y: int) -> Iterator[str]:
+    """Lines that show the way to each number."""
+    yield f"C of {rows}×{columns} under blocks of {x}×{y} threads (x×y), one thread per element"
+    numbers = covering(rows, columns, x, y)
+    grid, blocks, block = (numbers[name] for name in ("grid", "blocks", "threads a block"))
+    of_grid = f"ceil({columns} / {x}) × ceil({rows} / {y})"
+    yield from _explained(numbers, (f"{x} · {y}", of_grid, "", f"{blocks:,} · {block:,}", f"{rows} · {columns}", ""))
+    yield f"dim3 block({x}, {y}), grid({grid[0]}, {grid[1]});  // kernel<<<grid, block>>>(...)"
+    if x != y:
+        turned = covering(rows, columns, y, x)
+        yield f"the other way round, blocks of {y}×{x}: a grid of {_text(turned['grid'])}, {_text(turned['blocks'])} blocks"
+    for side, count in zip("xy", grid, strict=True):
+        if count > _MOST_BLOCKS[side]:
+            yield f"CUDA takes at most {_MOST_BLOCKS[side]:,} blocks in {side}: several launches, or several elements a thread"
+    if x == y:
+        yield f"with tiles of {x}×{x} in shared memory, a block and a pair of tiles:"
+        yield from _explained(tile_phase(x), (f"2 · {x}²", f"{x}² · 2 · {x}"))
+        yield f"  loads a multiply-add  2/{x}  (without tiles 2)"
+
+
+def _explained(numbers: dict[str, Number], ways: tuple[str, ...]) -> Iterator[str]:
+    rows = [[f"  {name}", _text(number), way] for (name, number), way in zip(numbers.items(), ways, strict=True)]
+    return frame.printed([frame.Table(["", "", ""], "lrl", rows)])
+
+
+def _text(number: Number) -> str:
+    return "×".join(map(str, number)) if isinstance(number, tuple) else f"{number:,}"
+
+
+_MOST_DRAWN, _NUMBERED = 2000, 60  # blocks that a picture shows, and of which each has its number
+_LONG, _LEFT, _TOP, _BELOW = 640, 64, 70, 60  # of the longer side, and around a grid
+_STYLE = """\
+.covered { fill-opacity: 0.15 } .edge { fill: none; stroke-width: 2 } .blocks { fill: none; stroke-width: 0.7 }
+"""
+_HATCHES = (
+    '<pattern id="outside" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<path class="stroke-second" d="M0 0V6" stroke-width="2"/></pattern>'
+)
+
+
+def draw_launch(path: str, rows: int, columns: int, x: int, y: int) -> None:
+    """Blocks of x×y threads; below them, where x and y differ, the same with x and y exchanged. UsageError for too many."""
+    ways = {way: covering(rows, columns, *way) for way in ((x, y), (y, x))}
+    if (most := max(numbers["blocks"] for numbers in ways.values())) > _MOST_DRAWN:
+        raise UsageError(f"a picture of {most:,} blocks would be black: {_MOST_DRAWN:,} are the most")
+    sides = [[count * threads for count, threads in zip(ways[way]["grid"], way, strict=True)] for way in ways]
+    scale = _LONG / max(map(max, sides))
+    title, drawn, top = f"C of {rows}×{columns}, a thread for each element", [_HATCHES], 30.0
+    drawn.append(svg.text(12, 20, title, more='style="font-weight: 600"'))
+    for way, (_, height) in zip(ways, sides, strict=True):
+        drawn += [f'<g transform="translate(0 {top:.0f})">', *_grid(rows, columns, *way, scale), "</g>"]
+        top += _BELOW + scale * height
+    svg.write(path, title, (_LEFT + max(scale * max(width for width, _ in sides) + 36, 400), top + 20), drawn, _STYLE)
+
+
+def _grid(rows: int, columns: int, x: int, y: int, scale: float) -> Iterator[str]:
+    numbers = covering(rows, columns, x, y)
+    across, down = numbers["grid"]
+    counts = f"{across} × {down} = {numbers['blocks']:,} blocks, {numbers['have nothing to do']:,} threads lie outside of C"
+    yield svg.text(12, 14, f"blocks of x = {x}, y = {y}: {counts}")
+    width, height = across * x * scale, down * y * scale
+    yield f'<g transform="translate({_LEFT} {_TOP - 30})">'
+    yield svg.text(0, -6, f"column, x, to {columns} of {across * x}", "fill-soft")
+    turned = 'text-anchor="end" transform="rotate(-90 -8 0)"'
+    yield svg.text(-8, 0, f"row, y, to {rows} of {down * y}", "fill-soft", turned)
+    yield f'<rect width="{width:.1f}" height="{height:.1f}" fill="url(#outside)"/>'
+    inside = f'width="{columns * scale:.1f}" height="{rows * scale:.1f}"'
+    yield f'<rect class="fill-ground" {inside}/><rect class="covered fill-first" {inside}/>'
+    lines = "".join(f"M{line * x * scale:.1f} 0V{height:.1f}" for line in range(across + 1))
+    lines += "".join(f"M0 {line * y * scale:.1f}H{width:.1f}" for line in range(down + 1))
+    yield f'<path class="blocks stroke-ink" d="{lines}"/><rect class="edge stroke-first" {inside}/>'
+    if across * down <= _NUMBERED and across <= 20:
+        for block in range(across * down):
+            at_y, at_x = divmod(block, across)
+            yield svg.text(at_x * x * scale + 3, at_y * y * scale + 12, f"{at_x},{at_y}")
+    yield "</g>"
+
+
+_THREADS = {"naive": "nm", "row_per_thread": "n", "column_per_thread": "m"}  # a thread for each element, row, column
+_OF_C, _OF_VECTOR = {"cuda": (1024, 256), "emulate": (96, 48)}, {"cuda": (16384, 4096), "emulate": (512, 128)}
+_SLENDER = 16  # times as many rows as the square C has, or columns; its other sides a quarter: the same multiply-adds
+
+
+def _of_grids(options: argparse.Namespace) -> Iterator[frame.Line]:
+    runtime = cuda.runtime_for(options.device)
+    size = options.size or _OF_C[runtime.device][options.quick]
+    if size % 4:
+        raise UsageError(f"--size {size}: a multiple of 4, for the tall C and the wide one")
+    quarter, slender = size // 4, _SLENDER * size
+    shapes = {"square": (size, size, size), "tall": (slender, quarter, quarter), "wide": (quarter, quarter, slender)}
+    for shape in shapes.values():
+        frame.refuse_too_large(*shape)
+    for (form, (n, l, m)), kernel in frame.shown([(shape, each) for shape in shapes.items() for each in _THREADS], "exercise 1"):
+        seconds = _alone(runtime, kernel, cuda.matrices("uniform", "float32", n, l, m), 7)
+        about = {**runtime.about, "part": "exercise 1", "kernel": kernel, "form": form}
+        yield {**about, "n": n, "l": l, "m": m, "seconds": seconds}
+    n = _OF_VECTOR[runtime.device][options.quick]
+    operands = cuda.matrices("uniform", "float32", n, n, 1)
+    for kernel in frame.shown(("matvec", "matvec_warp"), "exercise 2"):
+        yield {**runtime.about, "part": "exercise 2", "kernel": kernel, "n": n, "seconds": _alone(runtime, kernel, operands, 7)}
+
+
+def _threads(line: frame.Line) -> int:
+    """Threads that have something to compute."""
+    return int(np.prod([line[side] for side in _THREADS[line["kernel"]]]))
+
+
+def _gigaflops(line: frame.Line) -> float:
+    return float(2 * line["n"] * line["l"] * line["m"] / line["seconds"]["median"] / 1e9)
+
+
+class Grids(frame.Results):
+    command, again = "lecture_pmpp", "python -m hybrid.lectures pmpp"
+
+    def blocks(self) -> Iterator[frame.Block]:
+        heads, rows = ["C", "n×l · l×m", "kernel", "launch", "threads", *(["time", "GF/s"] if self.of_gpu else ["product"])], []
+        by_form: dict[str, list[frame.Line]] = {}
+        for line in (line for line in self.lines if line["part"] == "exercise 1"):
+            by_form.setdefault(line["form"], []).append(line)
+            shape = f"{line['n']}×{line['l']} · {line['l']}×{line['m']}"
+            speed = [frame.duration(line["seconds"]["median"]), f"{_gigaflops(line):.4g}"] if self.of_gpu else ["right"]
+            rows.append([line["form"], shape, line["kernel"], _launch(line), f"{_threads(line):,}", *speed])
+        yield frame.Table(heads, "llllrrr"[: len(heads)], rows, "exercise 1, float32")
+        yield frame.Remarks([*_accesses(by_form["square"][0]), *map(self._compared, by_form.values())], "for and against")
+        rows = []
+        for line in (line for line in self.lines if line["part"] == "exercise 2"):
+            n, seconds = line["n"], line["seconds"]["median"]
+            speed = f"{frame.duration(seconds)}, {_ITEM * n * n / seconds / 1e9:.4g} GB/s of the matrix"
+            rows.append([line["kernel"], f"{n}×{n}", speed if self.of_gpu else "right"])
+        yield frame.Table(["kernel", "matrix", "outcome"], "lll", rows, "exercise 2, a matrix times a vector")
+        rows = [[source, name, _text(number), _text(computed[name])] for source, computed, said in _LAUNCHES
+                for name, number in said.items()]  # fmt: skip
+        yield frame.Table(["source", "number", "lecture", "computed"], "llrr", rows, "launches")
+
+    def _compared(self, lines: Sequence[frame.Line]) -> str:
+        """The three kernels on one form of C."""
+        by_elements, by_rows, by_columns = (f"{_threads(line):,}" for line in lines)
+        said = f"{lines[0]['form']}: {by_rows} threads by rows, {by_columns} by columns, {by_elements} by elements"
+        if not self.of_gpu:
+            return said
+        elements, *others = map(_gigaflops, lines)
+        (fast, better), (slow, worse) = sorted(zip(others, ("rows", "columns"), strict=True), reverse=True)
+        return f"{said}; {better} {fast / slow:.3g} × as fast as {worse}, elements {elements / fast:.3g} × as fast as {better}"
+
+
+def _accesses(square: frame.Line) -> Iterator[str]:
+    row, column = (sectors_of_warp(kernel, square["l"], square["m"], _ITEM) for kernel in ("row_per_thread", "column_per_thread"))
+    loads = f"a warp's loads of A touch {row[0]} sectors of 32 bytes (uncoalesced), its stores to C {row[2]}"
+    yield f"with a thread for each row {loads}; a load of B is a broadcast"
+    loads = f"a warp's loads of B touch {column[1]} sectors (coalesced), its stores to C {column[2]}"
+    yield f"with a thread for each column {loads}; a load of A is a broadcast"
+
+
+def _launch(line: frame.Line) -> str:
+    """Grid and block, as they stand between <<< and >>>; sides of 1 are left out, as dim3 allows."""
+    launch = launch_of(cuda.kernel_of(line["kernel"]), "float32", line["n"], line["m"], EMULATED_CAPABILITY)
+    grid, block = (", ".join(map(str, side if side[1] > 1 else side[:1])) for side in (launch.grid, launch.block))
+    return f"grid({grid}), block({block})"
+
+
+def _pmpp_work(options: argparse.Namespace) -> int:
+    if options.picture and not options.launch:
+        raise UsageError("--picture draws the blocks of --launch")
+    if not options.launch:
+        return frame.present(options, Grids, _of_grids)
+    if options.picture:
+        svg.refuse(options.picture)
+    print(*explained(*options.launch), sep="\n")
+    if options.picture:
+        draw_launch(options.picture, *options.launch)
+    return 0
+
+
+pmpp = frame.experiment(
+    _PMPP, Grids, _of_grids, frame.DEVICE, frame.QUICK,
+    frame.option("--size", type=frame.positive, metavar="N", help="rows and columns of the square C"),
+    frame.option("--launch", nargs=4, type=frame.positive, metavar=("ROWS", "COLUMNS", "X", "Y"),
+                 help="only the arithmetic: X×Y threads a block"),
+    frame.option("--picture", metavar="FILE.svg", help="with --launch: draw the blocks over C"),
+    work=_pmpp_work,
+)  # fmt: skip
