@@ -218,14 +218,15 @@ def numbers(rng, shape, dtype, kind):
         return values.astype(dtype)
 
 
-def both_ways(matrix, more):
-    """The same elements where C can read them, within wider rows, and where only NumPy can."""
-    wide = np.full((len(matrix), matrix.shape[1] + more), 7, matrix.dtype)
-    wide[:, : matrix.shape[1]] = matrix
-    in_c, swapped = wide[:, : matrix.shape[1]], matrix.astype(matrix.dtype.newbyteorder())
-    assert can_sum(in_c)
-    assert not can_sum(swapped)
-    return in_c, swapped
+def both_ways(more, *matrices):
+    """The same matrices twice: within wider rows where C can read them, and, while there is no library in C, of another byte
+    order."""
+    wide = [np.pad(matrix, ((0, 0), (0, more)), constant_values=7)[:, : matrix.shape[1]] for matrix in matrices]
+    assert all(map(can_sum, wide))
+    yield wide
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(row_sums, "adder", lambda: SimpleNamespace(loaded=None))
+        yield [matrix.astype(matrix.dtype.newbyteorder()) for matrix in matrices]
 
 
 def assert_close(found, wanted, sizes, relative=1e-14):
@@ -241,7 +242,7 @@ def test_sums_and_squares_of_groups(rows, columns, more, group, threads, dtype, 
     rng = np.random.default_rng(seed)
     values, x = numbers(rng, (rows, columns), dtype, kind), rng.standard_normal(columns)
     (sums, squares, largest), (wanted, wanted_squares, wanted_largest) = (
-        (*group_sums(each, x, group, looked := Integers(), threads), looked.largest) for each in both_ways(values, more)
+        (*group_sums(each, x, group, looked := Integers(), threads), looked.largest) for (each,) in both_ways(more, values)
     )
     with np.errstate(all="ignore"):
         assert_close(sums, wanted, sums_and_squares(np.abs(values.astype(np.float64)), np.abs(x), group)[0])
@@ -256,7 +257,7 @@ def test_products_with_the_sums(rows, inner, columns, more, threads, dtype, kind
     rng = np.random.default_rng(seed)
     a, y = numbers(rng, (rows, inner), dtype, kind), rng.standard_normal((inner, columns))
     (product, norms, largest), (wanted, wanted_norms, wanted_largest) = (
-        (*times(each, y, looked := Integers(), threads), looked.largest) for each in both_ways(a, more)
+        (*times(each, y, looked := Integers(), threads), looked.largest) for (each,) in both_ways(more, a)
     )
     np.testing.assert_array_equal(np.isfinite(product), np.isfinite(wanted))
     with np.errstate(all="ignore"):
@@ -279,8 +280,9 @@ def test_comparison_of_sums(rows, columns, more, dtype, kind, of_norms, integral
     products = int(rng.integers(1, 1 + rows))
     limits = np.full(groups, 1e-300), 1e-301, rng.uniform(1e30, 1e300, groups)
     norms_a, norms_b = (np.abs(numbers(rng, shape, "float64", of_norms)) for shape in ((rows,), (products, groups)))
+    norms_a *= 100.0 ** rng.integers(4)  # C's sums are small beside them where terms cancel
     allowed, found = Allowed(norms_b, 1e-8, 0.02, *limits, integral), []
-    for each in both_ways(c, more):
+    for (each,) in both_ways(more, c):
         found.append(sums.copy())
         compare(each, x, 64, found[-1], norms_a, allowed, 2)
     np.testing.assert_allclose(*found, rtol=1e-6, atol=1e-40)
@@ -308,7 +310,7 @@ def test_a_rank_alone_compares_in_one_pass_what_it_sums_of_a_and_b(
         check = HostCheck(Team(), plan_alone(problem), tuple(views), threads, unsaid)
         return check.compared(seed, multiply), check
 
-    for a_, b_, c_ in zip(*(both_ways(each, more) for each in (a, b, c)), strict=True):
+    for a_, b_, c_ in both_ways(more, a, b, c):
         found.append(compared(a_, b_, c_))
         into = np.full_like(c_, 7)
 
@@ -330,7 +332,7 @@ def test_a_rank_alone_compares_in_one_pass_what_it_sums_of_a_and_b(
     np.testing.assert_array_equal(check._overflow, wanted_check._overflow)
     np.testing.assert_allclose(check._norms_b, wanted_check._norms_b, rtol=1e-12)
     looked_at = slice(None, None, 2 if one.largest[2] == NOT_INTEGRAL else 1)  # else nobody looks at A
-    assert one.largest[looked_at] == pytest.approx(wanted.largest[looked_at], rel=1e-2)
+    assert one.largest[looked_at] == pytest.approx(wanted.largest[looked_at], rel=1e-2, abs=0.1)
     assert one.totals[2:] == wanted.totals[2:]
     for (row, group, size), (wanted_row, wanted_group, wanted_size) in zip(one.worst, wanted.worst, strict=True):
         assert (row, group) == (wanted_row, wanted_group) or size == pytest.approx(wanted_size, rel=1e-2, abs=1e4)
@@ -350,18 +352,22 @@ def test_a_rank_alone_compares_in_one_pass_what_it_sums_of_a_and_b(
     SEEDS,
 )
 def test_checksums_of_rows(rows, columns, first, dtype, operand, sample, order, seed):
-    """Of all bits: any bytes may be elements. Results are added to what was there, and nothing beside them is written."""
+    """Of all bits: any bytes may be elements. Results are added to what was there, and nothing beside them is written. Some rows
+    of C are summed again at the end, when what came late counts."""
     rng = np.random.default_rng(seed)
     whole = rng.integers(0, 256, (rows, np.dtype(dtype).itemsize * (columns + 8)), np.uint8).view(dtype)
     weights, where = checksum_weights(columns + 8, whole.itemsize), Span(first, first + columns)
-    wanted, whole = np.empty(rows, np.uint64), whole.copy(order)
+    wanted, whole, late = np.empty(rows, np.uint64), whole.copy(order), whole[1:2].copy()
     row_checksums(whole[:, where.slice], weights[where.slice], wanted, sample)
     lines = (np.arange(columns) * whole.itemsize // 64 + np.arange(rows)[:, None] + sample.first) % sample.step == 0
     bits = np.ascontiguousarray(whole[:, where.slice]).view(f"u{whole.itemsize}")
     np.testing.assert_array_equal(wanted, by_definition(np.where(lines, bits, 0), weights[where.slice]))
     for in_c in (True, False):
         sums, checksums, totals = RowChecksums(3, 1, sample, in_c=in_c), np.full(rows + 3, 7, np.uint64), np.full(3, 8, np.uint64)
+        if operand == "C":
+            whole[1:2] = 0
         sums.sum(RowsToSum(operand, whole, Span(0, rows), where, weights, checksums, 2, totals, 1, 5), None, Device())
+        whole[1:2] = late
         sums.wait()
         np.testing.assert_array_equal(checksums, [7, 7, *wanted, 7])
         assert totals.tolist() == [8, 8 + mixed_total(wanted, 5), 8]

@@ -55,9 +55,9 @@ def checkout(tmp_path):
 
 
 @pytest.mark.needs("git")
-def test_each_is_planted_in_a_copy_and_tested_once(checkout, tmp_path):
+def test_each_is_planted_in_a_copy_and_tested_once(checkout):
     mutants = [replace(each, ranks=()) for each in (FOUND, SURVIVES, GONE, TWICE, NO_TESTS)]
-    told = list(plant(checkout, tmp_path / "covered", mutants, jobs=1))
+    told = list(plant(checkout, mutants, jobs=1))
     assert [each["verdict"] for each in told] == ["found", "survived", "not applicable", "not applicable", "no tests"]
     assert told[0]["by"] == "tests/test_some.py::test_second"
     assert (checkout / FILE).read_text() == SOURCE

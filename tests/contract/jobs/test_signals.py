@@ -83,7 +83,10 @@ def test_what_mpirun_makes_of_a_signal(running, signum, mpich, of_open_mpi, grou
     if group:
         os.killpg(job.launcher, signum)
     else:
-        job.send(signum, *(job.launchers() if signum == SIGKILL else [job.launcher]))
+        launchers = job.launchers() if signum == SIGKILL else [job.launcher]
+        if signum == SIGKILL:  # else one of them ends the ranks before it is killed itself
+            job.send(SIGSTOP, *launchers)
+        job.send(signum, *launchers)
     end = job.end()
     assert (end.code, end.codes) == (of_open_mpi if open_mpi() else mpich)
     left = [what for what in end.left if what.startswith("process") or not (open_mpi() and signum == SIGKILL)]

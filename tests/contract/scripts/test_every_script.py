@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Each public script tells what it does, refuses what it does not know in one line, and says what is not installed."""
+"""Each public script tells what it does, refuses what it does not know in one line, and says what is not installed. CI runs
+every step, and fails if one of them does."""
 
 import shutil
 import subprocess
@@ -21,7 +22,7 @@ def test_a_script_explains_itself_and_refuses_unknown_options(tmp_path, name):
     told = quickly(script, "--help", cwd=tmp_path)
     assert told.returncode == 0
     assert told.stdout.startswith("usage: ")
-    first = ["run"] if name == "mutants.py" else []  # which of its three commands
+    first = ["run"] if name == "mutants.py" else []
     refused = quickly(script, *first, "--no-such-option", cwd=tmp_path)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "--no-such-option" in refused.stderr.strip().splitlines()[-1]
@@ -94,3 +95,24 @@ def test_steps_on_a_gpu_machine_are_listed_and_others_refused(tmp_path):
     without = start(ON_GPU, "--into", tmp_path, "--python", python)
     assert (without.returncode, without.stderr.count("\n")) == (1, 1)
     assert "doctor" in without.stderr
+
+
+# --- .ci/run
+
+
+@pytest.mark.parametrize(("says", "code", "fails"), [
+    ("3 passed, 0 failed, 1 skipped", 0, False), ("2 passed, 1 failed, 0 skipped", 1, True),
+    ("SKIPPED [1] a.py: needs a GPU", 0, False), ("SKIPPED [1] a.py: needs a compiler", 0, True),
+    ("slurm     -  not run: not installed", 0, True),
+])  # fmt: skip
+def test_ci_runs_every_step_and_fails_with_one_that_fails_or_skips_what_it_could_test(tmp_path, says, code, fails):
+    for name in (".ci", "scripts"):
+        (tmp_path / name).mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
+    tests = f'[[ $1 == --ranks ]] || {{ echo "{says}"; exit {code}; }}\necho "1 passed, 0 failed, 0 skipped"\n'
+    (tmp_path / "scripts" / "test.sh").write_text(tests)
+    done = start(["bash", tmp_path / ".ci" / "run"], "tests", "cluster_tests")
+    assert done.returncode == fails
+    assert [f"######## {step} passed" in done.stdout for step in ("tests", "cluster_tests")] == [not fails, True]
+    assert (done.stdout.splitlines()[-1] == "failed: tests") == fails
+    assert start(["bash", tmp_path / ".ci" / "run"], "no_such_step").returncode == 1
