@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import accumulate, count, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -234,7 +233,6 @@ class Messages:
         self._pending: tuple[Any, ...] = ()
         self._failed = -1  # the last phase, by its `serial`, in which another rank has failed
         self._comms: dict[tuple[str, tuple[int, ...]], MPI.Comm] = {}  # of collectives, by kind and ranks
-        self._owed: tuple[int, str, tuple[int, ...]] | None = None  # one that is to be made, with the `serial` when that was said
         self._series: dict[str, Series] = {}  # the latest of each kind, on the ranks that take part
 
     def free(self) -> None:
@@ -336,7 +334,6 @@ class Messages:
             if isinstance(error, RankMissing):
                 self.lose(str(error))
                 raise unusable(self.lost) from None
-            self._connect_at_last()
             self.lose(why or f"rank {self._rank} on {os.uname().nodename} has left a call: {one_line(error)}")
             raise
         return objects
@@ -377,7 +374,6 @@ class Messages:
     def clear_up(self) -> None:
         """Complete the collectives that the phase has left unfinished. Every rank calls it after an exchange that told of a
         failure."""
-        self._owed = None
         # For each kind the number of the latest series, its ranks, and how many of its collectives this rank has started.
         of_ranks = self.exchange({kind: each.state for kind, each in self._series.items()})
         self._receive_notices()  # which a communicator that MPI makes in place of this one would get
@@ -401,38 +397,21 @@ class Messages:
         on those that do not belong to it."""
         return (kind, tuple(ranks)) in self._comms
 
-    def connect_after_phase(self, kind: str, ranks: Sequence[int]) -> None:
-        """Have `connect` make the communicator for series of this kind between these ranks. It is called in a phase."""
-        self._owed = self.serial, kind, tuple(ranks)
-
-    def connect(self) -> None:
-        """Make the communicator that was asked for in the last phase, if all ranks have ended that. MPI makes it while it waits
-        for them, so that a rank which has failed since then calls this, too."""
+    def connect(self, kind: str, ranks: Sequence[int]) -> None:
+        """Make the communicator for series of this kind between these ranks. Every rank of the team calls it right after a phase:
+        MPI makes it while it waits for them."""
         from mpi4py import MPI
 
-        if self._owed is not None and self._owed[0] < self.serial:
-            _, kind, order = self._owed
-            color, key = (0, order.index(self._rank)) if self._rank in order else (MPI.UNDEFINED, 0)
-            watch = threading.Timer(self.patience, self._end_alone)
-            if self.limits is not None:  # a user's program, without a supervisor
-                watch.start()
-            self._comms[kind, order], self._owed = self._comm.Split(color, key), None
-            watch.cancel()
-
-    def _connect_at_last(self) -> None:
-        """Make the communicator that the other ranks make when they have ended the exchange which this one leaves."""
-        if self._owed is not None and self._owed[0] == self.serial:
-            with suppress(TimeoutError):
-                request, slot, slots = self._pending
-                self.complete(request, lambda: _EXCHANGE_PAUSE, lambda: None, time.monotonic() + self.patience)
-                if slots == slot * self._size:  # no rank has failed in the phase
-                    self.serial += 1
-                    self.connect()
+        order = tuple(ranks)
+        color, key = (0, order.index(self._rank)) if self._rank in order else (MPI.UNDEFINED, 0)
+        watch = threading.Timer(self.patience, self._end_alone)
+        if self.limits is not None:  # a user's program, without a supervisor
+            watch.start()
+        self._comms[kind, order] = self._comm.Split(color, key)
+        watch.cancel()
 
     def _end_alone(self) -> None:
         """End the job, by a thread, where this rank waits inside MPI for others that have left the call."""
-        if self._owed is None:
-            return
         where = f"hybrid: rank {self._rank} on {os.uname().nodename}"
         text = with_code(f"{where}: other ranks have left a call, and this one waits for them inside MPI", "rank-missing")
         if speak(shared=True):

@@ -252,7 +252,6 @@ class Team:
         self._interrupts.in_body = False
         if is_known_to_all(error) or messages.lost:
             raise error
-        messages.connect()
         patience = self._patience if self._arriving else min(self._patience, messages.patience)
         self._end_phase(Phase(self, self.doing, False, patience), error)
         raise AssertionError("a phase has ended well that has failed")
@@ -294,8 +293,8 @@ class Team:
         """
         if not self.messages.is_connected(kind, ranks):
             with self.phase("prepare", timed=False):
-                self.messages.connect_after_phase(kind, ranks)
-            self.messages.connect()
+                pass
+            self.messages.connect(kind, ranks)
 
     def leave_together(self, patience: float) -> None:
         """A barrier that waits for `patience` seconds at most; the last thing a team does."""
