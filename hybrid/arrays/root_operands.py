@@ -271,25 +271,6 @@ def _as_stack(array: np.ndarray, batch: tuple[int, ...]) -> np.ndarray:
 
 
 @record
-class StoredStack:
-    """A stack as it is sent to other ranks; `by_columns`: transposed, since its matrices' columns are contiguous."""
-
-    shape: tuple[int, int, int]  # of what is sent
-    dtype: np.dtype
-    by_columns: bool
-
-    @classmethod
-    def of(cls, stack: Any) -> StoredStack:
-        turned = stack.swapaxes(1, 2)
-        by_columns = turned.flags.c_contiguous and not stack.flags.c_contiguous
-        return cls(turned.shape if by_columns else stack.shape, stack.dtype, by_columns)
-
-    def turned(self, stack: Any) -> Any:
-        """The stack as it is sent; or the stack itself, from what is sent."""
-        return stack.swapaxes(1, 2) if self.by_columns else stack
-
-
-@record
 class RootShapes:
     """What the root tells the other ranks of its operands."""
 
@@ -301,7 +282,7 @@ class RootShapes:
     all_shared: bool = False  # A and B lie in memory that all ranks share, on one node: no rank sends matrices to another
     on_gpu: bool = False  # A or B lies on a GPU; where both do, C will
     count: int | None = None  # the number of a stack's products; None: a single product
-    stacks: tuple[StoredStack, ...] = ()  # A, B and, if there is one, C of a stack
+    stacks: tuple[tuple[tuple[int, ...], np.dtype], ...] = ()  # shape and type of A, B and, if there is one, C of a stack
 
     @classmethod
     def of(cls, team: Team, shared: SharedArrays, given: RootOperands) -> RootShapes:
@@ -309,10 +290,10 @@ class RootShapes:
         problem = types.problem(a.shape[-2], *b.shape[-2:])
         if given.batch:
             stored = [each for each in (a, b, given.c) if each is not None]
-            stacks = tuple(map(StoredStack.of, stored))
-            copied = sum(
-                each.nbytes for each, of in zip(stored, stacks, strict=True) if not (each.flags.c_contiguous or of.by_columns)
-            )
+            stacks = tuple((each.shape, each.dtype) for each in stored)
+            # Others get matrices by rows; a process alone multiplies transposed ones as they lie.
+            lying = [each if team.size > 1 or each.flags.c_contiguous else each.swapaxes(1, 2) for each in stored]
+            copied = sum(each.nbytes for each in lying if not each.flags.c_contiguous)
             result = 0 if given.out is not None else math.prod(given.shape) * numpy_type(types.result).itemsize
             return cls(types, problem, result + copied, count=math.prod(given.batch), stacks=stacks)
         if not types.complex_b and is_transpose(a, b):
@@ -347,8 +328,9 @@ class RootShapes:
 
     def bytes_on_rank(self, span: Span, *, is_root: bool) -> int:
         """The most host memory of a rank for these products of a stack, beside what the root has."""
-        p, count, matrices = self.problem, len(span), [min(len(span), each.shape[0]) for each in self.stacks]
-        sent = sum(many * math.prod(of.shape[1:]) * of.dtype.itemsize for many, of in zip(matrices, self.stacks, strict=True))
+        p, count, matrices = self.problem, len(span), [min(len(span), shape[0]) for shape, _ in self.stacks]
+        bytes_each = [math.prod(shape[1:]) * dtype.itemsize for shape, dtype in self.stacks]
+        sent = sum(many * size for many, size in zip(matrices, bytes_each, strict=True))
         made = p.bytes(matrices[0] * p.n, p.l) + p.bytes(matrices[1] * p.l, p.m) + p.bytes(count * p.n, p.m)
         of_c = self.types.bytes_beside(count * p.n * p.m // (1 + self.types.complex_b))
         return (self.bytes_beside if is_root else sent) + made + of_c

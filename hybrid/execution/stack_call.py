@@ -61,20 +61,18 @@ class StackCall:
         return room
 
     def _scattered(self, given: RootOperands | None) -> list[np.ndarray]:
-        """The matrices of A, B and, if there is one, C for this rank's products, as the root has sent them: transposed ones as
-        they lie there."""
-        stacks, sent, taken = self._shapes.stacks, {}, {}
+        """The matrices of A, B and, if there is one, C for this rank's products, as the root has sent them."""
+        sent, taken = {}, {}
         if given is not None:
-            operands = (each for each in (given.a, given.b, given.c) if each is not None)
-            whole = [of.turned(each) for of, each in zip(stacks, operands, strict=True)]
+            whole = [each for each in (given.a, given.b, given.c) if each is not None]
             mine = [some_matrices(each, self._span) for each in whole]
             for rank in self._others:
                 sent[rank] = [np.ascontiguousarray(some_matrices(each, self._shares[rank])) for each in whole]
         else:
-            mine = [np.empty((min(of.shape[0], len(self._span)), *of.shape[1:]), of.dtype) for of in stacks]
+            mine = [np.empty((min(count, len(self._span)), *core), of) for (count, *core), of in self._shapes.stacks]
             taken = {self._root: mine} if self._team.rank in self._others else {}
         self._move("scatter", sent, taken)
-        return [of.turned(each) for of, each in zip(stacks, mine, strict=True)]
+        return mine
 
     def _products(self, a: np.ndarray, b: np.ndarray, *added: np.ndarray, room: np.ndarray | None) -> np.ndarray:
         """This rank's products, checked and finished, as a stack. `added`: C, if there is one. `room`: at the root, the array
