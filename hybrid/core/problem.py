@@ -4,8 +4,9 @@ frozen dataclass in which all rooms keep such numbers."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, replace
+from dataclasses import MISSING, Field, FrozenInstanceError, field, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -32,7 +33,7 @@ def record(cls: _Class) -> _Class:
     `asdict` work on records. A record inherits no fields.
     """
     made: Any = cls
-    specified: dict[str, Any] = {}
+    specified: dict[str, Any] = {}  # a Field each
     for name, annotation in made.__annotations__.items():
         if not annotation.startswith("ClassVar"):
             value = made.__dict__.get(name, MISSING)
@@ -41,31 +42,17 @@ def record(cls: _Class) -> _Class:
                 setattr(made, name, each.default)
             elif each is value:
                 delattr(made, name)
+            each.name, each.type, each._field_type = name, annotation, dataclasses._FIELD  # type: ignore[attr-defined,union-attr]
     compared = [name for name, each in specified.items() if each.compare]
     # A function that returns these fields as a tuple, as fast as compiled code.
     values = attrgetter(*compared) if len(compared) > 1 else lambda self: tuple(getattr(self, name) for name in compared)
-    made.__dataclass_fields__ = _FieldsWhenAsked(made, specified)
+    made.__dataclass_fields__ = specified  # what functions of `dataclasses` look for
     made.__init__ = _compiled_init(made, specified)
     made.__setattr__ = made.__delattr__ = _refuse
     made.__repr__ = lambda self: f"{made.__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in specified)})"
     made.__eq__ = lambda self, other: values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
     made.__hash__ = lambda self: hash(values(self))
     return cls
-
-
-class _FieldsWhenAsked:
-    """What functions of `dataclasses` look for in a class; made when the first of them does."""
-
-    def __init__(self, cls: Any, specified: dict[str, Any]) -> None:
-        self._class, self._specified, self._made = cls, specified, None
-
-    def __get__(self, instance: object, owner: type) -> Any:
-        if self._made is None:
-            annotations = {name: self._class.__annotations__[name] for name in self._specified}
-            # With a text, for which `dataclass` would else look at the signature.
-            like: Any = type("_Like", (), {"__doc__": "fields", "__annotations__": annotations, **self._specified})
-            self._made = dataclass(init=False, repr=False, eq=False)(like).__dataclass_fields__
-        return self._made
 
 
 def _compiled_init(cls: Any, specified: dict[str, Any]) -> Any:
