@@ -299,9 +299,9 @@ class DistributedCall:
             a, b, c = self._operands
             threads = partial(threads_until_decided, team, settings)
             if any(transposed):
-                is_sum = transposed == (True, False, False) and not (gemm.beta or gemm.modulus)
-                own_rows = OwnRows.of(a.array, b.array, gemm, threads) if is_sum else None
-                looking.mine = said, take_inventory(session, settings), own_rows
+                on_host = not (on_gpu(a.array) or on_gpu(b.array))
+                is_sum = on_host and transposed == (True, False, False) and not (gemm.beta or gemm.modulus)
+                shares_here = Shares.of(RowBlock(a.array.T), b, None, gemm, settings, threads) if is_sum else None
             else:
                 if gemm.modulus and product_type(a.dtype, b.dtype, gemm.dtype).of(gemm).exact is not None:
                     self._operands = a, b, c = tuple(
@@ -309,7 +309,7 @@ class DistributedCall:
                         for each in (a, b, c)
                     )
                 shares_here = Shares.of(a, b, c, gemm, settings, threads)
-                looking.mine = said, take_inventory(session, settings), shares_here
+            looking.mine = said, take_inventory(session, settings), shares_here
         same_on_all_ranks([said for said, *_ in looking.all])
         team.pretend_nodes(settings.ranks_per_node)
         _, inventories, shares = zip(*looking.all, strict=True)
@@ -592,29 +592,6 @@ class RealProduct(CheckedRun):
             return self.in_numbers([RowView(on_host(self.views[key].array), self.views[key].rows) for key in "ABC"])
 
 
-@record
-class OwnRows:
-    """What the other ranks must know of a rank's rows of A and B."""
-
-    a: tuple[int, int]
-    b: tuple[int, int]
-    types: ProductType
-    largest: int  # the most that these rows add to an element of C, of integers
-    on_host: bool
-
-    @classmethod
-    def of(cls, a: Any, b: Any, gemm: Gemm, threads: Callable[[], int]) -> OwnRows | None:
-        """Those of a product Aᵀ·B; None for types that have none, as the other way of computing it will say."""
-        try:
-            types = product_type(a.dtype, b.dtype, gemm.dtype).of(gemm)
-        except UsageError:
-            return None
-        on_host, largest = not (on_gpu(a) or on_gpu(b)), 0
-        if on_host and types.exact is not None:
-            largest = int(abs(gemm.alpha)) * len(a) * largest_of(a, threads()) * largest_of(b, threads())
-        return cls(a.shape, b.shape, types, largest, on_host)
-
-
 class SumOfProducts:
     """The product of all ranks' RowBlocks of A, transposed, and B."""
 
@@ -624,26 +601,25 @@ class SumOfProducts:
 
     @classmethod
     def where_it_pays(
-        cls, team: Team, settings: Settings, rows: Sequence[OwnRows | None], inventories: Sequence[Inventory]
+        cls, team: Team, settings: Settings, shares: Sequence[Shares | None], inventories: Sequence[Inventory]
     ) -> SumOfProducts | None:
-        """The sum of products of these rows on CPUs, the same on all ranks; None where A is moved instead: to the ranks of other
-        rows of B, to GPUs, or since C is large, or sums of integers may not fit into 64 bits. DoesNotFit where the ranks'
-        products have no room."""
-        first = rows[0]
+        """The sum of products on CPUs of what each rank has of Aᵀ and B, the same on all ranks; None where A is moved instead: to
+        the ranks of other rows of B, to GPUs, or since C is large, or sums of integers may not fit into 64 bits. DoesNotFit where
+        the ranks' products have no room."""
+        first, own = shares[0], [each for each in shares if each is not None]
         if team.size == 1 or first is None or first.types.result == "uint64":
             return None
         on_gpus = may_use_gpus(settings) and any(each.gpus for each in inventories)
         if on_gpus or settings.transport not in ("auto", "host"):
             return None
-        (_, n), (_, m) = first.a, first.b
-        alike = (first.a[1], first.b[1], first.types, True)
-        if any(
-            each is None or each.a[0] != each.b[0] or (each.a[1], each.b[1], each.types, each.on_host) != alike for each in rows
-        ):
+        n, m = first.a[0], first.b[1]
+        alike = all(each.a[1] == each.b[0] and (each.a[0], each.b[1], each.types) == (n, m, first.types) for each in own)
+        if len(own) < team.size or not alike:
             return None
-        terms, largest = (
-            sum(each) for each in zip(*((each.a[0], each.largest) for each in rows if each is not None), strict=True)
-        )
+        terms, largest = sum(each.b[0] for each in own), 0
+        if first.types.exact is not None:
+            alpha = int(abs(first.types.gemm.alpha))
+            largest = sum(alpha * each.b[0] * each.largest[0] * each.largest[1] for each in own)
         if 2 * team.size * n * m > terms * (n + m) or largest > np.iinfo(np.int64).max:
             return None
         made = cls(team, settings, first.types, (n, m), largest)

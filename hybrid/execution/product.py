@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import accumulate
 
 import numpy as np
@@ -17,7 +16,7 @@ from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline, wall
 from hybrid.errors import CheckFailed
 from hybrid.execution.between_nodes import FromRoot, OnGrid, panel_moves
-from hybrid.execution.rank_run import CheckedRun, Progress, RankCheck, RankRun, SumElsewhere, tell_nobody
+from hybrid.execution.rank_run import CheckedRun, Progress, RankCheck, RankRun, tell_nobody
 from hybrid.execution.session import MOST_SHARED, Session
 from hybrid.host.blas import blas
 from hybrid.host.memory import RowView, copy_rows, empty_result
@@ -127,12 +126,7 @@ class RootProduct(CheckedRun):
         self.run = self._set_up()
 
     def check_on_devices(self, check: RankCheck) -> Check:
-        elsewhere: SumElsewhere | None = None
-        if len(self.plan.topology.nodes) > 1:
-            from hybrid.verification.copies import sums_of_other_nodes
-
-            elsewhere = partial(sums_of_other_nodes, self.team, self.plan, self._operands, self.views, self.threads)
-        return check.result(elsewhere)
+        return check.result((self._operands, self.views)) if len(self.plan.topology.nodes) > 1 else check.result()
 
     def check_on_host(self, suspects: Sequence[Suspect] = ()) -> Check:
         team, plan, by = self.team, self.plan, self.decision.multiplied_by

@@ -7,7 +7,7 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybrid.arrays.interop import copy_back
+from hybrid.arrays.root_operands import MatrixSource
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, pieces
 from hybrid.core.timeline import Timeline
@@ -36,7 +37,7 @@ from hybrid.ranks.heartbeat import busy, computing
 from hybrid.transport.base import HostTransport, RankMatrices, Transport
 from hybrid.transport.rank_device import RankDevice, make_transport, operands_in_place
 from hybrid.verification.check import MOST_SUSPECTS, Check, Fault, Suspect
-from hybrid.verification.copies import CopyChecksums, Findings, InMemory, PiecesOfRanks
+from hybrid.verification.copies import CopyChecksums, Findings, PiecesOfRanks, sums_of_other_nodes
 from hybrid.verification.device_check import DeviceCheck, judge
 from hybrid.verification.freivalds import Compared, HostCheck, joined_by_rows, verify
 
@@ -68,7 +69,6 @@ def modular_product(rank_device: RankDevice, decision: Decision, rank: int, sett
     return made
 
 
-SumElsewhere = Callable[[Sequence[CheckLayout], Sample], InMemory]
 # Seconds for C libraries that take milliseconds to load, without which products take several times as long; but where they are
 # compiled, once on a machine, products are multiplied meanwhile.
 _TO_LOAD = 0.3
@@ -84,7 +84,7 @@ class RankCheck:
     ) -> None:
         team, plan = rank_device.team, decision.plan
         self._team, self._plan, self._rank_device, self._in_place = team, plan, rank_device, frozenset(in_place)
-        self._where = decision.placements[team.rank].name
+        self._where, self._threads = decision.placements[team.rank].name, decision.placements[team.rank].threads.count
         self.device: DeviceCheck | None = None
         self.copies: CopyChecksums | None = None
         self._modular: ModularProduct | None = None
@@ -127,13 +127,16 @@ class RankCheck:
             self.device = self._once("sums", lambda: DeviceCheck(device, layout, problem), size)
             self.device.use(buffers)
 
-    def result(self, elsewhere: SumElsewhere | None = None) -> Check:
+    def result(self, moved: tuple[tuple[MatrixSource, MatrixSource], Mapping[str, RowView]] | None = None) -> Check:
         """The check of the product. Every rank calls it, when C is where it belongs.
 
-        `elsewhere(pieces, sample)`: sums those pieces in this node's memory that ranks of other nodes copy.
+        `moved`: between nodes: the operands, and what this rank sees of A, B and C.
         """
         with self._team.phase("check") as checking, busy():
-            checking.mine = self._own_findings(elsewhere)
+            checking.mine = self._own_findings()
+            if moved is not None:
+                of_others = sums_of_other_nodes(self._team, self._plan, *moved, self._threads, self._all_pieces, self._sample)
+                checking.mine.in_memory.update(of_others)
         self._findings, plan = checking.all, self._plan
         result = judge(plan.problem, group_columns(plan.device_memory), checking.all, self._all_pieces, plan.root)
         if not result.ok and self._modular is not None:
@@ -153,7 +156,7 @@ class RankCheck:
             return ()
         return tuple(suspect for found in self._findings for suspect in found.suspects)
 
-    def _own_findings(self, elsewhere: SumElsewhere | None) -> Findings:
+    def _own_findings(self) -> Findings:
         suspects: tuple[Suspect, ...] = ()
         own, sums, on_device = self._team.rank, None, np.empty(0, np.uint64)
         if self.device is not None:
@@ -166,8 +169,6 @@ class RankCheck:
             summed, checksums = in_memory.get(own, ([], np.zeros(len(on_device), np.uint64)))
             checksums[in_place] = on_device[in_place]
             in_memory[own] = summed + in_place, checksums
-        if elsewhere is not None:
-            in_memory |= elsewhere(self._all_pieces, self._sample)
         all_told = len({suspect.row for suspect in suspects}) < MOST_SUSPECTS
         return Findings(self._where, sums, on_device, in_memory, suspects, all_told)
 

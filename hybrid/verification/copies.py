@@ -60,7 +60,7 @@ def named(place: Place) -> str:
 
 # By rank: the numbers of that rank's pieces that were summed in host memory, and an array of checksums for all of its pieces, in
 # which the others' are 0.
-InMemory = Mapping[int, tuple[list[int], np.ndarray]]
+InMemory = dict[int, tuple[list[int], np.ndarray]]
 
 
 @record
