@@ -17,7 +17,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from hybrid.arrays.root_operands import MatrixSource, RootMatrix
+from hybrid.arrays.root_operands import RootMatrix
 from hybrid.core.problem import record
 from hybrid.core.settings import Settings
 from hybrid.core.spans import Span, pieces
@@ -26,7 +26,7 @@ from hybrid.errors import CheckFailed
 from hybrid.host.memory import RowView, empty_matrix
 from hybrid.host.threads import limited_threads
 from hybrid.planning.decision import Decision
-from hybrid.planning.grid import Place, Rectangle
+from hybrid.planning.grid import Place
 from hybrid.planning.plan import Plan
 from hybrid.planning.schedule import RankShare, Tile
 from hybrid.ranks.heartbeat import busy
@@ -39,9 +39,9 @@ from hybrid.verification.check import Check, Fault
 from hybrid.verification.copies import verify_exchange
 from hybrid.verification.freivalds import verify_alone
 
-_ROWS = "rows"  # the series that move rows before a product
+ROWS = "rows"  # the series that move rows before a product
 # Collectives that are started before they are needed: their messages fill the network while others end.
-_ROWS_AHEAD, _B_AHEAD, _C_AHEAD = 1, 2, 4
+ROWS_AHEAD, _B_AHEAD, _C_AHEAD = 1, 2, 4
 
 
 def gateways(plan: Plan) -> tuple[int, ...]:
@@ -49,72 +49,23 @@ def gateways(plan: Plan) -> tuple[int, ...]:
     return tuple(plan.root if plan.root in ranks else ranks[0] for ranks in plan.topology.nodes)
 
 
-class FromRoot:
-    """Brings the root's arrays to shared matrices before each product: its own node's, and rows to those of the other nodes.
-    Every rank makes one, and calls its methods.
-
-    B follows panel by panel while others are multiplied, unless every node loads only rows of its own.
-    """
-
-    def __init__(
-        self,
-        team: Team,
-        plan: Plan,
-        views: Mapping[str, RowView],
-        operands: tuple[MatrixSource, MatrixSource],
-        settings: Settings,
-    ) -> None:
-        """`views`: by "A" and "B", the rows in the node's shared matrices."""
-        self._team, self._plan, self._views, self._operands = team, plan, views, operands
-        self._message_bytes = settings.message_bytes
-        self._series: Series | None = None
-        self._sent: list[tuple[str, RootMatrix]] = []
-        if len(plan.topology.nodes) > 1 and not plan.at_root:
-            keys = "AB" if plan.b_stays_parted else "A"
-            self._sent = [(key, each) for key, each in zip(keys, operands, strict=False) if isinstance(each, RootMatrix)]
-        if self._sent:
-            team.connect(_ROWS, gateways(plan))
-
-    def begin(self) -> None:
-        """Begin a product, in a phase that ends before `scatter`."""
-        if self._sent:
-            self._series = self._team.messages.series(_ROWS, gateways(self._plan), self._collectives())
-
-    def scatter(self, threads: int) -> None:
-        """Bring the rows, in a phase. PhaseEnded if a rank fails meanwhile."""
-        team, plan = self._team, self._plan
-        for key, operand in zip("A" if plan.problem.symmetric else "AB", self._operands, strict=False):
-            view = self._views[key]
-            if not isinstance(operand, RootMatrix) or team.rank != plan.root:
-                continue
-            if operand.in_place(plan.problem.operand_dtype) is not view.array:
-                operand.rows(view.rows, view.array, threads, lambda done: team.enter("scatter"))
-        if self._series is not None:
-            self._series.wait_until_complete(_ROWS_AHEAD)
-
-    def _collectives(self) -> Iterator[Start]:
-        """No message to a node is longer than `message_bytes`. The root's rows are converted when they are sent."""
-        team, plan, problem = self._team, self._plan, self._plan.problem
-        for key, operand in self._sent:
-            cut = [self._cut(plan.rows_on(node)[key], operand.shape[1]) for node in range(len(plan.topology.nodes))]
-            for number in range(max(map(len, cut))):
-                parts = {node: of[number] for node, of in enumerate(cut) if number < len(of) and node != plan.root_node}
-                sends, receives = dict[int, list[np.ndarray]](), dict[int, list[np.ndarray]]()
-                if team.rank == plan.root:
-                    for node, part in parts.items():
-                        rows = np.ascontiguousarray(operand.array[part.rows.slice], problem.dtype)
-                        sends[node] = [rows[:, part.columns.slice]]
-                elif team.node in parts:
-                    part = parts[team.node]
-                    receives[plan.root_node] = [self._views[key][part.rows][:, part.columns.slice]]
-                yield exchange(sends, receives, team.node)
-
-    def _cut(self, rows: Span, columns: int) -> list[Rectangle]:
-        """Rows in rectangles that each fit a message: of whole rows, where a message has room for one."""
-        item = self._plan.problem.item_size
-        width = max(1, min(columns, self._message_bytes // item))
-        height = max(1, self._message_bytes // max(1, width * item))
-        return [Rectangle(down, across) for down in pieces(rows, height) for across in pieces(Span(0, columns), width)]
+def rows_from_root(
+    team: Team, plan: Plan, sent: Sequence[tuple[str, RootMatrix]], views: Mapping[str, RowView], message_bytes: int
+) -> Iterator[Start]:
+    """The collectives that bring the rows of these operands, by "A" and "B", from the root to the other nodes' shared matrices.
+    Messages have `message_bytes` at most, but one row at least. The root's rows are converted when they are sent."""
+    for key, operand in sent:
+        height = max(1, message_bytes // max(1, plan.problem.bytes(1, operand.shape[1])))
+        cut = [[*pieces(plan.rows_on(node)[key], height)] for node in range(len(plan.topology.nodes))]
+        for number in range(max(map(len, cut))):
+            parts = {node: of[number] for node, of in enumerate(cut) if number < len(of) and node != plan.root_node}
+            sends, receives = dict[int, list[np.ndarray]](), dict[int, list[np.ndarray]]()
+            if team.rank == plan.root:
+                for node, rows in parts.items():
+                    sends[node] = [np.ascontiguousarray(operand.array[rows.slice], plan.problem.dtype)]
+            elif team.node in parts:
+                receives[plan.root_node] = [views[key][parts[team.node]]]
+            yield exchange(sends, receives, team.node)
 
 
 def gather_b(team: Team, plan: Plan, b: RowView, settings: Settings) -> None:
@@ -126,14 +77,14 @@ def gather_b(team: Team, plan: Plan, b: RowView, settings: Settings) -> None:
     rows_of = [[plan.shares[rank].b_rows for rank in ranks] for ranks in nodes]
     widest = max(1, settings.message_bytes // max(1, problem.bytes(problem.l, 1)))
     leaders = [ranks[0] for ranks in nodes]
-    team.connect(_ROWS, leaders)
+    team.connect(ROWS, leaders)
     with team.phase("scatter", timed=False):
         of_panels = pieces(Span(0, problem.m if problem.l else 0), widest)
         starts = (_to_all_nodes(b, columns, rows_of, team.node) for columns in of_panels)
-        series = team.messages.series(_ROWS, leaders, starts)
+        series = team.messages.series(ROWS, leaders, starts)
     with team.phase("scatter"):
         if series is not None:
-            series.wait_until_complete(_ROWS_AHEAD)
+            series.wait_until_complete(ROWS_AHEAD)
 
 
 def _to_all_nodes(b: RowView, columns: Span, rows_of: Sequence[Sequence[Span]], me: int) -> Start:

@@ -15,7 +15,7 @@ from hybrid.core.settings import Settings
 from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline, wall
 from hybrid.errors import CheckFailed
-from hybrid.execution.between_nodes import FromRoot, OnGrid, panel_moves
+from hybrid.execution.between_nodes import ROWS, ROWS_AHEAD, OnGrid, gateways, panel_moves, rows_from_root
 from hybrid.execution.rank_run import CheckedRun, Progress, RankCheck, RankRun, tell_nobody
 from hybrid.execution.session import MOST_SHARED, Session
 from hybrid.host.blas import blas
@@ -25,6 +25,7 @@ from hybrid.kernels.catalogue import numbers_of, storage
 from hybrid.planning.decision import Decision
 from hybrid.planning.plan import Plan, rows_written
 from hybrid.ranks.heartbeat import busy
+from hybrid.ranks.messages import Series
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.transport.base import RankMatrices
 from hybrid.verification.check import Check, Suspect
@@ -100,7 +101,10 @@ class RootProduct(CheckedRun):
         self._operands, self._out, self.progress, self._scattered = operands, out, progress, scattered
         self._rounded = rounded
         self._result: np.ndarray | None = None  # where C is copied at the root, from the workspace
-        self._from_root: FromRoot | None = None
+        # The root's arrays of which rows go to other nodes before the product. Else B follows panel by panel while others are
+        # multiplied, unless every node loads only rows of its own.
+        self._sent: list[tuple[str, RootMatrix]] = []
+        self._sending: Series | None = None
 
     def result(self) -> tuple[np.ndarray, Check | None]:
         """C, whole on the root's node, and its check. Every rank calls it."""
@@ -122,7 +126,11 @@ class RootProduct(CheckedRun):
         wall.enter("fill")
         self._fill(b_is_there="B" in kept)
         wall.enter("prepare")
-        self._from_root = FromRoot(self.team, self.plan, self.views, self._operands, self.settings)
+        if len(self.plan.topology.nodes) > 1 and not self.plan.at_root:
+            keys = "AB" if self.plan.b_stays_parted else "A"
+            self._sent = [(key, each) for key, each in zip(keys, self._operands, strict=False) if isinstance(each, RootMatrix)]
+        if self._sent:
+            self.team.connect(ROWS, gateways(self.plan))
         self.run = self._set_up()
 
     def check_on_devices(self, check: RankCheck) -> Check:
@@ -267,17 +275,28 @@ class RootProduct(CheckedRun):
         return self.views["B"] if needs_no_sums_of_others(self.plan) else None
 
     def _scatter(self) -> None:
-        if self._from_root is not None and not self.plan.at_root:
-            with self.team.phase("scatter"):
-                self._from_root.scatter(self.threads)
+        """Bring the root's arrays to shared matrices: its own node's, and rows to those of the other nodes."""
+        team, plan = self.team, self.plan
+        if plan.at_root:
+            return
+        with team.phase("scatter"):
+            for key, operand in zip("A" if plan.problem.symmetric else "AB", self._operands, strict=False):
+                view = self.views[key]
+                if not isinstance(operand, RootMatrix) or team.rank != plan.root:
+                    continue
+                if operand.in_place(plan.problem.operand_dtype) is not view.array:
+                    operand.rows(view.rows, view.array, self.threads, lambda done: team.enter("scatter"))
+            if self._sending is not None:
+                self._sending.wait_until_complete(ROWS_AHEAD)
 
     def make_ready(self) -> None:
         """Do what can be done before the clock runs."""
         with self.team.phase("scatter", timed=False), busy():
             self._poison_c()
             self.run.make_ready(again=self.comes_again)
-            if self._from_root is not None:
-                self._from_root.begin()
+            if self._sent:
+                rows = rows_from_root(self.team, self.plan, self._sent, self.views, self.settings.message_bytes)
+                self._sending = self.team.messages.series(ROWS, gateways(self.plan), rows)
 
     def multiply_now(self) -> None:
         """Compute the product, from the operands in host memory to C at the root."""
