@@ -39,7 +39,7 @@ from hybrid.transport.rank_device import RankDevice, make_transport, operands_in
 from hybrid.verification.check import MOST_SUSPECTS, Check, Fault, Suspect
 from hybrid.verification.copies import CopyChecksums, Findings, PiecesOfRanks, sums_of_other_nodes
 from hybrid.verification.device_check import DeviceCheck, judge
-from hybrid.verification.freivalds import Compared, HostCheck, joined_by_rows, verify
+from hybrid.verification.freivalds import Compared, HostCheck, joined_by_rows
 
 if TYPE_CHECKING:
     from hybrid.devices.remainders import ModularProduct
@@ -531,13 +531,13 @@ class CheckedRun(ABC):
 
     def check_on_host(self, suspects: Sequence[Suspect] = ()) -> Check:
         """The check from host memory."""
-        if self._own_check is not None:
-            own, self._own_check = self._own_check, None
-            with busy():
+        with busy():
+            if self._own_check is not None:
+                own, self._own_check = self._own_check, None
                 return own.judged(self._compared)
-        a, b, c = self.on_host()
-        seed, self.seed = self.seed, None
-        return verify(self.team, self.plan, (a, b, c), self.threads, suspects, self.decision.multiplied_by, seed)
+            check = HostCheck(self.team, self.plan, self.on_host(), self.threads, self.decision.multiplied_by)
+            seed, self.seed = self.seed, None
+            return check.result(seed, suspects)
 
     def multiply_on_cpus(self) -> bool:
         """Compute C by BLAS in host memory. False where ranks have no whole rows, or C would have to be gathered once more."""

@@ -46,7 +46,7 @@ from hybrid.host.threads import CALL_BYTES, limited_threads, on_threads, rows_of
 from hybrid.planning.plan import COLUMNS_AT_ONCE, Plan, make_plan
 from hybrid.planning.schedule import GROUP_COLUMNS
 from hybrid.planning.tiling import PlanRequest
-from hybrid.ranks.heartbeat import busy, computing
+from hybrid.ranks.heartbeat import computing
 from hybrid.ranks.team import Team
 from hybrid.verification.check import (
     FEW,
@@ -236,29 +236,6 @@ def _kept_x(columns: int, seed: int) -> np.ndarray:
     return x
 
 
-def verify(
-    team: Team,
-    plan: Plan,
-    matrices: tuple[RowView, RowView, RowView],
-    threads: int = 1,
-    suspects: Sequence[Suspect] = (),
-    by: MultipliedBy = unsaid,
-    seed: int | None = None,
-) -> Check:
-    """Check C where the product left it: gathered on the root's node, or as row blocks on all ranks.
-
-    Every rank calls this and gets the same result. `matrices`: the rows of A, B and C that this rank has. `threads`: of this
-    rank. `suspects`: where devices have judged all sums before, those that look wrong; if rounding errors explain all of them,
-    nothing else is checked. `by`: who multiplied what is wrong, for messages. `seed`: a `new_seed`, the same on all ranks; None:
-    they agree on one here.
-    """
-    if not (plan.problem.n and plan.problem.m):
-        return Check("exact", 0.0, 0.0, True)  # C has no elements
-    with busy():
-        check = HostCheck(team, plan, matrices, threads, by)
-        return check.of_suspects(suspects) or check.result(seed)
-
-
 def verify_alone(
     a: np.ndarray,
     b: np.ndarray,
@@ -271,7 +248,8 @@ def verify_alone(
     short_operands: str = "",
     multiply: Multiply | None = None,
 ) -> Check:
-    """`verify` with this process as the only rank. `plan`: of this product, where there is one for this process alone.
+    """The check of a product of this process alone. `plan`: of this product, where there is one. `suspects`: as for
+    `HostCheck.result`. `by`: who multiplied what is wrong, for messages.
 
     `short_operands`: the 16-bit type in which A and B were multiplied, where they were ("float16" or "bfloat16").
     `multiply`: as for `HostCheck.compared`.
@@ -289,7 +267,7 @@ def verify_alone(
                 return right  # nearly always: what follows takes as long as to check a small product
         views = [RowView(matrix, Span(0, len(matrix))) for matrix in (a, b, c)]
         check = HostCheck(Team(), plan or plan_alone(problem), views, threads, by)
-        return check.of_suspects(suspects) or check.result(seed)
+        return check.result(seed, suspects)
 
 
 def _compared_in_c(
@@ -357,22 +335,27 @@ class HostCheck:
         *,
         has_all_of_b: bool = False,
     ) -> None:
-        """`matrices`, `by`: as for `verify`. `numbers`: of the columns in the whole C, where these matrices have only some of
-        them. `has_all_of_b`: each rank has all of B, a small one, also where the plan does not say so."""
+        """`matrices`: the rows of A, B and C that this rank has. `by`: as for `verify_alone`. `numbers`: of the columns in the
+        whole C, where these matrices have only some of them. `has_all_of_b`: each rank has all of B, a small one, also where the
+        plan does not say so."""
         self._team, self._plan, self._matrices, self._threads = team, plan, matrices, threads
         self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
         self._by, self._numbers = by, numbers
         self._has_all_of_b = has_all_of_b
 
-    def of_suspects(self, suspects: Sequence[Suspect]) -> Check | None:
-        """The result, if there are suspects and rounding errors explain all of them; else None: all must be checked."""
-        if not suspects:
-            return None
-        faults, note = self._faults(suspects, exact=False)
-        return None if faults else Check("freivalds", max(each.size for each in suspects), THRESHOLD, True, note=note)
+    def result(self, seed: int | None = None, suspects: Sequence[Suspect] = ()) -> Check:
+        """The check of C where the product left it: gathered on the root's node, or as row blocks on all ranks. Every rank gets
+        the same.
 
-    def result(self, seed: int | None = None) -> Check:
-        """The check. `seed`: as for `verify`."""
+        `seed`: a `new_seed`, the same on all ranks; None: they agree on one. `suspects`: where devices have judged all sums
+        before, those that look wrong; if rounding errors explain all of them, nothing else is checked.
+        """
+        if not (self._plan.problem.n and self._plan.problem.m):
+            return Check("exact", 0.0, 0.0, True)  # C has no elements
+        if suspects:
+            faults, note = self._faults(suspects, exact=False)
+            if not faults:
+                return Check("freivalds", max(each.size for each in suspects), THRESHOLD, True, note=note)
         by_itself = seed is not None and needs_no_sums_of_others(self._plan)
         found = None if by_itself else self.compared(seed)
         with self._team.phase("check") as comparing:
