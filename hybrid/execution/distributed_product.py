@@ -170,19 +170,12 @@ def request_of(
     `besides`, `besides_on_gpu`: the bytes that each rank takes beside its parts.
     """
     first = shares[0]
+    what = "are of matrices of {} and {}" if first.whole else "have {} and {} columns"
     for rank, share in enumerate(shares):
-        if first.whole and (share.whole, share.types) != (first.whole, first.types):
-            raise UsageError(
-                f"rank {rank}'s blocks are of matrices {share.whole[0]} and {share.whole[1]} of {share.types}, "
-                f"rank 0's {first.whole[0]} and {first.whole[1]} of {first.types}",
-                code="ranks-differ",
-            )
-        if not first.whole and (share.a[1], share.b[1], share.types) != (first.a[1], first.b[1], first.types):
-            raise UsageError(
-                f"rank {rank}'s blocks have {share.a[1]} and {share.b[1]} columns of {share.types}, "
-                f"rank 0's {first.a[1]} and {first.b[1]} of {first.types}",
-                code="ranks-differ",
-            )
+        told, of_first = ((*(each.whole or (each.a[1], each.b[1])), each.types) for each in (share, first))
+        if told != of_first:
+            different = f"rank {rank}'s blocks {what.format(*told)} of {share.types}, rank 0's {what.format(*of_first)}"
+            raise UsageError(f"{different} of {first.types}", code="ranks-differ")
     l, depth = first.depth, first.whole[1][0] if first.whole else sum(share.b[0] for share in shares)
     if depth != l:
         raise UsageError(f"A has {l} columns and B {depth} rows: they must be the same", code="shapes")

@@ -317,21 +317,17 @@ class RootCall:
 
     def product(self) -> Any:
         """At the root the result, in `out` where that is given; None elsewhere."""
-        c, (a, b, _) = self._product(), self._operands
-        if self.given is None:
+        given, (a, b, _) = self.given, self._operands
+        if self.decision is not None:
+            c = self._of_matrices(self.decision)
+        elif self._stack is not None and self._stack.is_divided:
+            c = self._stack.product(given)
+        else:
+            c = self._one_after_the_other(self._shapes.count or 0)
+        if given is None:
             return None
-        result = self.given.given_back(c, self._out)
+        result = given.given_back(c, self._out)
         return to_device_of(a, result) if self._out is None and on_gpu(a) and on_gpu(b) else result
-
-    def _product(self) -> Any:
-        """The result as a matrix, or as a stack, at the root; None elsewhere."""
-        given, shapes = self.given, self._shapes
-        if self._stack is None:
-            assert self.decision is not None
-            return self._of_matrices(self.decision)
-        if self._stack.is_divided:
-            return self._stack.product(given)
-        return self._one_after_the_other(shapes.count or 0)
 
     def _of_matrices(self, decision: Decision) -> Any:
         """The result as a matrix at the root, and None elsewhere."""

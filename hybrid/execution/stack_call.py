@@ -129,14 +129,14 @@ class StackCall:
         wrong: list[Fault] = []
         mended: list[str] = []
         with team.phase("check") as checking, busy():
-            found = verify_stack(a, b, c, self._threads)
-            for index, of_product in sorted(found.wrong.items()):
+            kind, error, found = verify_stack(a, b, c, self._threads)
+            for index, of_product in sorted(found.items()):
                 name = f"product {self._span.lo + index} of the stack, by {self._placement.name}"
                 if self._settings.on_fault == "repair" and self._computed_again(a, b, c, index):
                     mended.append(f"{name}: multiplied wrong; it was computed again on the CPU of rank {team.rank}")
                 else:
                     wrong += [replace(fault.of(name), rank=team.rank) for fault in of_product]
-            checking.mine = found.kind, found.error, tuple(wrong), tuple(mended)
+            checking.mine = kind, error, tuple(wrong), tuple(mended)
         kinds, errors, faults, repaired = zip(*checking.all, strict=True)
         all_faults, all_repaired = (tuple(each for of_rank in some for each in of_rank) for some in (faults, repaired))
         check = Check(max(kinds), max(errors), 0.0, not all_faults, all_faults, repaired=all_repaired)
@@ -148,7 +148,7 @@ class StackCall:
         first, second = (each if len(each) == 1 else each[one] for each in (a, b))
         with limited_threads(self._threads):
             blas(first[0], second[0], c[index])
-        return not verify_stack(first, second, c[one], self._threads).wrong
+        return not verify_stack(first, second, c[one], self._threads)[-1]
 
     def _gather(self, c: np.ndarray, room: np.ndarray | None) -> None:
         """Bring the products of all ranks to the root, into its `room`."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hybrid.arrays.integers import odd_words, times_words
-from hybrid.core.problem import Problem, record
+from hybrid.core.problem import Problem
 from hybrid.core.spans import Span, Topology, pieces
 from hybrid.devices.row_sums import (
     MOST_IN_TOTAL,
@@ -513,24 +513,15 @@ def joined_by_rows(plan: Plan, parts: Sequence[np.ndarray], by: str, axis: int =
     return np.concatenate([parts[rank] for rank in order], axis=axis)
 
 
-@record
-class StackCheck:
-    """The result of checking one rank's stack of products. `kind` and `error` are those of `Check`."""
-
-    kind: str
-    error: float
-    wrong: Mapping[int, tuple[Fault, ...]]  # what is wrong in each wrong product, by its number
-
-
-def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> StackCheck:
+def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> tuple[str, float, dict[int, tuple[Fault, ...]]]:
     """Check that c[i] is a[i]·b[i] for each i. All are real matrices in host memory; `a`, or `b`, may hold one for all
-    products.
+    products. Returns kind and error as `Check` has them, and by its number what is wrong in each wrong product.
 
     How accurate right products are is told by the differences of each if it has enough, else by those of all.
     """
     count, n, m = c.shape
     if not c.size:
-        return StackCheck("exact", 0.0, {})
+        return "exact", 0.0, {}
     problem = Problem(n, a.shape[2], m, c.dtype.name)
     with limited_threads(1):  # one thread of BLAS: the products are divided among our own threads
         random = np.random.default_rng(secrets.randbits(64))
@@ -551,7 +542,7 @@ def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> S
                 expected = times_words(a[index % len(a)], of_b[index % len(b)], threads)
                 if len(rows := _wrong_rows(c[index], x, expected, threads)):
                     exactly_wrong[index] = tuple(Fault(f"row {row} of C", row=int(row)) for row in rows[:MOST_NAMED])
-            return StackCheck("exact", float(len(exactly_wrong)), exactly_wrong)
+            return "exact", float(len(exactly_wrong)), exactly_wrong
         counts = (sizes > 0).sum(axis=(1, 2))
         limits, kind, error = np.zeros(count), "exact", float(counts.sum())
         if not exact:
@@ -567,7 +558,7 @@ def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> S
             suspects = _suspects(_worst(sizes[index]), limits[index], m)
             if faults := faults_among(suspects, Team(), plan, matrices, unsaid, exact=exact)[0]:
                 wrong[index] = tuple(faults)
-        return StackCheck(kind, error, wrong)
+        return kind, error, wrong
 
 
 # Products of integers may be exact in float64 while the check's usual sums, whose terms are multiplied by x, would be rounded.
