@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -26,7 +26,6 @@ from hybrid.errors import CheckFailed
 from hybrid.host.memory import RowView, empty_matrix
 from hybrid.host.threads import limited_threads
 from hybrid.planning.decision import Decision
-from hybrid.planning.grid import Place
 from hybrid.planning.plan import Plan
 from hybrid.planning.schedule import RankShare, Tile
 from hybrid.ranks.heartbeat import busy
@@ -347,8 +346,8 @@ class OnGrid:
         me, ranks, layout = self._team.rank, range(self._team.size), self._layout
         here, there = self._from[operand], self._to[operand]
         for number in range(layout.pieces[operand]):
-            sends = {rank: _at(here, (place for place, _ in layout.moves(operand, number, me, rank))) for rank in ranks}
-            receives = {rank: _at(there, (place for _, place in layout.moves(operand, number, rank, me))) for rank in ranks}
+            sends = {rank: [here[place] for place, _ in layout.moves(operand, number, me, rank)] for rank in ranks}
+            receives = {rank: [there[place] for _, place in layout.moves(operand, number, rank, me)] for rank in ranks}
             yield sends, receives
 
     def verify(self, decision: Decision, threads: int) -> Check:
@@ -374,7 +373,3 @@ class OnGrid:
         for operand in operands:
             for sent, received in self._exchanged(operand):
                 verify_exchange(self._team, operand, sent, received, threads)
-
-
-def _at(matrix: np.ndarray, places: Iterable[Place]) -> list[np.ndarray]:
-    return [matrix[place] for place in places]
