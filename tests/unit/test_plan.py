@@ -214,17 +214,6 @@ def test_what_would_come_in_too_many_pieces_is_refused():
 # What is forecast
 
 
-@examples(60, one_in=6)
-@given(problem=problems, topology=topologies, device=devices, grown=st.sampled_from("nlm"), by=st.integers(1, 20))
-def test_a_larger_product_never_needs_less(problem, topology, device, grown, by):
-    larger = replace(problem, **{grown: getattr(problem, grown) + by})
-    before, after = (planned(each, topology, **device) for each in (problem, larger))
-    for node in range(len(topology.nodes)):
-        assert before.bytes_on_node(node) <= after.bytes_on_node(node)
-    for rank in range(topology.size):
-        assert before.bytes_on_gpu(rank) <= after.bytes_on_gpu(rank)
-
-
 def test_what_ranks_nodes_and_gpus_take():
     problem, topology = Problem(10, 4, 6), Topology.of_equal_nodes(2, 2)
     buffers = 256 + 256 + 256  # 5×4 of A, 4×6 of B and 5×6 of C, each in whole 256 bytes
@@ -448,9 +437,6 @@ def test_grids_are_read_and_others_refused():
     assert all(len({grid.place(node) for node in range(12)}) == 12 for grid in candidates(12))
 
 
-sides = st.integers(1, 10_000)
-
-
 def best(problem, nodes):
     """The elements that a node receives in the best grid, if A, B and C are distributed as suits it: each element on one of the
     nodes that need it."""
@@ -460,12 +446,6 @@ def best(problem, nodes):
         return sum(of(0, problem).elements * (nodes - 1) / nodes for of, nodes in shared)
 
     return min(map(received, candidates(nodes)))
-
-
-@given(st.builds(Problem, sides, sides, sides), st.integers(1, 64))
-def test_no_grid_receives_less_than_is_proven(problem, nodes):
-    if nodes <= min(problem.n, problem.l, problem.m):
-        assert best(problem, nodes) >= least_received(problem, nodes) * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("problem", [Problem(100_000, 100_000, 100_000), Problem(1_000_000, 10_000, 10_000)])

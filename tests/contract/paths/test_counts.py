@@ -3,7 +3,6 @@
 number of ranks and at any length; a wrong product is noticed."""
 
 import json
-import re
 import sys
 from decimal import Decimal
 
@@ -108,14 +107,6 @@ def test_any_number_of_ranks_and_nodes_counts_the_same(tmp_path, ranks, options)
     number = power([[0, 999999999, 7], [999999999, 0, 999999998], [7, 999999998, 0]], 500)[0, 1]
     assert len(done.stdout) > 4301
     assert Decimal(done.stdout) == number
-
-
-@pytest.mark.exhaustive
-def test_the_arithmetic_is_told():
-    """On standard error, beside the graph."""
-    graph, arithmetic = successful(run("five", "--length", 200, "--from", "A", "--to", "B")).stderr.splitlines()
-    assert "5 vertices, 6 edges" in graph
-    assert re.search(r"numbers up to 2\^\d+ .* primes of \d+ bits in float64.*; 9 matrix products", arithmetic)
 
 
 @launcher
