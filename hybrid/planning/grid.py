@@ -101,8 +101,6 @@ class Grid:
     columns: int
     layers: int = 1
     layers_inside: bool = False  # a place's nodes in all layers have neighbouring numbers; else the layers follow each other
-    rows_at: tuple[Span, ...] = ()  # the rows of A of each row of the grid; (): equal blocks
-    columns_at: tuple[Span, ...] = ()  # the columns of B of each of its columns; (): equal blocks
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.columns}" + (f"x{self.layers}" if self.layers > 1 else "")
@@ -127,14 +125,12 @@ class Grid:
     def of_a(self, node: int, problem: Problem) -> Rectangle:
         """The part of A that a node needs."""
         row, _, layer = self.place(node)
-        rows = self.rows_at[row] if self.rows_at else block(problem.n, self.rows, row)
-        return Rectangle(rows, block(problem.l, self.layers, layer))
+        return Rectangle(block(problem.n, self.rows, row), block(problem.l, self.layers, layer))
 
     def of_b(self, node: int, problem: Problem) -> Rectangle:
         """The part of B that a node needs."""
         _, column, layer = self.place(node)
-        columns = self.columns_at[column] if self.columns_at else block(problem.m, self.columns, column)
-        return Rectangle(block(problem.l, self.layers, layer), columns)
+        return Rectangle(block(problem.l, self.layers, layer), block(problem.m, self.columns, column))
 
     def of_c(self, node: int, problem: Problem) -> Rectangle:
         """The part of C that a node computes; with several layers, the terms of its sums that the node's layer has."""
@@ -204,18 +200,6 @@ def candidates(nodes: int) -> Iterator[Grid]:
                 yield Grid(rows, of_layer // rows, layers, layers_inside=True)
 
 
-def as_it_lies(topology: Topology, placement: Placement) -> list[Grid]:
-    """The grid over which A and B lie already, if there is one of neighbouring rows and columns with a rank on each node: on it
-    no element of C has to move."""
-    lying = list(zip(placement.a, placement.b, strict=True))
-    if len(topology.nodes) < topology.size or any(len(a.rows) != 1 or len(b.columns) != 1 for a, b in lying):
-        return []
-    places = [(a.rows[0], b.columns[0]) for a, b in lying]
-    rows, columns = (tuple(sorted(set(spans))) for spans in zip(*places, strict=True))
-    is_grid = len(columns) > 1 and places == [(row, column) for row in rows for column in columns]
-    return [Grid(len(rows), len(columns), rows_at=rows, columns_at=columns)] if is_grid else []
-
-
 @record
 class Cost:
     """What a grid costs, in elements."""
@@ -235,7 +219,7 @@ def costs(problem: Problem, topology: Topology, placement: Placement) -> list[Co
             max(sum(received(grid, node, problem, topology, placement)) for node in nodes),
             max(sum(of(node, problem).elements for of in (grid.of_a, grid.of_b, grid.of_c)) for node in nodes),
         )
-        for grid in (*candidates(count), *as_it_lies(topology, placement))
+        for grid in candidates(count)
     ]
     return sorted(found, key=lambda cost: (not cost.grid.is_rows, cost.received, cost.kept))
 
