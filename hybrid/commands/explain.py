@@ -15,7 +15,7 @@ from hybrid.core.text import readable, rounded_up
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, named
 from hybrid.planning.arithmetic import largest_error_bound
-from hybrid.planning.decision import Decision, Gpu, Inventory, Machine, Processor, Test, decide
+from hybrid.planning.decision import TESTED, Decision, Gpu, Inventory, Machine, Processor, decide
 from hybrid.planning.grid import Cost, Grid, costs, received
 from hybrid.planning.machine_model import MachineModel
 from hybrid.planning.plan import PIECE_BYTES, PROCESS_BYTES, FreeMemory, Plan
@@ -110,7 +110,7 @@ def assumed_machine(settings: Settings, ranks: int, gpus_per_node: int = 0, capa
             why_no_gpu = "" if gpus else "no GPU is assumed: --gpus-per-node gives their number"
             inventories[rank] = Inventory(Processor((number,), None, {}), gpus, why_no_gpu, memory, 0, model)
     in_order = tuple(inventories[rank] for rank in range(ranks))
-    return Machine(topology, in_order, dict.fromkeys(Test, ""))
+    return Machine(topology, in_order, dict.fromkeys(TESTED, ""))
 
 
 def explain(machine: Machine, request: PlanRequest, settings: Settings, network: float = 0.0) -> None:
@@ -238,8 +238,8 @@ def _transport(decision: Decision, machine: Machine, request: PlanRequest, setti
         return f"transport host: {decision.transport_reason}; each link carries all of the {of_b} of B that its rank needs"
     others = {"peers": "fetches the rest from the GPUs of its node's other ranks", "nccl": "NCCL broadcasts it to all other GPUs"}
     without_peers = settings.transport == "nccl" or len(plan.topology.nodes) == plan.topology.size
-    tested = [Test.NCCL] if without_peers else [Test.PEERS, Test.NCCL] if plan.transport == "nccl" else [Test.PEERS]
-    tests = " and ".join(f"“{test.value}”" for test in tested)
+    tested = ["nccl"] if without_peers else ["peers", "nccl"] if plan.transport == "nccl" else ["peers"]
+    tests = " and ".join(f"“{TESTED[test]}”" for test in tested)
     return (
         f"transport {plan.transport}, if these tests pass at the start: {tests}; each rank loads its own rows of the {of_b} of B "
         f"over its link, and {others[plan.transport]}; else {_otherwise(machine, request, settings)}"
@@ -248,7 +248,7 @@ def _transport(decision: Decision, machine: Machine, request: PlanRequest, setti
 
 def _otherwise(machine: Machine, request: PlanRequest, settings: Settings) -> str:
     """The transport that is taken where every test fails."""
-    failing = replace(machine, outcomes=dict.fromkeys(Test, "the test failed"))
+    failing = replace(machine, outcomes=dict.fromkeys(TESTED, "the test failed"))
     try:
         decision = decide(failing, request, settings)
     except DeviceUnavailable:

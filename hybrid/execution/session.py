@@ -25,7 +25,6 @@ from hybrid.planning.decision import (
     Gpu,
     Inventory,
     Machine,
-    Test,
     decide,
     kernel_asked_for,
     may_use_gpus,
@@ -274,7 +273,7 @@ def agree(session: Session, request: PlanRequest, settings: Settings, inventorie
         return known
     is_measured = False
 
-    def find_out(known: Machine, test: Test | None, gpus: Sequence[Gpu | None], plan: Plan, kernel: Kernel) -> Machine:
+    def find_out(known: Machine, test: str | None, gpus: Sequence[Gpu | None], plan: Plan, kernel: Kernel) -> Machine:
         nonlocal is_measured
         if test is not None:
             device = session.rank_device
@@ -282,7 +281,7 @@ def agree(session: Session, request: PlanRequest, settings: Settings, inventorie
                 device = session.device(plan, gpus, kernel)
             session.use_gpu()
             # Who asks for a transport may have mended what an earlier test failed for.
-            why = device.refusal(test.value, again=settings.transport != "auto")
+            why = device.refusal(test, again=settings.transport != "auto")
             return replace(known, outcomes={**known.outcomes, test: why})
         with session.team.phase("agree", timed=False) as looking:
             looking.mine = free_memory_of(session, settings, gpus[session.team.rank], now=True)

@@ -13,7 +13,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
-from enum import Enum
 from typing import Any
 
 from hybrid.core.problem import Problem, record
@@ -88,18 +87,15 @@ class Inventory:
     failed: bool = field(default=False, compare=False)  # a call has: what the ranks keep is to be forgotten
 
 
-class Test(Enum):
-    """What all ranks find out together, by trying."""
-
-    __test__ = False  # pytest takes it for a test class otherwise
-
-    PEERS = "peers"  # every rank fetches data from the GPUs of its node's other ranks
-    NCCL = "nccl"  # NCCL brings every rank's data to every other
+TESTED = {  # the transports that all ranks try before they take one, and what then has to succeed
+    "peers": "every rank fetches data from the GPUs of its node's other ranks",
+    "nccl": "NCCL brings every rank's data to every other",
+}
 
 
 @record
 class Machine:
-    """What is known of all ranks: their inventories; and for each test that was made, why it failed, "" where it passed.
+    """What is known of all ranks: their inventories; and for each transport that was tested, why it failed, "" where it passed.
 
     `find_out`: gives the machine of which one thing more is known, for these GPUs, plan and kernel: the outcome of a test, or for
     None free memory. None where nothing is unknown.
@@ -107,8 +103,8 @@ class Machine:
 
     topology: Topology
     ranks: tuple[Inventory, ...]
-    outcomes: Mapping[Test, str] = field(default_factory=dict)
-    find_out: Callable[[Machine, Test | None, Sequence[Gpu | None], Plan, Kernel], Machine] | None = None
+    outcomes: Mapping[str, str] = field(default_factory=dict)
+    find_out: Callable[[Machine, str | None, Sequence[Gpu | None], Plan, Kernel], Machine] | None = None
 
     @property
     def memory(self) -> Sequence[FreeMemory]:
@@ -271,7 +267,7 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
     asked = replace(asked, moduli=moduli, speed=speed, grid=_choose_grid(asked, machine, request.operands, settings))
     plan = _plan_that_fits(asked, machine, request, settings)
 
-    def known(test: Test | None) -> Decision:
+    def known(test: str | None) -> Decision:
         """What is decided once this is known."""
         assert machine.find_out is not None
         return decide(machine.find_out(machine, test, gpus, plan, kernel), request, settings)
@@ -283,7 +279,7 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
         _bytes_of_arrays(plan, rank, request) > each.gpu_bytes - each.gpu_reserved for rank, each in enumerate(machine.memory)
     )
     transport = _choose_transport(plan, gpus, machine, settings, on_gpus=request.on_gpus)
-    if isinstance(transport, Test):
+    if isinstance(transport, str):
         return known(transport)
     name, transport_reason = transport
     plan = plan.with_transport(name)
@@ -350,8 +346,8 @@ def _cpu_is_faster(machine: Machine, request: PlanRequest, settings: Settings) -
         or request.operands is not OperandLocation.ROOT_ARRAYS
     ):
         return False
-    threads = threads_of_ranks(machine.topology, settings, [machine.ranks[0].processor])
-    return machine.model.cpu_is_faster(request.problem, threads[0].count)
+    threads, model = threads_of_ranks(machine.topology, settings, [machine.ranks[0].processor])[0].count, machine.model
+    return model.cpu_seconds(request.problem, threads) < model.gpu_seconds(request.problem, 1)
 
 
 def gpu_for_arrays(machine: Machine, problem: Problem, settings: Settings) -> Gpu | None:
@@ -369,8 +365,12 @@ def root_is_enough(machine: Machine, problem: Problem, settings: Settings, *, of
     by_ranks = (
         settings.staged or settings.poison or settings.ranks_per_node or settings.transport != "auto" or settings.grid != "auto"
     )
-    ranks = machine.topology.size
-    return ranks > 1 and with_gpus and not by_ranks and machine.model.one_is_enough(problem, ranks, of_integers=of_integers)
+    ranks, model = machine.topology.size, machine.model
+    if ranks == 1 or not with_gpus or by_ranks:
+        return False
+    # One GPU takes integers as they are, while for several the host makes the operands of floating-point products.
+    made = problem.bytes_of_matrices / model.cpu_bytes_per_second if of_integers else 0.0
+    return model.gpu_seconds(problem, 1) <= model.gpu_seconds(problem, ranks) + made
 
 
 def _choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> Kernel:
@@ -535,7 +535,7 @@ def _bytes_of_arrays(plan: Plan, rank: int, request: PlanRequest) -> int:
 
 def _choose_transport(
     plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, settings: Settings, *, on_gpus: bool
-) -> tuple[str, str] | Test:
+) -> tuple[str, str] | str:
     """The transport asked for, or the fastest that works, and why; or a test that has to be made first. DeviceUnavailable if the
     transport asked for does not work. `on_gpus`: A and B lie on the ranks' GPUs."""
     asked_for = settings.transport
@@ -550,16 +550,16 @@ def _choose_transport(
         no_nccl = no_nccl or f"ranks {shared[0][0]} and {shared[0][1]} share a GPU"
     if asked_for == "auto":
         return _fastest_transport(plan, machine, no_peers, no_nccl, on_gpus=on_gpus)
-    test, hindrance = Test(asked_for), no_peers if asked_for == "peers" else no_nccl
-    if not hindrance and test not in machine.outcomes:
-        return test
-    hindrance = hindrance or machine.outcomes[test]
+    hindrance = no_peers if asked_for == "peers" else no_nccl
+    if not hindrance and asked_for not in machine.outcomes:
+        return asked_for
+    hindrance = hindrance or machine.outcomes[asked_for]
     if hindrance:
         raise DeviceUnavailable(f"the transport {asked_for} cannot be used: {hindrance}", code="transport")
     return asked_for, "asked for"
 
 
-def _fastest_transport(plan: Plan, machine: Machine, no_peers: str, no_nccl: str, *, on_gpus: bool) -> tuple[str, str] | Test:
+def _fastest_transport(plan: Plan, machine: Machine, no_peers: str, no_nccl: str, *, on_gpus: bool) -> tuple[str, str] | str:
     """The fastest transport that works: peers; NCCL, where each node has one rank, or a single node's GPUs do not reach each
     other; else host, and also for a small B in host memory. `no_peers`, `no_nccl`: why these cannot be used, as far as that is
     known; or ""."""
@@ -575,18 +575,18 @@ def _fastest_transport(plan: Plan, machine: Machine, no_peers: str, no_nccl: str
     if one_rank_a_node:
         no_peers = "one rank a node has no peers"
     else:
-        if Test.PEERS not in machine.outcomes:
-            return Test.PEERS
-        refused = machine.outcomes[Test.PEERS]
+        if "peers" not in machine.outcomes:
+            return "peers"
+        refused = machine.outcomes["peers"]
         if not refused:
             return "peers", "each rank fetched data from the GPUs of its node's other ranks"
         no_peers = f"the GPUs of a node cannot reach each other ({refused})"
         if len(plan.topology.nodes) > 1:
             return "host", no_peers
     if not no_nccl:
-        if Test.NCCL not in machine.outcomes:
-            return Test.NCCL
-        no_nccl = machine.outcomes[Test.NCCL]
+        if "nccl" not in machine.outcomes:
+            return "nccl"
+        no_nccl = machine.outcomes["nccl"]
     if no_nccl:
         return "host", f"{no_peers}, nor can NCCL help ({no_nccl})"
     return "nccl", f"{no_peers}, but NCCL brought every rank's data to every other"

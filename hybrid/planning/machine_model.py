@@ -120,16 +120,6 @@ class MachineModel:
         seconds = (longest + (1 - self.hidden_share) * others) / self.link_bytes_per_second
         return self.gpu_call_seconds + seconds / ranks + (self.joining_seconds if ranks > 1 else 0.0)
 
-    def cpu_is_faster(self, problem: Problem, threads: int) -> bool:
-        """Whether a CPU with these threads multiplies matrices in host memory sooner than a GPU to which they are copied."""
-        return self.cpu_seconds(problem, threads) < self.gpu_seconds(problem, 1)
-
-    def one_is_enough(self, problem: Problem, ranks: int, *, of_integers: bool = False) -> bool:
-        """Whether one GPU has the product of matrices in host memory no later than the GPUs of these ranks. One GPU
-        takes integers as they are, while for several the host makes the operands of floating-point products."""
-        made = problem.bytes_of_matrices / self.cpu_bytes_per_second if of_integers else 0.0
-        return self.gpu_seconds(problem, 1) <= self.gpu_seconds(problem, ranks) + made
-
     @classmethod
     def read(cls, path: str) -> MachineModel:
         """The model in a file, H200 for "": a JSON object of this class's fields, where an H200's stand for those left out; or
