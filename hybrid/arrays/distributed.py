@@ -17,8 +17,8 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from hybrid.arrays.interop import is_array, on_gpu, refuse_masked
+from hybrid.core.problem import Span
 from hybrid.core.settings import as_int
-from hybrid.core.spans import Span
 from hybrid.errors import NoArray, UsageError
 from hybrid.planning.grid import Part, moves
 from hybrid.ranks.launcher import launched

@@ -20,9 +20,8 @@ import numpy as np
 from hybrid.arrays.integers import LARGEST_MODULUS, Exact, write_remainders
 from hybrid.arrays.interop import as_rows, empty_beside, on_device_of, on_gpu, on_host, to_device_of
 from hybrid.core.installation import install
-from hybrid.core.problem import DTYPES, INTEGERS, Problem, record
+from hybrid.core.problem import DTYPES, INTEGERS, Problem, Span, record
 from hybrid.core.settings import as_int
-from hybrid.core.spans import Span
 from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.loaded_soon import LoadedSoon
 from hybrid.errors import UsageError

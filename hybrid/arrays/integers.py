@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.interop import empty_beside, on_device_of, on_gpu, to_device_of
-from hybrid.core.problem import INTEGERS, record
-from hybrid.core.spans import Span
+from hybrid.core.problem import INTEGERS, Span, record
 from hybrid.errors import CheckFailed, Overflow, UsageError
 from hybrid.host.threads import CALL_BYTES, on_threads, rows_of_about
 

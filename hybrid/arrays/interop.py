@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.core.installation import install
-from hybrid.core.spans import Span
+from hybrid.core.problem import Span
 from hybrid.errors import UsageError, one_line
 from hybrid.host.memory import copy_rows
 from hybrid.ranks.shared_memory import make_shared_matrices

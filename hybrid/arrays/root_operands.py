@@ -18,8 +18,7 @@ from hybrid.arrays.distributed import Distributed
 from hybrid.arrays.gemm import Gemm, ProductType, numpy_type, product_type, real_view, write_real_rows
 from hybrid.arrays.integers import DIGIT, largest_of, least_remainders, temporary_bytes
 from hybrid.arrays.interop import SharedArrays, SharedLocation, as_array, as_gpu_array, copy_back, is_masked, on_gpu, on_host
-from hybrid.core.problem import Problem, record
-from hybrid.core.spans import Span
+from hybrid.core.problem import Problem, Span, record
 from hybrid.errors import UsageError
 from hybrid.host.memory import bytes_kept_for, copy_rows, is_transpose
 from hybrid.kernels.catalogue import elements_of, numbers_of, storage

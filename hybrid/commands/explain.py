@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
-from hybrid.core.problem import Problem
+from hybrid.core.problem import Problem, Topology
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Topology
 from hybrid.core.text import readable, rounded_up
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, named

@@ -23,9 +23,8 @@ import numpy as np
 
 from hybrid.arrays.root_operands import MatrixSource
 from hybrid.core.installation import is_own
-from hybrid.core.problem import Problem, record
+from hybrid.core.problem import Problem, Span, pieces, record
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Span, pieces
 from hybrid.core.text import counted
 from hybrid.core.timeline import Spread, wall
 from hybrid.errors import DoesNotFit, HybridError, UsageError

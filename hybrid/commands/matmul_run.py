@@ -21,9 +21,8 @@ import numpy as np
 
 from hybrid.commands.matmul import how_computed, product_asked_for
 from hybrid.commands.streams import file_of_json, text_stream
-from hybrid.core.problem import AskedProduct
+from hybrid.core.problem import AskedProduct, Span
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline, wall
 from hybrid.errors import with_code
 from hybrid.execution.real_products import exactly

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from hybrid.core.problem import WIDEST_COPY, Problem, copy_width, is_aligned, padded
-from hybrid.core.spans import Span
+from hybrid.core.problem import WIDEST_COPY, Problem, Span, copy_width, is_aligned, padded
 from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.host.blas import add_by_blas, blas

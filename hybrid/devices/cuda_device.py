@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from hybrid.core.problem import is_aligned, padded
-from hybrid.core.spans import Span, pieces
+from hybrid.core.problem import Span, is_aligned, padded, pieces
 from hybrid.core.text import readable
 from hybrid.devices import row_sums, staging
 from hybrid.devices.base import Device, Event, EventWait, KernelCall, Timings, phase_of, place_of, row_stride

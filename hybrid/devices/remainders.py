@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.core.problem import Problem, padded
-from hybrid.core.spans import Span, pieces
+from hybrid.core.problem import Problem, Span, padded, pieces
 from hybrid.devices.base import MOST_PLACES, Device, Event, KernelCall, Place, place_of
 from hybrid.kernels.catalogue import (
     C_TYPES,

@@ -19,8 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from hybrid.core.problem import record
-from hybrid.core.spans import Span, pieces
+from hybrid.core.problem import Span, pieces, record
 from hybrid.devices.base import Device, Event
 from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.loaded_soon import LoadedSoon

@@ -17,9 +17,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hybrid.arrays.root_operands import MatrixSource
-from hybrid.core.problem import ITEM_SIZES, Problem, record
+from hybrid.core.problem import ITEM_SIZES, Problem, Span, Topology, record
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Span, Topology
 from hybrid.core.text import counted, ranges
 from hybrid.core.timeline import Spread
 from hybrid.devices.cuda_gpus import usable_gpus

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hybrid.core.installation import install
-from hybrid.core.problem import record
-from hybrid.core.spans import Topology
+from hybrid.core.problem import Topology, record
 from hybrid.core.text import counted, ranges, readable
 from hybrid.devices.cuda_kernels import SHIPPED, trust_own_cache_only
 from hybrid.diagnostics import links

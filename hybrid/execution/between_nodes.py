@@ -18,9 +18,8 @@ from itertools import accumulate
 import numpy as np
 
 from hybrid.arrays.root_operands import RootMatrix
-from hybrid.core.problem import record
+from hybrid.core.problem import Span, pieces, record
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Span, pieces
 from hybrid.devices.base import Event
 from hybrid.errors import CheckFailed
 from hybrid.host.memory import RowView, empty_matrix

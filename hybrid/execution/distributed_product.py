@@ -42,9 +42,8 @@ from hybrid.arrays.interop import (
     where_it_lies,
 )
 from hybrid.arrays.root_operands import refuse_unused_c, refuse_wrong_c
-from hybrid.core.problem import ITEM_SIZES, record
+from hybrid.core.problem import ITEM_SIZES, Span, block, consecutive, record
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Span, block, consecutive
 from hybrid.core.timeline import Timeline
 from hybrid.errors import CheckFailed, DoesNotFit, Overflow, UsageError
 from hybrid.execution.between_nodes import OnGrid, gather_b

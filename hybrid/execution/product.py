@@ -10,9 +10,8 @@ import numpy as np
 
 from hybrid.arrays.interop import copy_back, fill, on_host
 from hybrid.arrays.root_operands import MatrixSource, RootMatrix, SharedMatrix
-from hybrid.core.problem import Problem
+from hybrid.core.problem import Problem, Span
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Span
 from hybrid.core.timeline import Timeline, wall
 from hybrid.errors import CheckFailed
 from hybrid.execution.between_nodes import ROWS, ROWS_AHEAD, OnGrid, gateways, panel_moves, rows_from_root

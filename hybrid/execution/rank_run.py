@@ -16,8 +16,8 @@ import numpy as np
 
 from hybrid.arrays.interop import copy_back
 from hybrid.arrays.root_operands import MatrixSource
+from hybrid.core.problem import Span, pieces
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Span, pieces
 from hybrid.core.timeline import Timeline
 from hybrid.devices.base import MOST_PLACES, Buffers, Place, Timings, place_of
 from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, SHARE, Sample

@@ -12,9 +12,8 @@ import numpy as np
 from hybrid.arrays.gemm import Gemm, ProductType, complex_view, finished
 from hybrid.arrays.integers import DIGIT, Exact, Room, balanced, by_parts, joined_modulo, magnitude, refusal
 from hybrid.arrays.interop import empty_beside
-from hybrid.core.problem import record
+from hybrid.core.problem import Span, record
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Span
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 

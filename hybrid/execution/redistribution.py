@@ -13,9 +13,8 @@ from hybrid.arrays.distributed import Block2D, Distributed, RowBlock, Transposed
 from hybrid.arrays.gemm import is_number
 from hybrid.arrays.interop import as_array, copy_back, on_gpu
 from hybrid.arrays.root_operands import refuse_no_rank, refuse_out
-from hybrid.core.problem import record
+from hybrid.core.problem import Span, block, consecutive, record
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Span, block, consecutive
 from hybrid.errors import UsageError
 from hybrid.execution.session import Session, free_memory_of
 from hybrid.planning.decision import same_on_all_ranks

@@ -11,9 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from hybrid.arrays.interop import SharedArrays
-from hybrid.core.problem import Problem
+from hybrid.core.problem import Problem, Span
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Span
 from hybrid.core.timeline import wall
 from hybrid.devices.cuda_gpus import callers_context, cuda_driver, free_bytes, gpu_context, pooled_bytes, usable_gpus, wake_driver
 from hybrid.errors import DeviceUnavailable

@@ -13,8 +13,8 @@ import numpy as np
 from hybrid.arrays.gemm import real_operands, real_view
 from hybrid.arrays.interop import as_rows
 from hybrid.arrays.root_operands import RootOperands, RootShapes
+from hybrid.core.problem import block
 from hybrid.core.settings import Settings
-from hybrid.core.spans import block
 from hybrid.core.timeline import Timeline
 from hybrid.execution.real_products import RealProducts
 from hybrid.execution.redistribution import move

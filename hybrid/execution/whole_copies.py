@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.interop import broadcast
-from hybrid.core.problem import padded
-from hybrid.core.spans import Span, pieces
+from hybrid.core.problem import Span, padded, pieces
 from hybrid.devices.base import Event
 from hybrid.devices.check_operations import check_kernel, check_matrices
 from hybrid.devices.row_sums import ALL, SHARE, RowChecksums, RowsToSum, Sample, checksum_weights

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hybrid.core.problem import record
+from hybrid.core.problem import Span, record
 from hybrid.core.settings import one_of
-from hybrid.core.spans import Span
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, UsageError, one_line
 from hybrid.host.memory import available_host_bytes

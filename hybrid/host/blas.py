@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hybrid.core.spans import Span, even_pieces, pieces
+from hybrid.core.problem import Span, even_pieces, pieces
 from hybrid.host.memory import is_transpose
 from hybrid.host.threads import can_limit_blas, limited_blas, limited_threads, on_threads, product_threads, threads_allowed
 

@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hybrid.core.spans import Span, even_pieces, pieces
+from hybrid.core.problem import Span, even_pieces, pieces
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit
 from hybrid.host.threads import on_threads

@@ -17,8 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hybrid.core.problem import record
-from hybrid.core.spans import Span, pieces
+from hybrid.core.problem import Span, pieces, record
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.core.spans import Span, pieces
+from hybrid.core.problem import Span, pieces
 from hybrid.errors import UsageError
 from hybrid.interposition.blas_calls import GEMM, HERK, TYPES, Product
 

@@ -13,9 +13,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import hybrid
-from hybrid.core.problem import Problem, record
+from hybrid.core.problem import Problem, Topology, record
 from hybrid.core.settings import Settings, as_int
-from hybrid.core.spans import Topology
 from hybrid.core.text import warn
 from hybrid.devices.cuda_gpus import cuda_driver, usable_gpus
 from hybrid.errors import CheckFailed, DeviceUnavailable, HybridError, RankMissing, UsageError, one_line

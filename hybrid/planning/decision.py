@@ -15,9 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
-from hybrid.core.problem import Problem, record
+from hybrid.core.problem import Problem, Span, Topology, record
 from hybrid.core.settings import Settings, one_of
-from hybrid.core.spans import Span, Topology
 from hybrid.errors import DeviceUnavailable, DoesNotFit, UsageError
 from hybrid.host.memory import ttl_cached
 from hybrid.host.threads import THREAD_VARIABLES, Threads, choose_threads, core_quota, usable_cores

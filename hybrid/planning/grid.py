@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from itertools import accumulate
 
-from hybrid.core.problem import Problem, record
-from hybrid.core.spans import Span, Topology, block
+from hybrid.core.problem import Problem, Span, Topology, block, record
 from hybrid.errors import UsageError
 
 

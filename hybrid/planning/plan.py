@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 
-from hybrid.core.problem import Problem, padded, record
-from hybrid.core.spans import Span, Topology, block, pieces
+from hybrid.core.problem import Problem, Span, Topology, block, padded, pieces, record
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.planning.arithmetic import aligned

@@ -20,8 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain, product
 
-from hybrid.core.problem import Problem, padded, record
-from hybrid.core.spans import Span, block, consecutive, pieces
+from hybrid.core.problem import Problem, Span, block, consecutive, padded, pieces, record
 from hybrid.planning.arithmetic import RemainderLayout, aligned, remainder_layout
 
 KERNEL_TILE = 128  # rows and columns of a thread-block tile: a GPU's panels are multiples of it where they can be

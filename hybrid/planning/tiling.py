@@ -15,8 +15,7 @@ from functools import cached_property, lru_cache
 from itertools import product
 from operator import itemgetter
 
-from hybrid.core.problem import Problem, record
-from hybrid.core.spans import Span, Topology, pieces
+from hybrid.core.problem import Problem, Span, Topology, pieces, record
 from hybrid.planning.arithmetic import UNIT
 from hybrid.planning.grid import Grid, Placement
 from hybrid.planning.machine_model import H200, MachineModel

@@ -23,7 +23,7 @@ from threading import Thread
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from hybrid.core.spans import Span, block
+from hybrid.core.problem import Span, block
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit
 from hybrid.host.memory import RowView, empty_matrix

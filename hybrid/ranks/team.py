@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hybrid.core.forks import Turn, forked_from_rank
 from hybrid.core.installation import PACKAGE, fingerprint
-from hybrid.core.spans import Topology
+from hybrid.core.problem import Topology
 from hybrid.core.timeline import Timeline
 from hybrid.errors import CheckFailed, HybridError, Overflow, RankMissing, UsageError, code_of, one_line, rebuild
 from hybrid.host.memory import kernel

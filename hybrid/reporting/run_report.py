@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from hybrid.core.problem import AskedProduct
-from hybrid.core.spans import Span
+from hybrid.core.problem import AskedProduct, Span
 from hybrid.core.text import counted, ranges, rate_in_units, rounded_up
 from hybrid.core.timeline import PHASES, Interval, Spread
 from hybrid.errors import with_code

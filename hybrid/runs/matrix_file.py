@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hybrid.core.installation import Remark, install
+from hybrid.core.problem import Span, pieces
 from hybrid.core.settings import nearest
-from hybrid.core.spans import Span, pieces
 from hybrid.core.text import counted, readable
 from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
 from hybrid.host.files import code_of_reading, read_whole, refuse_unwritable, write_whole

@@ -12,9 +12,8 @@ import numpy as np
 
 from hybrid.arrays.gemm import complex_view
 from hybrid.arrays.root_operands import MatrixSource
-from hybrid.core.problem import record
+from hybrid.core.problem import Span, record
 from hybrid.core.settings import Settings
-from hybrid.core.spans import Span
 from hybrid.core.timeline import ON_DEVICE, PHASES, Interval, Spread, Timeline, wall
 from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.execution.product import RootProduct

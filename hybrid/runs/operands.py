@@ -20,8 +20,7 @@ import numpy as np
 from hybrid.arrays.gemm import ProductType, complex_view, numpy_type, product_type, real_view, write_real_rows
 from hybrid.arrays.integers import largest_of
 from hybrid.arrays.root_operands import MatrixSource, Progress, untold
-from hybrid.core.problem import Problem, record
-from hybrid.core.spans import Span, pieces
+from hybrid.core.problem import Problem, Span, pieces, record
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.host.threads import on_threads, rows_of_about
 from hybrid.kernels.catalogue import elements_of, storage

@@ -11,8 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hybrid.core.problem import record
-from hybrid.core.spans import Span
+from hybrid.core.problem import Span, record
 from hybrid.devices.base import Device, Event, Timings
 from hybrid.devices.row_sums import WEIGHTED_ROWS
 from hybrid.host.memory import RowView

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybrid.core.installation import install
-from hybrid.core.spans import Span
+from hybrid.core.problem import Span
 from hybrid.devices.base import Event, place_of, row_stride
 from hybrid.devices.cuda_gpus import gpu_context
 from hybrid.errors import DeviceUnavailable, one_line

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybrid.core.problem import record
-from hybrid.core.spans import Span, Topology
+from hybrid.core.problem import Span, Topology, record
 from hybrid.devices.base import Buffers, Device, Event, Timings
 from hybrid.errors import DeviceUnavailable
 from hybrid.planning.plan import Plan

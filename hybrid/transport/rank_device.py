@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from hybrid.core.spans import Topology
+from hybrid.core.problem import Topology
 from hybrid.devices.base import Buffers, Device, EmulatedDevice
 from hybrid.devices.cuda_gpus import usable_gpus, use_context_of
 from hybrid.errors import HybridError

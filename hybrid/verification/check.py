@@ -11,8 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from hybrid.core.problem import Problem, record
-from hybrid.core.spans import Span
+from hybrid.core.problem import Problem, Span, record
 from hybrid.core.text import warn
 from hybrid.devices.check_operations import summary_of
 from hybrid.errors import CheckFailed

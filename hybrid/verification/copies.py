@@ -16,8 +16,7 @@ from zlib import crc32
 import numpy as np
 
 from hybrid.arrays.root_operands import MatrixSource, RootMatrix
-from hybrid.core.problem import Problem, record
-from hybrid.core.spans import Span
+from hybrid.core.problem import Problem, Span, record
 from hybrid.devices.base import Device, Event
 from hybrid.devices.check_operations import check_kernel, check_matrices
 from hybrid.devices.row_sums import ALL, RowChecksums, RowsToSum, Sample, checksum_weights, mixed_total, row_checksums, row_parts

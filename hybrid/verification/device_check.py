@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.core.problem import Problem, padded
-from hybrid.core.spans import Span, merged
+from hybrid.core.problem import Problem, Span, merged, padded
 from hybrid.devices.base import MOST_PLACES, Buffers, Device, Event, KernelCall, Place
 from hybrid.devices.check_operations import check_kernel, check_matrices, compile_check
 from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, SAMPLE, Sample, checksum_weights

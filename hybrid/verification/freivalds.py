@@ -20,8 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hybrid.arrays.integers import odd_words, times_words
-from hybrid.core.problem import Problem
-from hybrid.core.spans import Span, Topology, pieces
+from hybrid.core.problem import Problem, Span, Topology, pieces
 from hybrid.devices.row_sums import (
     MOST_IN_TOTAL,
     MOST_WEIGHT,

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.core.problem import Problem
-from hybrid.core.spans import Topology
+from hybrid.core.problem import Problem, Topology
 from hybrid.host.blas import add_by_blas, blas
 from hybrid.planning.plan import Plan, make_plan
 from hybrid.planning.tiling import PlanRequest

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.gemm import complex_view, product_type, real_operands
-from hybrid.core.spans import Span
+from hybrid.core.problem import Span
 from hybrid.devices.base import EmulatedDevice
 from hybrid.devices.remainders import RemainderLaunches
 from hybrid.emulation.build import build

@@ -13,7 +13,7 @@ import pytest
 
 from experiments.ordeal.trials import Fault as Harm
 from experiments.ordeal.trials import _well
-from hybrid.core.spans import Span, Topology
+from hybrid.core.problem import Span, Topology
 from hybrid.diagnostics import checks, gpu_watch
 from hybrid.diagnostics.acceptance import SLOW, Case, WrongProduct, blamed_rank, judge_links, judge_products, judge_speeds
 from hybrid.diagnostics.finding import Finding, Unknown

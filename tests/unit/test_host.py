@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from support.selection import examples
 
 from hybrid.core.forks import Turn
-from hybrid.core.problem import Problem
-from hybrid.core.spans import Span, Topology, block, even_pieces, pieces
+from hybrid.core.problem import Problem, Span, Topology, block, even_pieces, pieces
 from hybrid.devices import row_sums
 from hybrid.devices.base import Device, EventWait, compiled_loops
 from hybrid.devices.row_sums import (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.selection import exhaustive
 
-from hybrid.core.spans import Span
+from hybrid.core.problem import Span
 from hybrid.errors import UsageError
 from hybrid.runs.matrix_file import matrix_name, new_matrix, open_matrix
 

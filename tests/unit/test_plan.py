@@ -18,8 +18,7 @@ from support.selection import examples
 
 from experiments.bench.nodes import placed_in_blocks
 from hybrid.commands.explain import least_received
-from hybrid.core.problem import Problem
-from hybrid.core.spans import Span, Topology
+from hybrid.core.problem import Problem, Span, Topology
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import KERNELS
 from hybrid.planning.arithmetic import BYTES, MODULI, NATIVE, Arithmetic, Summary, largest_error_bound

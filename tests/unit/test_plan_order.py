@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from support.plans import ForgetfulDevice, ShuffledDevice, planned
 from support.selection import examples
 
-from hybrid.core.problem import Problem
-from hybrid.core.spans import Span, Topology, pieces
+from hybrid.core.problem import Problem, Span, Topology, pieces
 from hybrid.devices.base import Buffers
 from hybrid.execution.pipeline import ShareRun
 from hybrid.host.memory import RowView

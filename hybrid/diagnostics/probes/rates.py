@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.core.problem import ITEM_SIZES
-from hybrid.core.spans import Span, Topology, pieces
+from hybrid.core.problem import ITEM_SIZES, Span, Topology, pieces
 from hybrid.devices.base import Device
 from hybrid.devices.cuda_device import CudaDevice
 from hybrid.devices.cuda_gpus import usable_gpus

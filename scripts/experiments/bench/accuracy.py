@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 
 from experiments.common import frame
-from hybrid.core.problem import Problem
-from hybrid.core.spans import Span, Topology
+from hybrid.core.problem import Problem, Span, Topology
 from hybrid.core.text import rounded_up
 from hybrid.devices.base import Buffers, Device, EmulatedDevice
 from hybrid.devices.cuda_device import CudaDevice

@@ -25,7 +25,7 @@ import numpy as np
 
 import hybrid
 from experiments.common import frame
-from hybrid.core.spans import Span, pieces
+from hybrid.core.problem import Span, pieces
 from hybrid.devices.base import Device
 from hybrid.devices.cuda_device import CudaDevice
 from hybrid.devices.cuda_gpus import usable_gpus

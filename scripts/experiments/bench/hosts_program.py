@@ -22,7 +22,7 @@ import hybrid
 from experiments.common import frame
 from experiments.common.frame import seconds_of
 from experiments.common.product_check import ProductCheck, refuse_wrong
-from hybrid.core.spans import Span, block
+from hybrid.core.problem import Span, block
 from hybrid.devices.base import Device
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.devices.row_sums import checksum_weights, row_checksums

@@ -26,8 +26,7 @@ from pathlib import Path
 from experiments.bench.network import Network, why_not
 from experiments.common import frame
 from experiments.start import ROOT
-from hybrid.core.problem import Problem
-from hybrid.core.spans import Span, Topology, block
+from hybrid.core.problem import Problem, Span, Topology, block
 from hybrid.emulation.build import c_compiler
 from hybrid.errors import DeviceUnavailable, HybridError
 from hybrid.planning import grid as grids

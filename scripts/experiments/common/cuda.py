@@ -14,7 +14,7 @@ import numpy as np
 
 from experiments.common.frame import Line, seconds_of
 from experiments.common.product_check import ProductCheck, refuse_wrong
-from hybrid.core.spans import Span
+from hybrid.core.problem import Span
 from hybrid.devices.base import EmulatedDevice, compiled_loops
 from hybrid.devices.cuda_gpus import free_bytes, usable_gpus
 from hybrid.devices.cuda_kernels import Multiply, multiplication

@@ -24,9 +24,8 @@ import numpy as np
 
 import hybrid
 from experiments.common import cuda, frame
-from hybrid.core.problem import ITEM_SIZES
+from hybrid.core.problem import ITEM_SIZES, Span, pieces
 from hybrid.core.settings import Settings, parse_bytes
-from hybrid.core.spans import Span, pieces
 from hybrid.core.text import readable
 from hybrid.errors import CheckFailed, DoesNotFit, UsageError
 from hybrid.host.memory import available_host_bytes
