@@ -75,6 +75,7 @@ def build_parser() -> Parser:
         metavar="NAME",
         help="a lecture, with its own options, a program, or programs [FOLDER], notebooks [FOLDER]",
     )
+    parser.offered["name"] = what_there_is()
     return parser
 
 

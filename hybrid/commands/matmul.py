@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -47,10 +47,6 @@ Every option of how a product is carried out is also an environment variable HYB
 """
 
 
-def _name_of(what: str, allowed: Sequence[str]) -> Callable[[str], str]:
-    return lambda text: one_of(what, text, allowed)
-
-
 def _capability(text: str) -> int:
     """For argparse: a compute capability, times ten."""
     found = re.fullmatch(r"(\d+)\.(\d)", text)
@@ -82,8 +78,8 @@ def build_parser() -> Parser:
 
 def _add_what(what: argparse._ArgumentGroup) -> None:
     dtype = f"of A, B and C: {', '.join(DTYPES)} (float64, or as NumPy promotes the files' types)"
-    what.add_argument("--dtype", type=_name_of("dtype", DTYPES), help=dtype)
-    what.add_argument("--fill", type=_name_of("fill", FILLS), default="lecture", help=f"{', '.join(FILLS)} (lecture)")
+    what.add_argument("--dtype", choices=DTYPES, metavar="DTYPE", help=dtype)
+    what.add_argument("--fill", choices=FILLS, default="lecture", metavar="FILL", help=f"{', '.join(FILLS)} (lecture)")
     what.add_argument("--seed", type=whole_number, default=0, help="of the random numbers (0)")
     formats = ".npy, .h5:/name, .zarr:/name or .mtx"
     what.add_argument("--a", type=file_name, metavar="A.npy", help=f"take A from a file, {formats}; each rank reads its rows")
@@ -128,50 +124,38 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
         raise UsageError("with only one of --a and --b the sizes n l m are needed", code="sizes")
     if len(options.sizes) not in ((0, 3) if from_files else (3,)):
         raise UsageError(f"three sizes n l m are needed, {len(options.sizes)} given; --help shows the usage", code="sizes")
-    assumed_options = ("--ranks", "--nodes", "--network", "--gpus-per-node", "--capability")
-    if not options.explain and any(getattr(options, name[2:].replace("-", "_")) for name in assumed_options):
-        raise UsageError(
-            f"{', '.join(assumed_options)} describe a machine one does not have: only with --explain", code="option-combination"
-        )
-    # With --resume the plan is of a part, and depends on what is there of C.
-    written = [
-        f"--{name}" for name in ("out", "json", "trace") if getattr(options, name) and not (name == "out" and options.resume)
-    ]
-    if options.explain and written:
-        raise UsageError(
-            f"--explain runs nothing, so there is nothing for {', '.join(written)}: leave one of them out",
-            code="option-combination",
-        )
-    if options.nodes and options.ranks and options.nodes > options.ranks:
-        raise UsageError(
-            f"{options.ranks} ranks are too few for {options.nodes} nodes: one each, at least", code="option-combination"
-        )
-    if options.nodes and options.gpus_per_node and options.ranks and options.nodes * options.gpus_per_node < options.ranks:
-        raise UsageError(
-            f"{options.nodes} nodes of {options.gpus_per_node} GPUs are too few for {options.ranks} ranks",
-            code="option-combination",
-        )
-    _refuse_with_resume(options)
+    _refuse_combinations(options)
     settings = settings_of(options)
     if settings.kernel != "auto":
         one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])
     return options, settings
 
 
-def _refuse_with_resume(options: argparse.Namespace) -> None:
-    """UsageError for options that do not go together with --resume, or not without it."""
-    if not options.resume:
-        if options.resume_rows:
-            raise UsageError("--resume-rows is about the parts that --resume computes: add --resume", code="option-combination")
-        return
-    if not options.out:
-        raise UsageError("--resume goes on with the file of --out, which is not given", code="option-combination")
-    if options.repeat > 1 or options.warmup:
-        raise UsageError("--resume computes every part once: leave out --repeat and --warmup", code="option-combination")
-    if options.trace:
-        raise UsageError(
-            "--trace shows one product, and with --resume each part is one: leave one of them out", code="option-combination"
-        )
+def _refuse_combinations(options: argparse.Namespace) -> None:
+    """UsageError for options that do not go together."""
+    ranks, nodes, gpus, resume = options.ranks, options.nodes, options.gpus_per_node, options.resume
+    assumed = ("--ranks", "--nodes", "--network", "--gpus-per-node", "--capability")
+    describes = any(getattr(options, name[2:].replace("-", "_")) for name in assumed)
+    # With --resume the plan is of a part, and depends on what is there of C.
+    written = [f"--{name}" for name in ("out", "json", "trace") if getattr(options, name) and not (name == "out" and resume)]
+    for wrong, why in (
+        (describes and not options.explain, f"{', '.join(assumed)} describe a machine one does not have: only with --explain"),
+        (
+            options.explain and written,
+            f"--explain runs nothing, so there is nothing for {', '.join(written)}: leave one of them out",
+        ),
+        (nodes and ranks and nodes > ranks, f"{ranks} ranks are too few for {nodes} nodes: one each, at least"),
+        (nodes and gpus and ranks and nodes * gpus < ranks, f"{nodes} nodes of {gpus} GPUs are too few for {ranks} ranks"),
+        (options.resume_rows and not resume, "--resume-rows is about the parts that --resume computes: add --resume"),
+        (resume and not options.out, "--resume goes on with the file of --out, which is not given"),
+        (
+            resume and (options.repeat > 1 or options.warmup),
+            "--resume computes every part once: leave out --repeat and --warmup",
+        ),
+        (resume and options.trace, "--trace shows one product, and with --resume each part is one: leave one of them out"),
+    ):
+        if wrong:
+            raise UsageError(why, code="option-combination")
 
 
 _PARTS = {"complex64": "float32", "complex128": "float64"}

@@ -6,13 +6,14 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import Field, fields
 from typing import Any, NoReturn
 
 from hybrid import __version__
 from hybrid.core.settings import Settings, nearest, one_of, parse_bytes
 from hybrid.errors import UsageError
+from hybrid.kernels.catalogue import CATALOGUE
 from hybrid.ranks.launcher import rank_by_launcher
 
 _WORDS_OF_COMMAND = 3  # python -m hybrid.matmul
@@ -32,6 +33,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that raises UsageError, suggests the option that was meant, and prints help on rank 0 only."""
 
     def __init__(self, **options: Any) -> None:
+        self.offered: dict[str, Sequence[str]] = {}  # by argument: words that a shell completes, beside `choices`
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
         if (self.prog or "").count(" ") == _WORDS_OF_COMMAND - 1:  # not what a command's own command takes
             self.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
@@ -66,7 +68,7 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             try:
-                one_of("choice", str(value), map(str, action.choices))
+                one_of(action.dest, str(value), map(str, action.choices))
             except UsageError as error:
                 raise _of_argument(action, error) from None
 
@@ -134,6 +136,7 @@ def number_of(unit: str) -> Callable[[str], float]:
     return number
 
 
+_KERNELS = ("auto", "list", *(kernel.name for kernel in CATALOGUE))
 _OPTIONS = {setting.name: setting for setting in fields(Settings) if "help" in setting.metadata}
 
 
@@ -149,12 +152,13 @@ def add_settings(parser: argparse._ActionsContainer, *names: str, **helps: str) 
     """The options of these settings. `helps`: by setting, for commands in which it means something else."""
     for name in names:
         told = _OPTIONS[name].metadata
+        allowed = _KERNELS if name == "kernel" else told.get("allowed")
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             type=_type_of(_OPTIONS[name]),
             help=helps.get(name, told["help"]),
-            metavar=told.get("metavar"),
-            choices=told.get("choices"),
+            metavar=name.upper() if allowed else told.get("metavar"),
+            choices=allowed or told.get("choices"),
         )
 
 

@@ -15,7 +15,7 @@ from hybrid.commands.cli import agree, run
 from hybrid.commands.parser import Parser, add_settings, at_least, file_name, settings_of
 from hybrid.commands.streams import file_of_json, text_stream
 from hybrid.core.problem import ITEM_SIZES, record
-from hybrid.core.settings import Settings, one_of
+from hybrid.core.settings import Settings
 from hybrid.core.text import counted, printable, readable
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.graphs import MOST_LISTED, MOST_STEPS, MOST_TERMS
@@ -62,13 +62,15 @@ def build_parser() -> Parser:
         prog="python -m hybrid.paths", epilog=_MORE, description="Count the paths of a length, exactly, by matrix powers."
     )
     parser.add_argument("graph", type=file_name, metavar="GRAPH", help="a file, or ten, or five")
+    parser.offered["graph"] = ("ten", "five")
     parser.add_argument("--length", type=at_least(0), required=True, metavar="L", help="edges of a path")
     parser.add_argument("--from", dest="tail", metavar="VERTEX", help="only paths that begin there (everywhere)")
     parser.add_argument("--to", dest="head", metavar="VERTEX", help="only paths that end there (everywhere)")
-    parser.add_argument("--format", metavar="F", help="edges, csv, mtx or npy (by the ending of the name)")
+    parser.add_argument("--format", choices=FORMATS, metavar="F", help="edges, csv, mtx or npy (by the ending of the name)")
     parser.add_argument("--directed", action="store_true", help="the lines of an edge list count one way only")
     how = parser.add_argument_group("how")
-    how.add_argument("--dtype", default="float64", help="of the products, float32 or float64: exact in both (float64)")
+    how.add_argument("--dtype", choices=tuple(ITEM_SIZES), default="float64", metavar="DTYPE",
+                     help="of the products, float32 or float64: exact in both (float64)")  # fmt: skip
     kernel = "auto, or a name: python -m hybrid.matmul --kernel list (auto)"
     add_settings(how, "device", "kernel", "threads", "stall", kernel=kernel)
     shown = parser.add_argument_group("what is shown")
@@ -90,9 +92,6 @@ def build_parser() -> Parser:
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     """Options and settings; UsageError for what makes no sense whatever the graph."""
     options = build_parser().parse_args(arguments)
-    one_of("dtype", options.dtype, ITEM_SIZES)
-    if options.format is not None:
-        one_of("format", options.format, FORMATS)
     if options.out and (options.tail is not None or options.head is not None):
         raise UsageError("--out writes the whole matrix: not with --from or --to", code="option-combination")
     _refuse_without_ends(options)

@@ -6,26 +6,14 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
 from hybrid import __version__
 from hybrid.commands.parser import Parser
-from hybrid.core.problem import DTYPES, FILLS, ITEM_SIZES
-from hybrid.core.settings import ALLOWED
 from hybrid.errors import UsageError
-from hybrid.kernels.catalogue import CATALOGUE
 
-_VALUES: Mapping[str, tuple[str, ...]] = {
-    **ALLOWED,
-    "kernel": ("auto", "list", *(kernel.name for kernel in CATALOGUE)),
-    "dtype": DTYPES,
-    "fill": FILLS,
-    "graph": ("ten", "five"),
-}
-# For commands whose option of the same name takes something else.
-_OWN_VALUES: Mapping[str, Mapping[str, tuple[str, ...]]] = {"lab": {"kernel": ()}, "paths": {"dtype": tuple(ITEM_SIZES)}}
 _COMPLETION = """\
 # For bash and zsh: source <(python -m hybrid completion)
 if [ -n "${ZSH_VERSION-}" ]; then
@@ -77,7 +65,7 @@ def _cases_of(name: str, part: str, parser: argparse.ArgumentParser) -> Iterator
     completes as files); and last, the words that may stand anywhere."""
     words: list[str] = []
     for action in parser._actions:
-        values = _values(name, action)
+        values = [str(value) for value in action.choices or getattr(parser, "offered", {}).get(action.dest, ())]
         words += [option for option in action.option_strings if option.startswith("--")]
         if not action.option_strings:
             words += values
@@ -85,16 +73,6 @@ def _cases_of(name: str, part: str, parser: argparse.ArgumentParser) -> Iterator
             pattern = "|".join(f"hybrid-{name}/{part}:{option}" for option in action.option_strings)
             yield f'{pattern}) words="{" ".join(values)}" ;;'
     yield f'hybrid-{name}/{part}:*) words="{" ".join(dict.fromkeys(words))}" ;;'
-
-
-def _values(name: str, action: argparse.Action) -> tuple[str, ...]:
-    if action.choices is not None:
-        return tuple(map(str, action.choices))
-    if name == "lectures" and not action.option_strings:
-        from hybrid.commands.lectures import what_there_is
-
-        return tuple(what_there_is())
-    return _OWN_VALUES.get(name, {}).get(action.dest, _VALUES.get(action.dest, ()))
 
 
 def _with_parts(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:

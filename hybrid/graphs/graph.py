@@ -16,7 +16,7 @@ from hybrid.core.settings import one_of
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, UsageError, one_line
 from hybrid.host.memory import available_host_bytes
-from hybrid.runs.matrix_file import open_npy, read_mtx, read_mtx_header
+from hybrid.runs.matrix_file import MtxFile, open_npy
 
 Read = tuple[np.ndarray, "list[str] | None"]
 
@@ -139,28 +139,22 @@ def _all_numbers(cells: list[str]) -> bool:
     return all(map(_NUMBER.fullmatch, cells))
 
 
-def from_matrix_market(path: Path, memory: int) -> Read:
-    """A matrix in Matrix Market's format, read by SciPy."""
-    found = read_mtx_header(str(path))
-    rows, columns = found.shape
-    if found.is_complex:
-        raise UsageError("it holds complex numbers: walks are counted with real ones", code="graph")
-    if rows != columns:
-        raise UsageError(f"not a square matrix: its shape is {rows}×{columns}", code="graph")
-    refuse_too_many(rows, memory)
-    matrix = read_mtx(str(path), found)
-    return (matrix if isinstance(matrix, np.ndarray) else matrix.toarray()), None
-
-
-def from_npy(path: Path, memory: int) -> Read:
-    """An array of NumPy's. Pickled objects are refused, since reading them could run any code."""
-    file = open_npy(str(path))
+def from_matrix(path: Path, form: str, memory: int) -> Read:
+    """A matrix in NumPy's format or in Matrix Market's, which SciPy reads. Pickled objects are refused, since reading them could
+    run any code."""
+    file = MtxFile(str(path)) if form == "mtx" else open_npy(str(path))
     if file.dtype.kind not in "biuf":
-        raise UsageError(f"holds {file.dtype}: walks are counted with real numbers", code="graph")
+        raise UsageError(f"it holds {file.dtype}: walks are counted with real numbers", code="graph")
+    _refuse_oblong(file.shape)
     refuse_too_many(max(file.shape), memory)
     array = np.empty(file.shape, file.dtype)
     file.read(Span(0, file.shape[0]), array)
     return array, None
+
+
+def _refuse_oblong(shape: tuple[int, ...]) -> None:
+    if shape[0] != shape[1]:
+        raise UsageError(f"not a square matrix: its shape is {'×'.join(map(str, shape))}", code="graph")
 
 
 EXAMPLES = {"ten": "ten.csv", "five": "five.edges"}
@@ -222,7 +216,10 @@ def read_graph(source: str, form: str | None, *, directed: bool, memory: int = 0
                 "--directed is for edge lists; a matrix says itself which way its edges go", code="option-combination"
             )
         _refuse_large(path.stat().st_size, memory, "the file takes")
-        matrix, names = _read(path, form, directed, memory)
+        if form == "edges":
+            matrix, names = from_edges(path, directed, memory)
+        else:
+            matrix, names = from_csv(path, memory) if form == "csv" else from_matrix(path, form, memory)
         return Graph(_as_adjacency(matrix), names or [str(number) for number in range(1, len(matrix) + 1)])
     except (UsageError, DoesNotFit) as error:
         raise type(error)(f"{source}: {error}", code=error.code) from None
@@ -231,22 +228,11 @@ def read_graph(source: str, form: str | None, *, directed: bool, memory: int = 0
         raise UsageError(f"{source}: cannot be read as {form}: {why}", code="graph") from None
 
 
-def _read(path: Path, form: str, directed: bool, memory: int) -> Read:
-    if form == "edges":
-        return from_edges(path, directed, memory)
-    if form == "csv":
-        return from_csv(path, memory)
-    return from_matrix_market(path, memory) if form == "mtx" else from_npy(path, memory)
-
-
 def _as_adjacency(matrix: np.ndarray) -> np.ndarray:
     """The matrix as int64, with every number unchanged. UsageError where that cannot be."""
-    if matrix.shape[0] != matrix.shape[1]:
-        raise UsageError(f"not a square matrix: its shape is {'×'.join(map(str, matrix.shape))}", code="graph")
+    _refuse_oblong(matrix.shape)
     if not matrix.size:
         raise UsageError("it has no vertices", code="graph")
-    if matrix.dtype.kind not in "biuf":
-        raise UsageError(f"it holds {matrix.dtype}, not real numbers", code="graph")
     _refuse(matrix, (matrix < 0) | ~np.isfinite(matrix), "edges are counted from 0 up")
     if matrix.dtype.kind == "f":
         _refuse(matrix, matrix != np.rint(matrix), "a whole number of edges is needed")

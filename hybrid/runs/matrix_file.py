@@ -67,7 +67,7 @@ def open_matrix(text: str, readers: int = 1) -> MatrixFile:
     """
     form, file, inside = matrix_name(text)
     if form == "mtx":
-        return _MtxFile(file, readers)
+        return MtxFile(file, readers)
     if form == "npy":
         return open_npy(file)
     return _open_hdf5(file, inside) if form == "hdf5" else _open_zarr(file, inside)
@@ -412,7 +412,7 @@ def _refusing_malformed() -> Iterator[None]:
         raise UsageError(f"it is malformed: {' '.join(str(error).split()).rstrip('.')}", code="file-format") from None
 
 
-class _MtxFile(MatrixFile):
+class MtxFile(MatrixFile):
     """A matrix in a Matrix Market file.
 
     Who reads some rows of it reads all of it: in `load`, so that what is malformed is known before anything is computed, or else
@@ -421,7 +421,7 @@ class _MtxFile(MatrixFile):
 
     at_once = True
 
-    def __init__(self, path: str, readers: int) -> None:
+    def __init__(self, path: str, readers: int = 1) -> None:
         """`readers`: processes of this machine that read it at the same time, each for itself."""
         self._name, self._readers, self._loaded = path, readers, None
         _refuse_folder(path)
