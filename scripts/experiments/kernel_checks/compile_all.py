@@ -3,7 +3,7 @@
 
 Needs NVRTC and its bindings (pip install '.[nvrtc13]', or nvrtc12 for sm_60 and sm_70), but neither GPU nor driver. What each GPU
 launches is compiled to machine code: the catalogue's kernels for each width of copies, those of the greeting, the check, and
-products from catalogue. Prints a line for each fault: what does not compile, does not fit on the GPU or spills registers; and
+products from remainders. Prints a line for each fault: what does not compile, does not fit on the GPU or spills registers; and
 sources that nothing here compiles. Ends with 1 if there is any.
 
 --ship writes the machine code that the wheel brings along into kernels/cubins instead (`python -m build -C cubins=on` does it).
