@@ -18,6 +18,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from experiments.bench.cpu import matmul
 from experiments.common import frame
@@ -25,7 +26,9 @@ from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.planning.machine_model import MachineModel
 
 _NO_SLABS = {"least_slab_rows": 1 << 40}
-MECHANISMS = {  # fields of the machine model with and without each; the last is switched by --transport
+MECHANISMS: dict[
+    str, tuple[dict[str, Any], dict[str, Any]]
+] = {  # fields of the machine model with and without each; the last is switched by --transport
     "k-slabs, not column panels": ({}, _NO_SLABS),
     "several column panels (no slabs)": (_NO_SLABS, {**_NO_SLABS, "most_column_panels": 1}),
     "several interleaved row panels": ({}, {"adding_speed": 1e-6}),
@@ -62,7 +65,7 @@ def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
         yield {**about, "gpus": gpus, "n": n, "mechanism": name, **spreads, "rounds": options.rounds}
 
 
-def _seconds(options: argparse.Namespace, gpus: int, n: int, model: dict[str, float], transport: str) -> float:
+def _seconds(options: argparse.Namespace, gpus: int, n: int, model: dict[str, Any], transport: str) -> float:
     """Of a product, the median of one start."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(vars(replace(MachineModel.read(os.environ.get("HYBRID_MACHINE", "")), **model)), file)

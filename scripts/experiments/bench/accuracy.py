@@ -183,7 +183,7 @@ class OnDevice:
     def __call__(self, a: np.ndarray, b: np.ndarray, sample: Sample) -> tuple[Errors, dict[str, Computed]]:
         errors: Errors = {}
         computed: dict[str, Computed] = {}
-        for name, products in self._ways(Problem(*a.shape, b.shape[1], a.dtype.name)).items():
+        for name, products in self._ways(Problem(len(a), len(b), b.shape[1], a.dtype.name)).items():
             c, done = products(a, b)
             errors[name] = sample.errors(c)
             computed |= {name: done} if done else {}

@@ -89,7 +89,7 @@ def zeroed(c: np.ndarray, random: np.random.Generator, rounding: float) -> tuple
 
 
 def _mask(c: np.ndarray, random: np.random.Generator, least: int, most: int) -> Any:
-    word = _WORDS[c.itemsize](0)
+    word: Any = _WORDS[c.itemsize](0)
     for bit in random.choice(8 * c.itemsize, random.integers(least, most + 1), replace=False).tolist():
         word |= word.dtype.type(1 << bit)
     return word

@@ -243,9 +243,9 @@ class Results(frame.MachineResults):
             setups[part, gpus, n] = "–" if cell.setup is None else _number(1e3 * cell.setup)
         for title, texts in ((_TIMES, times), (_SETUP, setups)):
             if rows := list(self._rows(texts)):
-                gpus = sorted({count for count, _ in self.compared})
-                heads = [f"{count} {'GPU' if self.of_gpu else 'rank'}{'s' if count > 1 else ''}" for count in gpus]
-                yield frame.Table(["n", "", *heads], "rl" + "r" * len(gpus), rows, title)
+                counts = sorted({count for count, _ in self.compared})
+                heads = [f"{count} {'GPU' if self.of_gpu else 'rank'}{'s' if count > 1 else ''}" for count in counts]
+                yield frame.Table(["n", "", *heads], "rl" + "r" * len(counts), rows, title)
         left_out = [line["left_out"] for line in self.lines if line["run"] == self.lines[-1]["run"] and line.get("left_out")]
         if remarks := [*self._beside(), *(f"Left out: {text}" for text in left_out)]:
             yield frame.Remarks(remarks)

@@ -8,7 +8,7 @@ import argparse
 import ctypes
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -75,7 +75,7 @@ def seconds_of_all(comm: Any, work: Callable[[], Any], finish: Callable[[], Any]
     return time.perf_counter() - began
 
 
-def in_turns(works: dict[str, Callable[[], float]], repeat: int) -> dict[str, list[float]]:
+def in_turns(works: Mapping[str, Callable[[], float]], repeat: int) -> dict[str, list[float]]:
     """The seconds of each, which it returns itself; each round in the other order, and the first warms up."""
     times: dict[str, list[float]] = {part: [] for part in works}
     for number in range(repeat + 1):

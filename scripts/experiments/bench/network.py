@@ -117,7 +117,9 @@ class Network:
                     raise HybridError(f"{' '.join(command[:4])} had not ended after {limit:.0f} s") from None
                 finally:
                     self._end_all()  # the launcher's processes on the nodes do not all end with it
-            said, complaints = (stream.seek(0) or stream.read() for stream in (out, err))
+            for stream in (out, err):
+                stream.seek(0)
+            said, complaints = out.read(), err.read()
         if launcher.returncode:
             raise HybridError(f"{' '.join(command[:4])} failed: {told_error(complaints, said)}")
         return said

@@ -155,12 +155,12 @@ def _compared(network: Network, shape: str, programs: Mapping[str, Program], opt
     for name, each in measured.items():
         if name in slower:  # with another size of blocks it is faster
             continue
-        seconds, received = zip(*each, strict=True)
+        times, counts = [seconds for seconds, _ in each], [received for _, received in each]
         planned = _planned_bytes(sizes, nodes, name, options.ranks) if name in (OURS, OURS_STAYS, OURS_2D) else None
         yield {
             "part": "nodes", "nodes": nodes, "rate": options.rate, "ranks_per_node": options.ranks, "shape": shape,
-            "sizes": list(sizes), "program": name, "seconds": frame.spread(seconds),
-            "received": int(statistics.median(received)), "planned": planned,
+            "sizes": list(sizes), "program": name, "seconds": frame.spread(times),
+            "received": int(statistics.median(counts)), "planned": planned,
         }  # fmt: skip
 
 

@@ -259,7 +259,7 @@ def _types_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, elements
             settle()
             return cupy.asnumpy(c) if cupy and place == "host" else c
 
-        ways = {"library": library, "hybrid": partial(hybrid.multiply, a, b, dtype=result, device=options.device)}
+        ways: dict[str, Way] = {"library": library, "hybrid": partial(hybrid.multiply, a, b, dtype=result, device=options.device)}
         times = _times(ProductCheck(a, b) if result is None else IntegerCheck(a, b), ways, options.rounds)
         yield {"elements": elements, "place": place, **{way: frame.spread(times[way]) for way in _WAYS}}
 

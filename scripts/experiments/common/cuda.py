@@ -57,7 +57,7 @@ def kernel_seconds(runtime: CudaRuntime, kernel: Kernel, a: np.ndarray, b: np.nd
     """Of one launch, by events around several on a GPU; the first one's on the CPU, where it only is to be right."""
     c = np.full((len(a), b.shape[1]), np.nan, a.dtype)
     try:
-        on_a, on_b, on_c = (runtime.allocate(*matrix.shape, a.dtype.name) for matrix in (a, b, c))
+        on_a, on_b, on_c = (runtime.allocate(matrix.shape, a.dtype.name) for matrix in (a, b, c))
         runtime.copy(on_a, a)
         runtime.copy(on_b, b)
         runtime.poison(on_c)
@@ -81,7 +81,7 @@ def whole_seconds(runtime: CudaRuntime, kernel: Kernel, a: np.ndarray, b: np.nda
         c = np.full((len(a), b.shape[1]), np.nan, a.dtype)
         try:
             begin = runtime.event()
-            on_a, on_b, on_c = (runtime.allocate(*matrix.shape, a.dtype.name) for matrix in (a, b, c))
+            on_a, on_b, on_c = (runtime.allocate(matrix.shape, a.dtype.name) for matrix in (a, b, c))
             runtime.copy(on_a, a)
             runtime.copy(on_b, b)
             if index < 0:
@@ -111,7 +111,7 @@ def loops_seconds(name: str, a: np.ndarray, b: np.ndarray, repeat: int) -> list[
 def copy_seconds(runtime: GpuRuntime, shape: tuple[int, int], dtype: str, repeat: int) -> list[float]:
     """Of copies of such a matrix within the GPU's memory."""
     try:
-        into, source = (runtime.allocate(*shape, dtype) for _ in range(2))
+        into, source = (runtime.allocate(shape, dtype) for _ in range(2))
         runtime.poison(source)
         times = []
         for _ in range(repeat + 1):
@@ -172,9 +172,9 @@ class GpuRuntime(_Capped):
         self._addresses: list[int] = []
         self._products: dict[tuple[Kernel, str], Multiply] = {}
 
-    def allocate(self, rows: int, columns: int, dtype: str) -> Any:
+    def allocate(self, shape: tuple[int, ...], dtype: str) -> Any:
         """Memory of its own for a matrix, its contents undefined. CallFailed where there is none."""
-        size = rows * columns * np.dtype(dtype).itemsize
+        size = math.prod(shape) * np.dtype(dtype).itemsize
         with self._device:
             self._take(size)
             try:
@@ -184,7 +184,7 @@ class GpuRuntime(_Capped):
                 raise
             self._addresses.append(address)
             memory = self._cupy.cuda.UnownedMemory(address, max(1, size), self, self.gpu.index)
-            return self._cupy.ndarray((rows, columns), dtype, self._cupy.cuda.MemoryPointer(memory, 0))
+            return self._cupy.ndarray(shape, dtype, self._cupy.cuda.MemoryPointer(memory, 0))
 
     def release(self) -> None:
         with self._device:
@@ -272,10 +272,10 @@ class EmulatedRuntime(_Capped):
         super().__init__(cap)
         self._devices: dict[tuple[Kernel, str], EmulatedDevice] = {}
 
-    def allocate(self, rows: int, columns: int, dtype: str) -> Any:
-        self._take(rows * columns * np.dtype(dtype).itemsize)
+    def allocate(self, shape: tuple[int, ...], dtype: str) -> Any:
+        self._take(math.prod(shape) * np.dtype(dtype).itemsize)
         try:
-            return np.empty((rows, columns), dtype)
+            return np.empty(shape, dtype)
         except MemoryError:
             raise CallFailed(OUT_OF_MEMORY) from None
 

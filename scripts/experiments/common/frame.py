@@ -40,7 +40,8 @@ from hybrid.reporting.svg import PALETTE
 Item = TypeVar("Item")
 Options = argparse.Namespace
 Line = dict[str, Any]
-Measure, Work = Callable[[Options], Iterable[Line]], Callable[[Options], int]
+Measure = Callable[[Options], Iterable[Line]]
+Work = Callable[[Options], int]
 _GRACE = 5.0  # seconds a program may take to end when it is told to
 END = "end"  # the part of a run's last line: all that was asked for has been measured
 OURS = re.compile(r"(?!hybrid: [^…]*… )hybrid(\.\w+)?: ")  # of what a program prints; the others are progress

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,7 @@ def warnings_in(log: str) -> frozenset[str]:
 _MOST_EXPONENT = 53
 
 
-@dataclass(frozen=True)
+@dataclass
 class Gpu:
     capability: int
     multiprocessors: int = 132
@@ -175,7 +176,7 @@ def moduli_of(dtype: str) -> list[int]:
     one, other = Summary(1.0, integral=True, in_range=True), Summary(1.0, integral=False, in_range=True)
     chosen = {choose(a, one, 1, dtype, lambda: 0.0, fast=False)[0].moduli for a in integers}
     for ratio in (2.0**-exponent for exponent in range(_MOST_EXPONENT)):
-        chosen |= {choose(other, other, 1, dtype, lambda ratio=ratio: ratio, fast=fast)[0].moduli for fast in (False, True)}
+        chosen |= {choose(other, other, 1, dtype, partial(float, ratio), fast=fast)[0].moduli for fast in (False, True)}
     return sorted(chosen - {0, 1})
 
 

@@ -580,11 +580,11 @@ class Grids(frame.Results):
         rows = []
         for line in (line for line in self.lines if line["part"] == "exercise 2"):
             n, seconds = line["n"], line["seconds"]["median"]
-            speed = f"{frame.duration(seconds)}, {_ITEM * n * n / seconds / 1e9:.4g} GB/s of the matrix"
-            rows.append([line["kernel"], f"{n}×{n}", speed if self.of_gpu else "right"])
+            said = f"{frame.duration(seconds)}, {_ITEM * n * n / seconds / 1e9:.4g} GB/s of the matrix"
+            rows.append([line["kernel"], f"{n}×{n}", said if self.of_gpu else "right"])
         yield frame.Table(["kernel", "matrix", "outcome"], "lll", rows, "exercise 2, a matrix times a vector")
-        rows = [[source, name, _text(number), _text(computed[name])] for source, computed, said in _LAUNCHES
-                for name, number in said.items()]  # fmt: skip
+        rows = [[source, name, _text(number), _text(computed[name])] for source, computed, told in _LAUNCHES
+                for name, number in told.items()]  # fmt: skip
         yield frame.Table(["source", "number", "lecture", "computed"], "llrr", rows, "launches")
 
     def _compared(self, lines: Sequence[frame.Line]) -> str:

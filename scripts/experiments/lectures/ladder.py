@@ -329,8 +329,8 @@ class Bench:
     def _check_of(self, a: Any, b: Any) -> ProductCheck | IntegerCheck:
         if self._dtype in BYTES:
             return IntegerCheck(a, b)
-        numbers = (numbers_of(operand).astype(sums_type(self._dtype), copy=False) for operand in (a, b))
-        return ProductCheck(*numbers, ROUNDINGS_OF_HALVES if self._dtype in HALVES else ROUNDINGS)
+        a, b = (numbers_of(operand).astype(sums_type(self._dtype), copy=False) for operand in (a, b))
+        return ProductCheck(a, b, ROUNDINGS_OF_HALVES if self._dtype in HALVES else ROUNDINGS)
 
     def _operands_of(self, one: Timed) -> tuple[Any, Any, Any]:
         """B is column-major where cuBLAS has fast kernels for nothing else; that it must be made so is not timed."""

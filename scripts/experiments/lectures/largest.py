@@ -61,7 +61,7 @@ def allocates(runtime: cuda.CudaRuntime, dtype: str, n: int) -> bool:
     """Whether the device gives memory for three N×N matrices."""
     try:
         for _ in range(3):
-            runtime.allocate(n, n, dtype)
+            runtime.allocate((n, n), dtype)
     except cuda.CallFailed:
         return False
     finally:
@@ -89,7 +89,7 @@ def run_in_core(runtime: cuda.CudaRuntime, kernel: Kernel, n: int, dtype: str) -
         return product
 
     try:
-        on_a, on_b, on_c = (runtime.allocate(n, n, dtype) for _ in range(3))
+        on_a, on_b, on_c = (runtime.allocate((n, n), dtype) for _ in range(3))
         expected = load("A", on_a, load("B", on_b, x))
         runtime.poison(on_c)
         begin = runtime.event()

@@ -184,7 +184,7 @@ def trial(
     number: int,
     dice: random.Random,
     most_ranks: int,
-    usual: Mapping[Sequence[str], Usual],
+    usual: Mapping[tuple[str, ...], Usual],
     resources: Sequence[str],
     only: str | None = None,
 ) -> Line:
