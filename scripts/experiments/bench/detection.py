@@ -47,66 +47,60 @@ _ROWS_LOOKED_AT, _TERMS_LOOKED_AT = 256, 2 << 30  # at most, for the largest rou
 OUTCOMES = ("repaired", "unseen", "refused", "wrong")  # unseen: nobody said anything; wrong: though it is said to be repaired
 _WORDS = {4: np.uint32, 8: np.uint64}
 
-Spoil = Callable[[np.ndarray, np.random.Generator, float], tuple[Any, Any]]  # where, and what is there instead
+Where = Callable[[tuple[int, ...], np.random.Generator], Any]  # in a matrix of this shape
+Spoil = Callable[[np.ndarray, np.random.Generator, float], Any]  # what is there instead of these values
 
 
-def bits_flipped(least: int, most: int) -> Spoil:
-    def spoil(c: np.ndarray, random: np.random.Generator, rounding: float) -> tuple[Any, Any]:
-        where = tuple(random.integers(c.shape).tolist())
-        return where, (c[where].view(_WORDS[c.itemsize]) ^ _mask(c, random, least, most)).view(c.dtype)
+def element(shape: tuple[int, ...], random: np.random.Generator) -> Any:
+    return tuple(random.integers(shape).tolist())
+
+
+def tile(shape: tuple[int, ...], random: np.random.Generator) -> Any:
+    side = int(random.integers(SMALLEST_TILE, LARGEST_TILE + 1))
+    return tuple(slice(first, first + side) for first in random.integers(np.array(shape) - side + 1).tolist())
+
+
+def warp(shape: tuple[int, ...], random: np.random.Generator) -> Any:
+    row, first = int(random.integers(shape[0])), WARP * int(random.integers(shape[1] // WARP))
+    return row, slice(first, first + WARP)
+
+
+def lane(shape: tuple[int, ...], random: np.random.Generator) -> Any:
+    rows, columns = (BLOCK * int(random.integers(max(1, size // BLOCK))) for size in shape)
+    return slice(rows, rows + BLOCK), slice(columns + int(random.integers(WARP)), columns + BLOCK, WARP)
+
+
+def bits(least: int, most: int, change: Any = np.bitwise_xor) -> Spoil:
+    """So many bits, the same of each value, are flipped."""
+
+    def spoil(old: np.ndarray, random: np.random.Generator, rounding: float) -> Any:
+        word: Any = _WORDS[old.itemsize](0)
+        for bit in random.choice(8 * old.itemsize, random.integers(least, most + 1), replace=False).tolist():
+            word |= word.dtype.type(1 << bit)
+        return change(old.view(word.dtype), word).view(old.dtype)
 
     return spoil
 
 
-def tile_spoiled(c: np.ndarray, random: np.random.Generator, rounding: float) -> tuple[Any, Any]:
-    """By noise whose largest element is between a tenth and 10,000 rounding errors; of integers, by integers."""
-    side = int(random.integers(SMALLEST_TILE, LARGEST_TILE + 1))
-    where = tuple(slice(first, first + side) for first in random.integers(np.array(c.shape) - side + 1).tolist())
-    noise = random.standard_normal((side, side))
-    noise *= rounding * 10 ** random.uniform(-1, 4) / np.abs(noise).max()
-    return where, (c[where] + (np.rint(noise) if rounding == 1.0 else noise)).astype(c.dtype)
+def noise(old: np.ndarray, random: np.random.Generator, rounding: float) -> Any:
+    """Its largest element is between a tenth and 10,000 rounding errors; of integers, it is of integers."""
+    more = random.standard_normal(old.shape)
+    more *= rounding * 10 ** random.uniform(-1, 4) / np.abs(more).max()
+    return (old + (np.rint(more) if rounding == 1.0 else more)).astype(old.dtype)
 
 
-def warp_spoiled(c: np.ndarray, random: np.random.Generator, rounding: float) -> tuple[Any, Any]:
-    row, first = int(random.integers(len(c))), WARP * int(random.integers(c.shape[1] // WARP))
-    where = (row, slice(first, first + WARP))
-    return where, (np.ascontiguousarray(c[where]).view(_WORDS[c.itemsize]) ^ _mask(c, random, 1, 1)).view(c.dtype)
-
-
-def lane_stuck(c: np.ndarray, random: np.random.Generator, rounding: float) -> tuple[Any, Any]:
-    rows, columns = (BLOCK * int(random.integers(max(1, size // BLOCK))) for size in c.shape)
-    where = slice(rows, rows + BLOCK), slice(columns + int(random.integers(WARP)), columns + BLOCK, WARP)
-    return where, (np.ascontiguousarray(c[where]).view(_WORDS[c.itemsize]) | _mask(c, random, 1, 1)).view(c.dtype)
-
-
-def sign_turned(c: np.ndarray, random: np.random.Generator, rounding: float) -> tuple[Any, Any]:
-    where = tuple(random.integers(c.shape).tolist())
-    return where, -c[where]
-
-
-def zeroed(c: np.ndarray, random: np.random.Generator, rounding: float) -> tuple[Any, Any]:
-    return tuple(random.integers(c.shape).tolist()), c.dtype.type(0)
-
-
-def _mask(c: np.ndarray, random: np.random.Generator, least: int, most: int) -> Any:
-    word: Any = _WORDS[c.itemsize](0)
-    for bit in random.choice(8 * c.itemsize, random.integers(least, most + 1), replace=False).tolist():
-        word |= word.dtype.type(1 << bit)
-    return word
-
-
-# Of each kind, the device's method that is spoiled, the operand that it writes, and how.
-KINDS: dict[str, tuple[str, str, Spoil]] = {
-    "one bit": ("multiply", "C", bits_flipped(1, 1)),
-    "2 to 4 bits": ("multiply", "C", bits_flipped(2, 4)),
-    "a tile": ("multiply", "C", tile_spoiled),
-    "a sign": ("multiply", "C", sign_turned),
-    "a zero": ("multiply", "C", zeroed),
-    "a warp": ("multiply", "C", warp_spoiled),
-    "a stuck lane": ("multiply", "C", lane_stuck),
-    "A copied": ("copy_in", "A", bits_flipped(1, 1)),
-    "B copied": ("copy_in", "B", bits_flipped(1, 1)),
-    "C copied": ("copy_out", "C", bits_flipped(1, 1)),
+# Of each kind, the device's method that is spoiled, the operand that it writes, where, and how.
+KINDS: dict[str, tuple[str, str, Where, Spoil]] = {
+    "one bit": ("multiply", "C", element, bits(1, 1)),
+    "2 to 4 bits": ("multiply", "C", element, bits(2, 4)),
+    "a tile": ("multiply", "C", tile, noise),
+    "a sign": ("multiply", "C", element, lambda old, random, rounding: -old),
+    "a zero": ("multiply", "C", element, lambda old, random, rounding: np.zeros_like(old)),
+    "a warp": ("multiply", "C", warp, bits(1, 1)),
+    "a stuck lane": ("multiply", "C", lane, bits(1, 1, np.bitwise_or)),
+    "A copied": ("copy_in", "A", element, bits(1, 1)),
+    "B copied": ("copy_in", "B", element, bits(1, 1)),
+    "C copied": ("copy_out", "C", element, bits(1, 1)),
 }
 CHECKED = ("one bit", "2 to 4 bits", "a tile", "a sign", "a zero")
 REPAIRED = tuple(kind for kind in KINDS if kind not in ("a sign", "a zero"))
@@ -119,7 +113,7 @@ class Injection:
     def __init__(
         self, kind: str, matrices: dict[str, np.ndarray], rounding: float, random: np.random.Generator, *, harmless: bool = False
     ) -> None:
-        self._method, self._operand, self._spoil = KINDS[kind]
+        self._method, self._operand, self._where, self._spoil = KINDS[kind]
         self._harmless = harmless
         self._matrices, self._rounding, self._random = matrices, rounding, random
         self.size = 0.0
@@ -163,7 +157,8 @@ class Injection:
             into = into[:_CORNER, :_CORNER]
         values = into if on_host else into.get()
         while not self.size:  # a zero whose sign is turned, or a bit that is set already, is no fault
-            where, new = self._spoil(values, self._random, self._rounding)
+            where = self._where(values.shape, self._random)
+            new = self._spoil(np.array(values[where]), self._random, self._rounding)
             with np.errstate(all="ignore"):
                 change = np.abs(np.asarray(new, np.longdouble) - values[where]).max()
                 change = np.longdouble(np.inf) if np.isnan(change) else change

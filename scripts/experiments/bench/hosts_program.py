@@ -42,26 +42,12 @@ def uniform(n: int) -> np.ndarray:
     """An ordinary n×n array of random numbers, its memory first touched by this thread."""
     matrix = np.empty((n, n), DTYPE)
     matrix.fill(0)
-    uniform_rows(matrix)
-    return matrix
-
-
-def uniform_rows(rows: np.ndarray) -> None:
-    """Fill these with random numbers."""
     threads = min(_THREADS, os.cpu_count() or 1)
-    parts = [part for part in np.array_split(rows, threads) if part.size]
+    parts = [part for part in np.array_split(matrix, threads) if part.size]
     generators = np.random.default_rng().spawn(len(parts))
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda generator, part: generator.random(out=part), generators, parts))
-
-
-def cuda_device(rank: int) -> Any:
-    """The rank's GPU by CuPy, made the current one."""
-    import cupy
-
-    gpu = cupy.cuda.Device(rank % cupy.cuda.runtime.getDeviceCount())
-    gpu.use()
-    return gpu
+    return matrix
 
 
 def seconds_of_all(comm: Any, work: Callable[[], Any], finish: Callable[[], Any] = lambda: None) -> float:
@@ -89,7 +75,10 @@ def handwritten(comm: Any, n: int, options: argparse.Namespace) -> Iterator[Line
     buffer is made and touched before the clock runs; barriers stand between the steps. Without a GPU NumPy stands for CuPy."""
     copy_in, copy_out, finish = np.copy, lambda c, into: np.copyto(into, c), lambda: None
     if options.device == "cuda":
-        finish, cupy = cuda_device(comm.rank).synchronize, import_module("cupy")
+        cupy = import_module("cupy")
+        gpu = cupy.cuda.Device(comm.rank % cupy.cuda.runtime.getDeviceCount())
+        gpu.use()
+        finish = gpu.synchronize
         copy_in, copy_out = cupy.asarray, lambda c, into: cupy.asnumpy(c, out=into)
     a, b = (uniform(n) if comm.rank == 0 else None for _ in "AB")
     comm.Barrier()

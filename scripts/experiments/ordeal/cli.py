@@ -30,78 +30,59 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from experiments.common import frame
-from experiments.ordeal.job import may_mount
+from experiments.ordeal.job import Job, may_mount
 from experiments.ordeal.trials import COMMANDS, LIMIT, OF_PROGRAMS, faults, trial, usual, why_not
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.ranks.launcher import mpirun
 
-_PROGRAM = Path(__file__).with_name("programs") / "broken_calls.py"
-_AT_ONCE = 100  # trials in a job
-_INSIDE_HEADS = (
-    "trials",
-    "on all",
-    "on some",
-    "on none",
-    "next right",
-    "next lost",
-    "ended by a line",
-    "hung or died",
-    "wrong",
-    "neither",
-)
-_BAD = _INSIDE_HEADS[-3:]
+_PROGRAMS = Path(__file__).with_name("programs")
+
+# --- one rank fails at a line
+
+_AT_ONCE = 25  # trials in a job
+_ALONE = 600.0  # seconds that they may take
+_GOOD = ("trials", "on all", "on some", "on none", "next right", "next lost", "ended by a line")
+_BAD = ("hung or died", "wrong", "neither")
 
 
-def tried_inside(seed: int, trials: int, seconds: float, most_ranks: int, *, verbose: bool) -> int:
+def tried_inside(options: argparse.Namespace) -> int:
     """Print what came of the trials, by the kind of error; 1 where anything is not as it should be."""
     counts: dict[str, Counter[str]] = {}
-    began, first, dice = time.monotonic(), 0, random.Random(seed)  # noqa: S311 (no secret)
-    while first < trials and time.monotonic() - began < seconds:
-        for line in _job(seed, first, min(trials, first + _AT_ONCE), dice.randint(2, max(2, most_ranks))):
-            first = line["number"] + 1
-            heads = _judged(line)
+    began, first, dice = time.monotonic(), 0, random.Random(options.seed)  # noqa: S311 (no secret)
+    while first < options.trials and time.monotonic() - began < 60 * options.minutes:
+        last = min(options.trials, first + _AT_ONCE)
+        for line in _tried(options.seed, first, last, dice.randint(2, max(2, options.ranks))):
+            first, heads = line["number"] + 1, _judged(line)
             counts.setdefault(line["error"], Counter()).update(heads)
-            if verbose and any(head in _BAD for head in heads):
+            if options.verbose and any(head in _BAD for head in heads):
                 print(json.dumps(line), flush=True)
-            if time.monotonic() - began > seconds:
-                break
     counts["all"] = sum(counts.values(), Counter())
-    rows = [(error, *(str(of_error[head]) for head in _INSIDE_HEADS)) for error, of_error in sorted(counts.items())]
-    print(*frame.printed([frame.Table(("error", *_INSIDE_HEADS), "l" + "r" * len(_INSIDE_HEADS), rows)]), sep="\n", flush=True)
+    heads = [*_GOOD, *_BAD]
+    rows = [(error, *(str(of_error[head]) for head in heads)) for error, of_error in sorted(counts.items())]
+    print(*frame.printed([frame.Table(("error", *heads), "l" + "r" * len(heads), rows)]), sep="\n", flush=True)
     return int(any(counts["all"][head] for head in _BAD))
 
 
-def _job(seed: int, first: int, last: int, ranks: int) -> Iterator[dict[str, Any]]:
-    """The lines of these trials, up to one after which the job ends too early."""
-    errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed below)
-    job = subprocess.Popen(
-        [*mpirun(ranks), sys.executable, str(_PROGRAM), str(seed), str(first), str(last)],
-        env={"HYBRID_STALL": "1", **os.environ, **OF_PROGRAMS},
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        text=True,
-    )
-    try:
-        assert job.stdout is not None
-        for text in job.stdout:
-            if text.startswith("{"):
-                line = json.loads(text)
-                first = line["number"] + 1
-                yield line
-        if first < last:
-            job.wait()
-            errors.seek(0)
-            yield {"number": first, "ranks": ranks, "error": "?", "said": errors.read()[-3000:]}
-    finally:
-        job.terminate()
-        job.communicate()
-        errors.close()
+def _tried(seed: int, first: int, last: int, ranks: int) -> list[dict[str, Any]]:
+    """The lines of these trials, up to one after which the job ended too early."""
+    ours = {name: value for name, value in os.environ.items() if name.startswith("HYBRID_")}
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job([_PROGRAMS / "broken_calls.py", seed, first, last], ranks, folder=Path(folder), limit=_ALONE,
+                  **{"HYBRID_STALL": "1", **ours, **OF_PROGRAMS})  # fmt: skip
+        with suppress(subprocess.TimeoutExpired):
+            job.wait(_ALONE)
+        end = job.ended(1.0)
+    lines = [json.loads(text) for text in end.out.splitlines() if text.startswith("{")]
+    if len(lines) < last - first:
+        lines.append({"number": first + len(lines), "ranks": ranks, "error": "?", "said": end.err[-3000:]})
+    return lines
 
 
 def _judged(line: dict[str, Any]) -> list[str]:
@@ -118,10 +99,19 @@ def _judged(line: dict[str, Any]) -> list[str]:
     return ["trials", "on none" if not raised else "on all" if raised == len(line["said"]) else "on some", then]
 
 
-RANDOM_PRODUCTS = Path(__file__).with_name("programs") / "random_products.py"
-LARGEST, LARGEST_PLAYED = 2500, 300  # rows of random matrices, on GPUs and on what plays them
-_COUNTED = ("trials", "hangs", "slowest end", "went on", "not by one line", "stayed", "stayed (apart)", "launcher hung (apart)")
-_HEADS = ("fault", "to", *_COUNTED)
+# --- jobs to which something is done
+
+# What is counted, and which trials; what is BAD must not be.
+_COUNTED: dict[str, Callable[[frame.Line], bool]] = {
+    "trials": lambda line: True,
+    "hangs": lambda line: not (line["ended"] or line["launcher_hung"]),
+    "went on": lambda line: line["ended"] and not line["exit_code"],  # and did all of their work, which takes some time
+    "not by one line": lambda line: line["ended"] and not line["well"],
+    "stayed": lambda line: bool(line["left"]) and not line["apart"],
+    "stayed (apart)": lambda line: bool(line["left"]) and line["apart"],
+    "launcher hung (apart)": lambda line: line["launcher_hung"],
+}
+_FAULTY = ("hangs", "not by one line", "stayed")
 
 
 class Results(frame.Results):
@@ -133,77 +123,54 @@ class Results(frame.Results):
         return [line for line in lines if line.get("part") != frame.END]
 
     def blocks(self) -> Iterator[frame.Block]:
-        kinds = sorted({(line["fault"], line["whom"]) for line in self.lines})
-        rows = [
-            (fault, whom, *_counts([line for line in self.lines if (line["fault"], line["whom"]) == (fault, whom)]))
-            for fault, whom in kinds
-        ]
-        yield frame.Table(_HEADS, "llrrrrrrrr", [*rows, ("all", "", *_counts(self.lines))])
+        groups: dict[tuple[str, str], list[frame.Line]] = {}
+        for line in self.lines:
+            groups.setdefault((line["fault"], line["whom"]), []).append(line)
+        rows = [[*kind, *_counts(lines)] for kind, lines in [*sorted(groups.items()), (("all", ""), list(self.lines))]]
+        trials, hangs, *others = _COUNTED
+        yield frame.Table(["fault", "to", trials, hangs, "slowest end", *others], "ll" + "r" * (1 + len(_COUNTED)), rows)
 
     def exit_code(self) -> int:
         """1 if anything was not as it should be, but for what is counted apart."""
-        return int(any(_hung(line) or _unnamed(line) or _stayed(line) for line in self.lines))
+        return int(any(map(_is_faulty, self.lines)))
 
 
-def _hung(line: frame.Line) -> bool:
-    return not (line["ended"] or line["launcher_hung"])
+def _is_faulty(line: frame.Line) -> bool:
+    return any(_COUNTED[head](line) for head in _FAULTY)
 
 
-def _unnamed(line: frame.Line) -> bool:
-    return line["ended"] and not line["well"]
-
-
-def _stayed(line: frame.Line) -> bool:
-    return bool(line["left"]) and not line["apart"]
-
-
-def _counts(lines: Sequence[frame.Line]) -> tuple[str, ...]:
+def _counts(lines: Sequence[frame.Line]) -> list[str]:
+    trials, hangs, went_on, *others = (sum(map(bool, map(counts, lines))) for counts in _COUNTED.values())
     ends = [line["seconds"] for line in lines if line["ended"] and line["exit_code"]]
-    went_on = sum(line["ended"] and not line["exit_code"] for line in lines)  # and did all of their work, which takes some time
-    return (
-        str(len(lines)),
-        str(sum(map(_hung, lines))),
-        f"{max(ends):.1f} s" if ends else "–" if went_on else f"over {LIMIT:.0f} s",
-        str(went_on),
-        str(sum(map(_unnamed, lines))),
-        str(sum(map(_stayed, lines))),
-        str(sum(bool(line["left"]) and line["apart"] for line in lines)),
-        str(sum(line["launcher_hung"] for line in lines)),
-    )
+    slowest = f"{max(ends):.1f} s" if ends else "–" if went_on else f"over {LIMIT:.0f} s"
+    return [str(trials), str(hangs), slowest, *map(str, (went_on, *others))]
 
 
 def _measured(options: argparse.Namespace) -> Iterator[frame.Line]:
     reasons = why_not()
-    if options.only:
-        _refuse_untried(options.only, options.ranks, reasons)
+    can = [name for name, reason in reasons.items() if not reason]
+    names = {fault.name for ranks in range(options.ranks + 1) for command in COMMANDS for fault in faults(ranks, command, can)}
+    if options.only and options.only not in names:
+        raise UsageError(f"--only {options.only}: no job can have that here, but {', '.join(sorted(names))}")
+    remarks = [f"not tried, {name}: {reason}" for name, reason in reasons.items() if reason]
     if not may_mount():
-        print(
-            "files that stay are not looked for: no leave to mount folders of a job's own",
-            file=sys.stderr,
-            flush=True,
-        )
-    for name, reason in reasons.items():
-        if reason:
-            print(f"not tried, {name}: {reason}", file=sys.stderr, flush=True)
+        remarks.append("files that stay are not looked for: no leave to mount folders of a job's own")
+    print(*(f"{remark}\n" for remark in remarks), sep="", end="", file=sys.stderr, flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and the job that is under way is ended
     known = {command: usual(command) for command in COMMANDS}
-    resources = [name for name, reason in reasons.items() if not reason]
     dice, began = random.Random(options.seed), time.monotonic()  # noqa: S311 (no secret)
     for number in range(options.trials):
         if time.monotonic() - began > 60 * options.minutes:
             break
-        line = trial(number, dice, options.ranks, known, resources, options.only)
-        if options.verbose and (_hung(line) or _unnamed(line) or _stayed(line)):
+        line = trial(number, dice, options.ranks, known, can, options.only)
+        if options.verbose and _is_faulty(line):
             print({key: value for key, value in line.items() if key != "part"}, flush=True)
         yield {**line, "seed": options.seed}
 
 
-def _refuse_untried(only: str, most_ranks: int, reasons: Mapping[str, str]) -> None:
-    """UsageError where no job here can have this fault."""
-    can = [name for name, reason in reasons.items() if not reason]
-    names = {fault.name for ranks in range(most_ranks + 1) for command in COMMANDS for fault in faults(ranks, command, can)}
-    if only not in names:
-        raise UsageError(f"--only {only}: no job can have that here, but {', '.join(sorted(names))}")
+# --- random products
+
+LARGEST, LARGEST_PLAYED = 2500, 300  # rows of random matrices, on GPUs and on what plays them
 
 
 def _random_products(options: argparse.Namespace) -> int:
@@ -214,14 +181,12 @@ def _random_products(options: argparse.Namespace) -> int:
         player, largest = ["-m", "hybrid.testing", "--gpus", str(options.ranks)], str(LARGEST_PLAYED)
     launch = [*mpirun(options.ranks), *shlex.split(os.environ.get("BENCH_LAUNCHER", ""))] if options.ranks > 1 else []
     given = [str(options.products), str(60 * options.minutes), largest, str(options.seed)]
-    return subprocess.run([*launch, sys.executable, *player, RANDOM_PRODUCTS, *given], check=False).returncode
+    return subprocess.run([*launch, sys.executable, *player, _PROGRAMS / "random_products.py", *given], check=False).returncode
 
 
 def _work(options: argparse.Namespace) -> int:
-    if options.inside:
-        return tried_inside(options.seed, options.trials, 60 * options.minutes, options.ranks, verbose=options.verbose)
-    if options.products:
-        return _random_products(options)
+    if options.inside or options.products:
+        return (tried_inside if options.inside else _random_products)(options)
     return frame.present(options, Results, _measured)
 
 
