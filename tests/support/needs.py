@@ -52,7 +52,6 @@ _LACKING: dict[str, Callable[[], str]] = {
     "environment modules": _program("modulecmd", called="Environment Modules"),
     "git": _git,
     "h5py": _package("h5py"),
-    "matplotlib": _package("matplotlib"),
     "ml_dtypes": _package("ml_dtypes"),
     "namespaces": _namespaces,
     "notebooks": lambda: _package("nbclient", "Jupyter's nbclient")() or _package("ipykernel", "Jupyter's ipykernel")(),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The frame of all experiments: options, recorded lines, their tables as text or Markdown, pictures, and how a script ends.
+"""The frame of all experiments: options, recorded lines, their tables as text or Markdown, and how a script ends.
 
 An experiment is a function that yields lines, and a class that makes tables of them. A recorded line names the script that wrote
 it (`command`), what that was told (`arguments`), and the start that it belongs to (`run`); schema, date, versions and machine are
@@ -9,8 +9,6 @@ those of hybrid.reporting.jsonl. The other keys are the experiment's own.
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import math
 import os
 import re
 import shlex
@@ -20,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -28,14 +26,12 @@ from typing import Any, ClassVar, TypeVar
 
 from hybrid.commands.parser import Parser, at_least
 from hybrid.core import text
-from hybrid.core.installation import install, temporary_folder
 from hybrid.core.timeline import Spread
 from hybrid.errors import DeviceUnavailable, DoesNotFit, HybridError, UsageError, code_of, one_line, with_code
 from hybrid.host import files, memory
 from hybrid.ranks.launcher import launched, rank_by_launcher
-from hybrid.reporting import jsonl
+from hybrid.reporting import jsonl, svg
 from hybrid.reporting.progress import Progress
-from hybrid.reporting.svg import PALETTE
 
 Item = TypeVar("Item")
 Options = argparse.Namespace
@@ -85,7 +81,7 @@ def experiment(
         lines.add_argument("--from", metavar="FILE", dest="source", help="take these lines, measure nothing")
         parser.add_argument("--markdown", action="store_true", help="print the tables as pages have them, with their commands")
         if results.draw:
-            parser.add_argument("--picture", metavar="FILE", help="draw the results, as .png or .svg")
+            parser.add_argument("--picture", metavar="FILE.svg", help="draw the results")
         return command(parser, work or (lambda given: present(given, results, measured)))
 
     return main
@@ -110,6 +106,8 @@ def command(parser: Parser, work: Work) -> int:
             raise UsageError("the name of a file is missing")
         for path in filter(None, (getattr(options, "json", None), getattr(options, "picture", None))):
             files.refuse_unwritable(path)
+        if getattr(options, "picture", None):
+            svg.refuse(options.picture)
         return work(options)
     except (HybridError, OSError, KeyboardInterrupt) as error:
         if rank_by_launcher() == 0:
@@ -121,8 +119,6 @@ def command(parser: Parser, work: Work) -> int:
 def present(options: Options, results: type[Results], measured: Measure) -> int:
     """Print, and where asked for draw, the lines of --from, or else what is measured; the exit code. Each line is recorded as
     soon as it is there: what a run that is cut short has measured stays."""
-    if getattr(options, "picture", None):
-        refuse_picture(options.picture)
     if options.source:
         lines = results.recorded(options.source)
     else:
@@ -349,72 +345,3 @@ class MachineResults(Results):
     def selected(cls, lines: Sequence[Line]) -> list[Line]:
         measured = [line for line in lines if line.get("part") != END]
         return [line for line in measured if cls.machine_of(line) == cls.machine_of(measured[-1])]
-
-
-# --- pictures: one style; the same lines and the same matplotlib make the same file
-
-HERE, LECTURE, OTHER = (PALETTE[name][0] for name in ("first", "second", "third"))
-GREY, _TEXT, _GRID = "#999999", "#333333", "#e4e4e4"
-_STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "experiments",  # else names inside the file are random
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 10,
-    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), _TEXT),
-}
-
-
-def refuse_picture(path: str) -> None:
-    """UsageError for what could not be drawn."""
-    if Path(path).suffix not in (".png", ".svg"):
-        raise UsageError(f"{path}: pictures are .png or .svg")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError(f"the picture needs matplotlib: {install('plot')}")
-
-
-@contextmanager
-def figure(path: str, size: tuple[float, float], title: str = "", caption: str = "") -> Iterator[Any]:
-    """A matplotlib figure, written to `path` at the end. `caption`: machine and date, below."""
-    usual = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "matplotlib"
-    there = next(folder for folder in (usual, *usual.parents) if folder.exists())
-    if "MPLCONFIGDIR" not in os.environ and not os.access(there, os.W_OK):  # it would complain in many lines
-        os.environ["MPLCONFIGDIR"] = str(temporary_folder("matplotlib"))
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    suffix = Path(path).suffix
-    metadata: dict[str, Any] = {"Date": None, "Creator": None} if suffix == ".svg" else {"Software": None}
-    with matplotlib.rc_context(_STYLE):
-        drawn = Figure(figsize=size, layout="constrained")
-        if title:
-            drawn.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
-        yield drawn
-        if caption:
-            drawn.supxlabel(caption, fontsize=8, x=0.01, ha="left")
-        with files.atomic_write(path) as beside:
-            drawn.savefig(beside, format=suffix[1:], metadata=metadata, dpi=120)
-
-
-def plain(panel: Any, title: str = "") -> None:
-    """A panel without a box, with a light grid."""
-    panel.set_title(title, loc="left", fontsize=10)
-    panel.spines[["top", "right"]].set_visible(False)
-    panel.grid(color=_GRID, linewidth=0.6)
-    panel.set_axisbelow(True)
-
-
-def bars(panel: Any, names: Sequence[str], values: Sequence[float], texts: Sequence[str], colors: Sequence[str]) -> None:
-    """From top to bottom on a logarithmic axis, each value's text behind its bar."""
-    panel.barh(range(len(names)), values, color=colors, height=0.65)
-    panel.set_yticks(range(len(names)), names)
-    panel.invert_yaxis()
-    panel.set_xscale("log")
-    least, most = math.floor(math.log10(min(values)) - 0.2), math.ceil(math.log10(max(values)))
-    panel.set_xlim(10**least, max(values) * 30)  # from a whole power of ten; right of the bars is room for their texts
-    panel.set_xticks([10.0**power for power in range(least, most + 1, 1 + int(most - least > 4))])
-    panel.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
-    panel.minorticks_off()
-    for row, (value, said) in enumerate(zip(values, texts, strict=True)):
-        panel.annotate(said, (value, row), (4, 0), textcoords="offset points", va="center", fontsize=9)
-    panel.tick_params(axis="y", length=0)
-    panel.grid(axis="y", visible=False)

@@ -190,7 +190,7 @@ siegel = frame.experiment(
 
 # --- CUDA in two dimensions
 
-_TWO_DIMENSIONS = """CUDA in two dimensions: python -m hybrid.lectures 2d [--picture FILE.svg]
+_TWO_DIMENSIONS = """CUDA in two dimensions: python -m hybrid.lectures 2d
 
 The lecture's three programs, C = A·B of width 1024 in float32 with a[y][x] = b[y][x] = x + y·width: MM-CPU (three loops on one
 core), MM-GPU-GM (one thread per element) and MM-GPU-SM (tiles in shared memory), in blocks of 32×32. Five runs each, the average,
@@ -336,46 +336,6 @@ class Widths(frame.Results):
                 yield ["", *_times(line["width"], [1e3 * seconds for seconds in line["runs"]], faster), alone, "here"]
             else:
                 yield ["", str(line["width"]), "right, on the CPU's CUDA runtime", "", "", "", "here"]
-
-    def draw(self, path: str) -> None:
-        """The averages beside the lecture's, and both roofs."""
-        rows = []
-        for program, lecture in _PROGRAMS.items():
-            rows.append((f"{program}, lecture", lecture.mean, frame.LECTURE))
-            if program in self.programs and (program == "MM-CPU" or self.of_gpu):
-                width = self.programs[program]["width"]
-                name = f"{program}, here" + ("" if width == _WIDTH else f", width {width}")
-                rows.append((name, self.milliseconds[program], frame.HERE))
-        names, values, colors = zip(*rows, strict=True)
-        with frame.figure(path, (10.5, 4.4), f"CUDA in two dimensions: float32, width {_WIDTH}", self.caption()) as figure:
-            left, right = figure.subplots(1, 2)
-            frame.plain(left, "average of five runs" + ("" if self.of_gpu else " (no GPU here)"))
-            frame.bars(left, names, values, [f"{frame.number(value)} ms" for value in values], colors)
-            left.set_xlabel("ms")
-            self._draw_roofs(right)
-
-    def _draw_roofs(self, panel: Any) -> None:
-        """Both, and the programs that were measured under each."""
-        frame.plain(panel, "what memory and arithmetic allow")
-        of_lecture = {name: 2 * _WIDTH**3 / (_PROGRAMS[name].mean / 1e3) for name in _PROGRAMS if "GPU" in name}
-        across = np.geomspace(1 / 64, 256, 200)
-        for one, reached, color in ((_LECTURE, of_lecture, frame.LECTURE), (self.roof, self.reached, frame.HERE)):
-            label = f"{one.name}: {frame.number(one.bytes / 1e9)} GB/s, {frame.number(one.operations / 1e9)} GF/s"
-            panel.plot(across, np.minimum(one.operations, one.bytes * across) / 1e9, color=color, label=label)
-            for program, operations in reached.items():
-                where = (_PROGRAMS[program].intensity, operations / 1e9)
-                panel.plot(*where, "o", color=color)
-                above = operations > one.bound(program)  # caches deliver what was loaded before; texts keep off the slope
-                side = {"xytext": (-6, 5), "ha": "right"} if above else {"xytext": (6, 5), "ha": "left"}
-                panel.annotate(program, where, textcoords="offset points", color=color, fontsize=8, **side)
-        panel.margins(y=0.14)
-        panel.axvline(1 / _ITEM, color=frame.GREY, linewidth=0.8, linestyle=":")
-        panel.set_xscale("log", base=2)
-        panel.set_yscale("log")
-        panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}" if value >= 1 else f"1/{1 / value:g}")
-        panel.set_xlabel("operations a byte loaded from memory")
-        panel.set_ylabel("GF/s")
-        panel.legend(frameon=False, fontsize=8, loc="lower right")
 
 
 def _times(width: int, runs: Sequence[float], faster: float | None) -> list[str]:
@@ -618,8 +578,6 @@ def _pmpp_work(options: argparse.Namespace) -> int:
         raise UsageError("--picture draws the blocks of --launch")
     if not options.launch:
         return frame.present(options, Grids, _of_grids)
-    if options.picture:
-        svg.refuse(options.picture)
     print(*explained(*options.launch), sep="\n")
     if options.picture:
         draw_launch(options.picture, *options.launch)

@@ -51,6 +51,7 @@ from hybrid.kernels.catalogue import (
     sums_type,
 )
 from hybrid.planning.decision import Gpu
+from hybrid.reporting import svg
 from hybrid.testing.checked_kernels import not_a_number, spread_of, stored
 
 Shape = tuple[int, int, int]  # n, l, m
@@ -142,47 +143,41 @@ class Results(frame.MachineResults):
 
     def draw(self, path: str) -> None:
         """Each rung's TF/s at 8192 as a bar, cuBLAS as a line, a panel for each dtype. Those of 16 bits and of bytes have rows
-        and axes of their own: they are ten times as fast, by few rungs."""
-        of_rows = [[dtype for dtype in self.dtypes() if dtype in together] for together in (BOTH, HALVES, BYTES)]
-        of_rows = [dtypes for dtypes in of_rows if dtypes]
-        columns, heights = max(map(len, of_rows)), [0.4 + 0.33 * max(map(self._bars, dtypes)) for dtypes in of_rows]
-        with frame.figure(path, (4.6 * columns, 0.4 + sum(heights))) as figure:
-            panels = figure.subplots(len(of_rows), columns, squeeze=False, sharex="row", height_ratios=heights).flat
-            for number, panel in enumerate(panels):
-                dtypes = of_rows[number // columns]
-                if number % columns < len(dtypes):
-                    self._draw_dtype(panel, dtypes[number % columns])
-                else:
-                    panel.set_axis_off()
-            size = label(PICTURED)
-            units = " and ".join(dict.fromkeys(map(unit_of, self.dtypes())))
-            figure.supxlabel(f"{units}, matrices of {size}×{size} on {self.lines[-1]['gpu']}", fontsize=10)
+        and scales of their own: they are ten times as fast, by few rungs."""
+        drawn, top = [], 24.0
+        for together in (BOTH, HALVES, BYTES):
+            panels = {dtype: self._speeds(dtype) for dtype in self.dtypes() if dtype in together}
+            widest = max((speed for speeds in panels.values() for speed in speeds.values()), default=0.0)
+            for column, (dtype, speeds) in enumerate(panels.items()):
+                drawn += [f'<g transform="translate({_WIDE * column} {top:.0f})">', *_panel(dtype, speeds, widest), "</g>"]
+            top += 34 + _BAR * max(map(len, panels.values()), default=-2)
+        units = " and ".join(dict.fromkeys(map(unit_of, self.dtypes())))
+        title = f"{units}, matrices of {label(PICTURED)}×{label(PICTURED)} on {self.lines[-1]['gpu']}"
+        svg.write(path, title, (2 * _WIDE, top), [*drawn, svg.text(12, top - 12, title, "fill-soft")])
 
-    @staticmethod
-    def _bars(dtype: str) -> int:
-        return sum(dtype in kernel.dtypes for kernel in rungs())
+    def _speeds(self, dtype: str) -> dict[str, float]:
+        """Of each rung and, last, the yardstick; 0 where there is none."""
+        names = [*(kernel.name for kernel in rungs() if dtype in kernel.dtypes), YARDSTICK]
+        return {name: line["teraflops"] if (line := self.of(name, dtype, PICTURED)) else 0.0 for name in names}
 
-    def _draw_dtype(self, panel: Any, dtype: str) -> None:
-        names = [kernel.name for kernel in rungs() if dtype in kernel.dtypes]
-        speeds = [line["teraflops"] if (line := self.of(name, dtype, PICTURED)) else None for name in names]
-        panel.barh(names, [speed or 0 for speed in speeds], color=frame.HERE, height=0.7)
-        yardstick = self.of(YARDSTICK, dtype, PICTURED)
-        widest = max([yardstick["teraflops"] if yardstick else 0, *(speed or 0 for speed in speeds)])
-        for row, speed in enumerate(speeds):
-            inside = speed is not None and speed > widest / 4  # else the line of cuBLAS would cross it
-            side = {"ha": "right", "color": "white"} if inside else {"ha": "left"}
-            text, shift = "–" if speed is None else f"{speed:.1f}", (-4 if inside else 4, 0)
-            panel.annotate(text, (speed or 0, row), shift, textcoords="offset points", va="center", **side)
-        if yardstick:
-            speed = yardstick["teraflops"]
-            panel.axvline(speed, color=frame.LECTURE, linewidth=1.2, zorder=0)  # behind the bars that go past it
-            top = (speed, 1), (0, 3), ("data", "axes fraction"), "offset points"
-            panel.annotate(f"cuBLAS {speed:.1f}", *top, ha="center", color=frame.LECTURE)
-        panel.invert_yaxis()  # the first rung above
-        panel.margins(x=0.1)
-        panel.set_title(dtype, loc="left", fontsize=10, fontweight="bold")
-        panel.spines[["top", "right", "left"]].set_visible(False)
-        panel.tick_params(axis="y", length=0)
+
+_WIDE, _NAMES, _BAR, _LONGEST = 410, 116, 17, 220  # pixels: of a panel, of names, from bar to bar, of the longest bar
+
+
+def _panel(dtype: str, speeds: dict[str, float], widest: float) -> Iterator[str]:
+    scale, (*bars, (_, yardstick)) = _LONGEST / (widest or 1.0), speeds.items()
+    yield svg.text(12, 0, dtype, more='style="font-weight: 600"')
+    if yardstick:
+        x = _NAMES + scale * yardstick
+        yield f'<path class="stroke-second" d="M{x:.1f} 4V{10 + _BAR * len(bars)}" stroke-width="1.5"/>'
+        yield svg.text(x, 0, f"cuBLAS {yardstick:.1f}", "fill-second", 'text-anchor="middle"')
+    for number, (name, speed) in enumerate(bars):
+        y = 8 + _BAR * number
+        yield svg.text(_NAMES - 5, y + 11, name, more='text-anchor="end"')
+        yield svg.rectangle(_NAMES, y, scale * speed, _BAR - 3, "fill-first")
+        inside = speed > widest / 4  # else the line of cuBLAS would cross it
+        x, kind, side = (scale * speed - 4, "fill-ground", "end") if inside else (scale * speed + 4, "", "start")
+        yield svg.text(_NAMES + x, y + 11, f"{speed:.1f}" if speed else "–", kind, f'text-anchor="{side}"')
 
 
 def _resources(line: frame.Line | None) -> list[str]:

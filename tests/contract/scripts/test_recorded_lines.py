@@ -52,7 +52,6 @@ def test_a_script_makes_its_table_of_recorded_lines(path):
     assert len(table.stdout.splitlines()) >= 3
 
 
-@pytest.mark.needs("matplotlib")
 @pytest.mark.parametrize("name", MADE)
 def test_tables_of_pages_and_pictures_are_those_that_the_command_makes_of_the_lines(tmp_path, name):
     lines, page, picture = MADE[name]
