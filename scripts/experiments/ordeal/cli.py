@@ -72,10 +72,10 @@ def tried_inside(options: argparse.Namespace) -> int:
 
 def _tried(seed: int, first: int, last: int, ranks: int) -> list[dict[str, Any]]:
     """The lines of these trials, up to one after which the job ended too early."""
-    ours = {name: value for name, value in os.environ.items() if name.startswith("HYBRID_")}
+    ours: dict[str, Any] = {name: value for name, value in os.environ.items() if name.startswith("HYBRID_")}
     with tempfile.TemporaryDirectory() as folder:
         job = Job([_PROGRAMS / "broken_calls.py", seed, first, last], ranks, folder=Path(folder), limit=_ALONE,
-                  **{"HYBRID_STALL": "1", **ours, **OF_PROGRAMS})  # fmt: skip
+                  **({"HYBRID_STALL": "1"} | ours | OF_PROGRAMS))  # fmt: skip
         with suppress(subprocess.TimeoutExpired):
             job.wait(_ALONE)
         end = job.ended(1.0)
