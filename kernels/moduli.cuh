@@ -36,6 +36,7 @@ struct Digits64 {
     static constexpr int OFFSET = 63;  // log₂ of what was added
     unsigned low, high;
 
+    Digits64() = default;
     __device__ explicit Digits64(long long x) : low(static_cast<unsigned>(x)), high(static_cast<unsigned>(x >> 32) ^ 1u << 31) {}
 
     // The sum of digits times their weights modulo P, plus `start`: congruent to the integer, and below 2¹⁸ in magnitude.
@@ -50,6 +51,7 @@ struct Digits32 {
     static constexpr int OFFSET = 31;
     unsigned low;
 
+    Digits32() = default;
     __device__ explicit Digits32(int x) : low(static_cast<unsigned>(x) ^ 1u << 31) {}
 
     template <int P>

@@ -231,10 +231,10 @@ __device__ __forceinline__ void put_together(const Matrix<const unsigned char>& 
         four[j / 4][j % 4] =
             sums[j % PARTS][j / PARTS].value() * row_scales[row] * column_scales[min(column + j, c.columns - 1) / PARTS * PARTS];
     T* to = &c(row, column);
-    if (column + 4 * PARTS <= c.columns && reinterpret_cast<size_t>(to) % 16 == 0)
+    if (column + 4 * PARTS <= c.columns && reinterpret_cast<size_t>(to) % 16 == 0) {
 #pragma unroll
         for (int i = 0; i < PARTS; ++i) store_four(to + 4 * i, four[i]);
-    else
+    } else
         for (int j = 0; j < 4 * PARTS; ++j)
             if (column + j < c.columns) to[j] = rounded<T>(four[j / 4][j % 4]);
 }

@@ -10,31 +10,25 @@
 // Memory bandwidth is the limit: 8 + N bytes for each element of float64, 4 + N for one of float32; of complex numbers 2·8 + 3·N.
 #include "packed.cuh"
 
-// Four integers modulo all of N moduli: four bytes into each plane.
-template <int I, int N, typename Digits>
-__device__ __forceinline__ void store_remainders(const Digits (&x)[4], unsigned char* to, Size plane)
-{
-    constexpr int P = modulus(I);
-    *reinterpret_cast<unsigned*>(to) =
-        pack_bytes(remainder_of<P>(x[0]), remainder_of<P>(x[1]), remainder_of<P>(x[2]), remainder_of<P>(x[3]));
-    if constexpr (I + 1 < N) store_remainders<I + 1, N>(x, to + plane, plane);
-}
-
-// Of four complex numbers: into planes I, N + I and 2·N + I.
-template <int I, int N, typename Digits>
-__device__ __forceinline__ void store_remainders(const Digits (&re)[4], const Digits (&im)[4], unsigned char* to, Size plane)
+// Four integers modulo all of N moduli: four bytes into each plane. Of four complex numbers into planes I, N + I and 2·N + I.
+template <int I, int N, int PARTS, typename Digits>
+__device__ __forceinline__ void store_remainders(const Digits (&x)[PARTS][4], unsigned char* to, Size plane)
 {
     constexpr unsigned P = modulus(I);
-    unsigned x[3][4];
+    unsigned found[3][4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        x[0][i] = remainder_of<P>(re[i]) & 255, x[1][i] = remainder_of<P>(im[i]) & 255;
-        unsigned sum = x[0][i] + x[1][i];
-        x[2][i] = min(sum, sum - P);
+    for (int i = 0; i < 4 * PARTS; ++i) found[i / 4][i % 4] = remainder_of<P>(x[i / 4][i % 4]);
+    if constexpr (PARTS == 2) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            unsigned sum = (found[0][i] & 255) + (found[1][i] & 255);
+            found[2][i] = min(sum, sum - P);
+        }
     }
 #pragma unroll
-    for (int i = 0; i < 3; ++i) *reinterpret_cast<unsigned*>(to + i * N * plane) = pack_bytes(x[i][0], x[i][1], x[i][2], x[i][3]);
-    if constexpr (I + 1 < N) store_remainders<I + 1, N>(re, im, to + plane, plane);
+    for (int i = 0; i < 2 * PARTS - 1; ++i)
+        *reinterpret_cast<unsigned*>(to + i * N * plane) = pack_bytes(found[i][0], found[i][1], found[i][2], found[i][3]);
+    if constexpr (I + 1 < N) store_remainders<I + 1, N>(x, to + plane, plane);
 }
 
 template <typename T, int N, int PARTS_OF_ELEMENTS, bool CONJUGATE = false>
@@ -49,15 +43,10 @@ struct Remainders {
     __device__ __forceinline__ void store(const T (&four)[PARTS][4], Size line, Size offset) const
     {
         double scale = scales.data[line * stride];
-        auto digits = [&](int part, int i) { return digits_of(four[part][i], CONJUGATE && part ? -scale : scale); };
-        using Digits = decltype(digits(0, 0));
-        const Digits x[4] = {digits(0, 0), digits(0, 1), digits(0, 2), digits(0, 3)};
-        if constexpr (PARTS == 1) {
-            store_remainders<0, N>(x, packed.data + offset, packed.stride);
-        } else {
-            const Digits y[4] = {digits(1, 0), digits(1, 1), digits(1, 2), digits(1, 3)};
-            store_remainders<0, N>(x, y, packed.data + offset, packed.stride);
-        }
+        decltype(digits_of(T(0), scale)) x[PARTS][4];
+#pragma unroll
+        for (int i = 0; i < 4 * PARTS; ++i) x[i / 4][i % 4] = digits_of(four[i / 4][i % 4], CONJUGATE && i > 3 ? -scale : scale);
+        store_remainders<0, N>(x, packed.data + offset, packed.stride);
     }
 };
 

@@ -370,12 +370,10 @@ def _write_expanded(b: Any, rows: Span, into: Any, threads: int, gemm: Gemm) -> 
 
 def _write_parts(of_b: Any, to: Any, odd: int, gemm: Gemm) -> None:
     """Write the real and imaginary parts of some rows of B; with `odd`, of i times these rows."""
-    if not odd:
-        to[...] = of_b
-    elif of_b.dtype.kind == "c":
-        to.real, to.imag = -of_b.imag, of_b.real
+    if odd:
+        to.real, to.imag = 0 - of_b.imag, of_b.real
     else:
-        to.real, to.imag = 0, of_b
+        to[...] = of_b
     for part in [to.real if odd else to.imag] * gemm.conjugate_b + [to.real, to.imag] * (gemm.conjugate_a and odd):
         part *= -1  # not the complex number, in which infinity would become NaN
 

@@ -177,29 +177,26 @@ class RemainderLaunches:
             self._device.kernel(telling(), (least, found)),
         ]
 
-    def _parts_of(self, arithmetic: Arithmetic) -> int:
-        """2 where the numbers' remainders are those of complex numbers, and there are three products modulo each of the moduli:
-        re A · re B, im A · im B and (re A + im A) · (re B + im B)."""
-        return 1 + (self._problem.is_complex and arithmetic.moduli > 1)
+    def _form(self, arithmetic: Arithmetic) -> tuple[int, int]:
+        """Two parts where the remainders are those of complex numbers, and there are three products modulo each of the moduli:
+        re A · re B, im A · im B and (re A + im A) · (re B + im B); else one. And the units along k."""
+        parts = 1 + (self._problem.is_complex and arithmetic.moduli > 1)
+        return parts, -(-self._inner // parts // UNIT)
 
     def _planes(self, name: str, line: int, arithmetic: Arithmetic) -> Any:
         """An operand's planes from this line's unit on."""
-        parts = self._parts_of(arithmetic)
-        count = 3 * arithmetic.moduli if parts > 1 else arithmetic.moduli
-        return self.operands[name].planes_from(line, self._units_of(arithmetic), count, parts if name == "B" else 1)
-
-    def _units_of(self, arithmetic: Arithmetic) -> int:
-        return -(-self._inner // self._parts_of(arithmetic) // UNIT)
+        parts, units = self._form(arithmetic)
+        return self.operands[name].planes_from(line, units, (2 * parts - 1) * arithmetic.moduli, parts if name == "B" else 1)
 
     def reduce(self, name: str, lines: Span, arithmetic: Arithmetic, matrix: Any) -> list[KernelCall]:
         """Make the lines' remainders."""
         operand = self.operands[name]
         numbers = operand.numbers[:, lines.slice]
         limit, bits = np.float64(arithmetic.limit(self._inner)), np.int32(INTEGER_BITS[self._problem.dtype])
-        is_complex, units = self._parts_of(arithmetic) > 1, self._units_of(arithmetic)
-        how = {"is_complex": is_complex, "conjugates": is_complex and name == "A" and self._problem.conjugates}
+        parts, units = self._form(arithmetic)
+        how = {"is_complex": parts > 1, "conjugates": parts > 1 and name == "A" and self._problem.conjugates}
         packing = remainder_packing(name, self._element, arithmetic.moduli, len(lines), units, **how)
-        if is_complex and name == "B":
+        if parts > 1 and name == "B":
             matrix = matrix[::2]  # the complex numbers themselves; the other rows are i times these
         return [
             self._device.kernel(line_kernel("scale_lines", len(lines)), (numbers, limit, bits)),
@@ -208,8 +205,8 @@ class RemainderLaunches:
 
     def multiply(self, rows: Span, columns: Span, arithmetic: Arithmetic, c: Any) -> list[KernelCall]:
         """Compute c from the remainders of these rows and columns, which are there."""
-        device, moduli, inner = self._device, arithmetic.moduli, np.int64(self._units_of(arithmetic) * UNIT)
-        parts, height, a = self._parts_of(arithmetic), len(rows), self._planes("A", rows.lo, arithmetic)
+        device, moduli, (parts, units) = self._device, arithmetic.moduli, self._form(arithmetic)
+        height, inner, a = len(rows), np.int64(units * UNIT), self._planes("A", rows.lo, arithmetic)
         if moduli == 1:
             b = self._planes("B", columns.lo, arithmetic)
             return [device.kernel(products_of(device, self._element, height, len(columns), 1), (a, b, c, inner))]

@@ -31,7 +31,7 @@ from hybrid.devices.base import Device
 from hybrid.devices.cuda_gpus import callers_context
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.execution.distributed_product import DistributedCall, RealProduct
-from hybrid.execution.multiply import Call, GpuCall, IntegersCall, RootCall, call_of
+from hybrid.execution.multiply import Call, CopiedCall, GpuCall, RootCall, call_of
 from hybrid.execution.product import RootProduct
 from hybrid.execution.real_products import Asked
 from hybrid.execution.session import Session, session_of
@@ -134,7 +134,7 @@ class Compiled:
             if isinstance(call, DistributedCall) and call.sum_of is not None:
                 return "a sum of products: each rank multiplies its own rows", None
             self._warm = _kept_for(session, call, around) if self._comm is None else None
-        if isinstance(call, IntegersCall):
+        if isinstance(call, CopiedCall):
             call.abandon()
             return call.how, call.decision
         return "" if call.decision else "a stack, whose products each rank computes whole", call.decision

@@ -400,7 +400,7 @@ class DistributedCall:
             raise CheckFailed(f"the product is wrong: {'; '.join(faults)}")
 
     def product(self, complete: Complete = untold) -> Any:
-        """This rank's part of the product, which lies where that of A does. `complete`: is given a part of integers before that
+        """This rank's part of the product, which lies where that of A does. `complete`: is given it, of integers before that
         is checked as a whole."""
         a, b, _ = self._operands
         assert self.decision is not None
@@ -458,9 +458,8 @@ class DistributedCall:
         result = products.finish()
         if types.finishes:
             result = to_device_of(of_a, result)
-        if types.exact is not None:
             await_callers_work(result)  # so that it is complete, as other products are
-            complete(result)
+        complete(result)
         if self._as_a_whole:
             self._verify(a, b, c, result, threads)
         return result

@@ -36,7 +36,7 @@ from hybrid.arrays.root_operands import (
     refuse_wrong_c,
     refuse_wrong_out,
 )
-from hybrid.core.problem import LARGEST_SIZE
+from hybrid.core.problem import LARGEST_SIZE, Span, pieces
 from hybrid.core.settings import Settings
 from hybrid.core.text import warn
 from hybrid.devices.cuda_gpus import usable_gpus
@@ -49,6 +49,7 @@ from hybrid.execution.stack_call import StackCall
 from hybrid.execution.whole_copies import WholeCopies
 from hybrid.host.memory import empty_matrix, empty_result, is_transpose
 from hybrid.kernels.catalogue import elements_of, storage
+from hybrid.planning.arithmetic import PAIR
 from hybrid.planning.decision import (
     Decision,
     Gpu,
@@ -107,7 +108,7 @@ def call_of(session: Session, operands: tuple[Any, Any, Any], out: Any, asked: A
     matrices_there = on_gpu(a) and on_gpu(b) and all(getattr(each, "ndim", 2) <= 2 for each in (a, b))
     if session.team.size == 1 and matrices_there and (out is None or on_gpu(out)):
         return GpuCall(session, operands, out, asked)
-    to_gpu = IntegersCall.of(session, operands, out, asked) if session.team.size == 1 else None
+    to_gpu = CopiedCall.of(session, operands, out, asked) if session.team.size == 1 else None
     return to_gpu or RootCall(session, operands, out, asked)
 
 
@@ -132,6 +133,7 @@ class GpuCall:
         self._of_blocks = DistributedCall(session, blocks, None, asked.without_transposes())
         self.decision, self.settings = self._of_blocks.decision, self._of_blocks.settings
         self.integers_stay = self._of_blocks.integers_stay
+        self.is_there = self.decision is not None and self.decision.plan.device == "cuda"
 
     def product(self, complete: Complete = untold) -> Any:
         product = self._of_blocks.product(complete).array.reshape(self.shape)
@@ -141,9 +143,10 @@ class GpuCall:
         return self._out
 
 
-class IntegersCall:
-    """A product of integers of this process, some of which lie in host memory, on its GPU: they cross the link in their own type,
-    and C in the one that is asked for."""
+class CopiedCall:
+    """A product of integers, or with a complex A, of this process, some of which lie in host memory, on its GPU: they cross the
+    link in their own type, and C in the one that is asked for. While one half of a complex C is computed, the other one's part of
+    A, or the first half, is copied."""
 
     def __init__(
         self, session: Session, operands: Sequence[Any], out: Any, asked: Asked, gpu: Gpu, shape: tuple[int, ...]
@@ -153,26 +156,31 @@ class IntegersCall:
         self._shape, self._core = shape, (operands[0].shape[0], operands[1].shape[1])
         self.settings, gemm = asked.read()
         self._types = product_type(operands[0].dtype, operands[1].dtype, gemm.dtype)
+        (a, b), rows = operands[:2], Span(0, self._core[0])
+        # Of fewer rows a half takes as long as what is done twice (estimated). What is repaired is named by the rows of C.
+        in_halves = self._types.complex_a and len(rows) >= 2048 and self.settings.on_fault == "raise" and not is_transpose(a, b)
+        self._parts = [*pieces(rows, -(-len(rows) // (2 * PAIR)) * PAIR)] if in_halves else [rows]
         self._bring()
-        self.decision = self._on_gpu.decision
+        self.decision = self._on_gpu[0].decision
 
     @property
     def how(self) -> str:
         """What crosses the link, in words."""
         first, second = (each.dtype for each in self._host[:2])
-        return f"A is copied to the GPU as {first}, B as {second}; C from there as {self._types.result}, from exact products of:"
+        return f"A is copied to the GPU as {first}, B as {second}; C from there as {self._types.result}, from products of:"
 
     @classmethod
-    def of(cls, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> IntegersCall | None:
+    def of(cls, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> CopiedCall | None:
         """The call; None where it is another one's, which also finds out what is wrong with it."""
-        if any(getattr(getattr(each, "dtype", None), "kind", "-") not in "biu" for each in operands[:2]):
+        kinds = [getattr(getattr(each, "dtype", None), "kind", "-") for each in operands[:2]]
+        if kinds[0] != "c" and any(kind not in "biu" for kind in kinds):
             return None
         try:
             usable_gpus()  # where there are none, the rest would take as long as a small product
             settings, gemm = asked.read()
             a, b = arrays_of(*operands[:2], on_device=True)
             types = product_type(a.dtype, b.dtype, gemm.dtype).of(gemm)
-            if types.exact is None or gemm.modulus or max(a.ndim, b.ndim) > 2 or settings.check == "host":
+            if not (types.exact or types.complex_a) or gemm.modulus or max(a.ndim, b.ndim) > 2 or settings.check == "host":
                 return None
             first, second, _, shape = matrices_of(a, b, gemm)
             refuse_no_rank(session.team, asked.root)
@@ -193,7 +201,7 @@ class IntegersCall:
             call = cls(session, (first, second, added), out, asked, gpu, shape)
         except (UsageError, DeviceUnavailable, DoesNotFit):
             return None
-        if call._on_gpu.integers_stay:
+        if all(each.integers_stay or (types.complex_a and each.is_there) for each in call._on_gpu):
             return call
         call.abandon()
         return None
@@ -211,7 +219,7 @@ class IntegersCall:
         if settings.gpu_memory:
             left = settings.gpu_memory - sum(each.nbytes for each in copied)
             if left <= 0:
-                raise DoesNotFit("integers have no room in the GPU's memory that may be used", code="gpu-memory")
+                raise DoesNotFit("the operands have no room in the GPU's memory that may be used", code="gpu-memory")
             asked = replace(asked, flags={**asked.flags, "gpu_memory": left})
         threads, where = threads_until_decided(session.team, settings), f"the device of {session.team.host}, {self._gpu.name}"
         with session.team.phase("scatter", timed=False), busy():
@@ -219,12 +227,18 @@ class IntegersCall:
             self._copies = WholeCopies(made, copied, self._into, threads, check=settings.check, where=where)
         try:
             a, b, c = self._host
-            there = a if on_gpu(a) else self._copies.to_gpu("A", a)
-            beside = b if on_gpu(b) else there.T if is_transpose(a, b) else self._copies.to_gpu("B", b)
-            added = c if c is None or on_gpu(c) else self._copies.to_gpu("the C that is added", c)
-            self._copies.follow()
+            beside = b if on_gpu(b) else None if is_transpose(a, b) else self._copies.to_gpu("B", b)
             into = None if self._into is not None else out.reshape(self._core)
-            self._on_gpu = GpuCall(session, (there, beside, added), into, asked)
+            self._on_gpu = list[GpuCall]()
+            for rows in self._parts:
+                there = a[rows.slice] if on_gpu(a) else self._copies.to_gpu("A", a[rows.slice])
+                added = None if c is None else c[rows.slice]
+                if added is not None and not on_gpu(added):
+                    added = self._copies.to_gpu("the C that is added", added)
+                if not self._on_gpu:
+                    self._copies.follow()
+                given = there, there.T if beside is None else beside, added
+                self._on_gpu.append(GpuCall(session, given, None if into is None else into[rows.slice], asked))
         except BaseException:
             self.abandon()
             raise
@@ -248,7 +262,14 @@ class IntegersCall:
     def _product(self) -> Any:
         copies, into, out = self._copies, self._into, self._out
         try:
-            self._on_gpu.product(untold if into is None else lambda c: copies.to_host(c, into))
+            for rows, call in zip(self._parts, self._on_gpu, strict=True):
+                if rows.lo:
+                    copies.follow()
+                try:
+                    call.product(untold if into is None else partial(copies.to_host, into=into[rows.slice]))
+                except CheckFailed as wrong:
+                    counted = f"of C from row {rows.lo} on: " if rows.lo else ""
+                    raise CheckFailed(f"{counted}{wrong}", code=wrong.code) from wrong
             copies.verify()
         except Overflow:
             copies.verify()  # a wrong operand may have been too large
@@ -397,7 +418,7 @@ class RootCall:
         return room
 
 
-Call = DistributedCall | GpuCall | IntegersCall | RootCall
+Call = DistributedCall | GpuCall | CopiedCall | RootCall
 
 
 def _looked_at(

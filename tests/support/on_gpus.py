@@ -355,6 +355,15 @@ def integers_cross_the_link_in_their_own_types():
         assert found.tolist() == (a.astype(object) @ a.T.astype(object)).tolist()
         if n:
             assert np.array_equal(hybrid.multiply(a[0], b[:, 0], **how), a[0].astype(result) @ b[:, 0].astype(result))
+    for n in (40, 2100):  # of complex numbers many rows in halves
+        a, b = rng.standard_normal((n, 18)).view(complex), rng.standard_normal((9, 14)).view(complex)
+        with count() as counts:
+            found = hybrid.multiply(a, b, **ON_GPU)
+        assert (counts.copied_in, counts.copied_out) == (a.nbytes + b.nbytes, found.nbytes)
+        assert hybrid.multiply(a, b, found, alpha=1j, beta=2, conjugate_a=True, out=found, **ON_GPU) is found
+        np.testing.assert_allclose(found, 2 * a @ b + 1j * a.conj() @ b, rtol=1e-12)
+    with plant("multiply", at=1):
+        assert refusal(CheckFailed, a, b, **ON_GPU) == "check-product"
     a, b = rng.integers(-99, 99, (40, 1040), "int8"), rng.integers(-99, 99, (1040, 50), "int8")
     for fault in ("copy in", "copy out"):
         for at in (0, 1):  # whole rows of memory, and what is left of them
