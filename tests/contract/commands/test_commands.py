@@ -233,10 +233,3 @@ def test_a_manual_page_has_all_that_help_has_and_troff_takes_it(tmp_path, helps)
             shown = re.sub(".\b", "", re.sub(r"\x1b\[[\d;]*m", "", done.stdout))
             assert "SEE ALSO" in shown
             assert all(option in shown for option in wanted)
-
-
-def test_no_page_says_to_install_the_package_from_an_index():
-    """Which has none of that name."""
-    texts = [path for top in ("hybrid", "scripts", "docs", "kernels", "slurm") for path in (ROOT / top).rglob("*")]
-    read = {path: path.read_text("utf-8") for path in [*texts, *ROOT.glob("*.md")] if path.suffix in (".py", ".md", ".sh")}
-    assert [path for path, text in read.items() if "install hybrid-runner" in text or "hybrid-runner[" in text] == []

@@ -47,6 +47,27 @@ def test_what_is_no_number_of_ranks_is_refused(run, arguments, shown):
     assert f"'{shown}'" in done.stderr
 
 
+RESULTS = [  # of each start of pytest its last line and exit code; the script's arguments, last line and exit code
+    ("5 passed, 2 skipped in 0.1s", 0, "", "15 passed, 0 failed, 6 skipped", 0),
+    ("1 failed, 4 passed, 1 error in 0.1s", 1, "--ranks '0 3' -k plan", "8 passed, 4 failed, 0 skipped", 1),
+    ("it was killed", 137, "--ranks 0", "0 passed, 1 failed, 0 skipped", 1),
+    ("no tests ran in 0.1s", 5, "--all --ranks 2", "0 passed, 1 failed, 0 skipped", 1),
+    ("7 deselected in 0.1s", 5, "-k none", "0 passed, 1 failed, 0 skipped", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("says", "code", "arguments", "sum_up", "ends"), RESULTS)
+def test_the_results_of_all_ranks_are_summed_up(tmp_path, says, code, arguments, sum_up, ends):
+    shutil.copy(ROOT / "scripts" / "test.sh", tmp_path)
+    pytest_says = f"echo $*\necho '{says}'\nexit {code}"
+    program(tmp_path / "python", f'[ "$1" = -m ] || exec {sys.executable} "$@"\n{pytest_says}')
+    program(tmp_path / "mpirun", 'shift 2\nexec "$@"')
+    (tmp_path / "setup.sh").write_text(f"set_up() {{ ROOT={ROOT} PYTHON={tmp_path}/python MPIRUN=({tmp_path}/mpirun); }}\n")
+    done = bash(tmp_path / "test.sh", *shlex.split(arguments))
+    assert (done.returncode, sum_up in done.stdout.splitlines()) == (ends, True), done.stdout
+    assert " -rs" in done.stdout
+
+
 @pytest.mark.parametrize("words", ["run.sh 8 8 8 --help", "run.sh -h", "test.sh --help", "test.sh -k plan -h"])
 def test_help_sets_nothing_up(tmp_path, words):
     name, *arguments = words.split()

@@ -129,7 +129,7 @@ def test_a_job_that_is_asked_to_end_reports_the_products_that_are_finished(start
     assert (end.code, end.left) == (143, [])
     (line,) = end.lines
     if at:
-        assert re.search(r"asked to end: [1-9]\d* of 1000 products", line)
+        assert re.search(r" [1-9]\d* of 1000 ", line)
         assert re.search(r'"repeat": [1-9]\d{0,2}\b', end.out)
     else:
         assert end.codes == ["killed"]

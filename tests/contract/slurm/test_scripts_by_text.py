@@ -166,6 +166,11 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(run, tmp_path, mo
     assert not (tmp_path / "hacked").exists()
 
 
+def test_of_a_sweep_with_too_many_tasks_it_is_told_which_there_are(run):
+    done, calls = run(SLURM / "sweep.sbatch", SLURM_ARRAY_TASK_ID="12")
+    assert (done.returncode, calls, "--array=0-11 " in done.stderr) == (2, [], True), done
+
+
 def test_a_failing_step_fails_the_job(run, tmp_path):
     """Also the first of several."""
     failed = tmp_path / "failed"
