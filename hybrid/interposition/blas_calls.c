@@ -145,20 +145,10 @@ static void scalars(Product* p, int type, const void* alpha, const void* beta, i
 }
 
 static int of_letter(const char* letter)
-{  // as an enum of CBLAS: N, T, C, U, L
-    switch (*letter & ~32) {
-        case 'N':
-            return 111;
-        case 'T':
-            return 112;
-        case 'C':
-            return 113;
-        case 'U':
-            return 121;
-        case 'L':
-            return 122;
-    }
-    return 0;
+{  // as an enum of CBLAS: N, T and C from 111 on, U and L from 121 on
+    static const char known[] = "NTC.......UL";
+    const char* at = memchr(known, *letter & ~32, sizeof known - 1);
+    return at ? 111 + (int)(at - known) : 0;
 }
 
 // Whether Python has computed C = alpha·op(A)·op(B) + beta·C. Arguments that BLAS would refuse are left to BLAS.
@@ -225,23 +215,28 @@ static int rank_k(int kind, int type, int order, int uplo, int trans, int64_t n,
             ORIGINAL(name##_herk, family, type, HERK)(order, uplo, trans, n, k, alpha, a, lda, beta, c, ldc);                     \
     }
 
-// The lengths of the character arguments follow all others.
-#define FORTRAN_RANK_K(name, kind, family, INT, type)                                                                   \
-    static void name(const char* uplo, const char* trans, const INT* n, const INT* k, const void* alpha, const void* a, \
-                     const INT* lda, const void* beta, void* c, const INT* ldc, size_t l1, size_t l2)                   \
-    {                                                                                                                   \
-        if (!rank_k(kind, type, 102, of_letter(uplo), of_letter(trans), *n, *k, alpha, a, *lda, beta, c, *ldc))         \
-            ORIGINAL(name, family, type, kind)(uplo, trans, n, k, alpha, a, lda, beta, c, ldc, 1, 1);                   \
+// Fortran's callers pass the lengths of the character arguments behind all others, but Cython's do not: a function that takes them
+// would own the words in their place, which are its caller's.
+#define FORTRAN_RANK_K(name, kind, family, INT, type)                                                                              \
+    static void name(const char* uplo, const char* trans, const INT* n, const INT* k, const void* alpha, const void* a,            \
+                     const INT* lda, const void* beta, void* c, const INT* ldc)                                                    \
+    {                                                                                                                              \
+        typedef void Original(const char*, const char*, const INT*, const INT*, const void*, const void*, const INT*, const void*, \
+                              void*, const INT*, size_t, size_t);                                                                  \
+        if (!rank_k(kind, type, 102, of_letter(uplo), of_letter(trans), *n, *k, alpha, a, *lda, beta, c, *ldc))                    \
+            ((Original*)originals[SLOT(family, type, kind)])(uplo, trans, n, k, alpha, a, lda, beta, c, ldc, 1, 1);                \
     }
 
-#define FORTRAN_FUNCTIONS(name, family, INT, type)                                                                       \
-    static void name##_gemm(const char* ta, const char* tb, const INT* m, const INT* n, const INT* k, const void* alpha, \
-                            const void* a, const INT* lda, const void* b, const INT* ldb, const void* beta, void* c,     \
-                            const INT* ldc, size_t l1, size_t l2)                                                        \
-    {                                                                                                                    \
-        if (!gemm(type, 102, of_letter(ta), of_letter(tb), *m, *n, *k, alpha, a, *lda, b, *ldb, beta, c, *ldc))          \
-            ORIGINAL(name##_gemm, family, type, GEMM)(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, 1, 1);       \
-    }                                                                                                                    \
+#define FORTRAN_FUNCTIONS(name, family, INT, type)                                                                                \
+    static void name##_gemm(const char* ta, const char* tb, const INT* m, const INT* n, const INT* k, const void* alpha,          \
+                            const void* a, const INT* lda, const void* b, const INT* ldb, const void* beta, void* c,              \
+                            const INT* ldc)                                                                                       \
+    {                                                                                                                             \
+        typedef void Original(const char*, const char*, const INT*, const INT*, const INT*, const void*, const void*, const INT*, \
+                              const void*, const INT*, const void*, void*, const INT*, size_t, size_t);                           \
+        if (!gemm(type, 102, of_letter(ta), of_letter(tb), *m, *n, *k, alpha, a, *lda, b, *ldb, beta, c, *ldc))                   \
+            ((Original*)originals[SLOT(family, type, GEMM)])(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, 1, 1);         \
+    }                                                                                                                             \
     FORTRAN_RANK_K(name##_syrk, SYRK, family, INT, type)
 
 #define FOR_INTEGERS(suffix, INT, cblas, fortran)                  \
@@ -345,33 +340,15 @@ static int look_into(struct dl_phdr_info* info, size_t size, void* folders)
         wanted = info->dlpi_name && !strncmp(info->dlpi_name, *folder, strlen(*folder));
     for (int i = 0; wanted && i < info->dlpi_phnum; i++) {
         if (info->dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
-        uintptr_t at[3] = {0}, bytes[2] = {0}, names = 0;  // of DT_RELA, DT_JMPREL, DT_SYMTAB
-        for (const ElfW(Dyn)* d = (void*)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr); d->d_tag != DT_NULL; d++) {
-            // musl leaves these addresses relative to the object's.
-            const uintptr_t value = d->d_un.d_val, there = value < info->dlpi_addr ? info->dlpi_addr + value : value;
-            switch (d->d_tag) {
-                case DT_RELA:
-                    at[0] = there;
-                    break;
-                case DT_JMPREL:
-                    at[1] = there;
-                    break;
-                case DT_SYMTAB:
-                    at[2] = there;
-                    break;
-                case DT_STRTAB:
-                    names = there;
-                    break;
-                case DT_RELASZ:
-                    bytes[0] = value;
-                    break;
-                case DT_PLTRELSZ:
-                    bytes[1] = value;
-                    break;
-            }
-        }
-        for (int table = 0; table < 2 && at[2] && names; table++)
-            if (at[table]) look_at(info, (void*)at[table], bytes[table], (void*)at[2], (void*)names);
+        uintptr_t of[DT_NUM] = {0};
+        for (const ElfW(Dyn)* d = (void*)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr); d->d_tag != DT_NULL; d++)
+            if (d->d_tag > 0 && d->d_tag < DT_NUM) of[d->d_tag] = d->d_un.d_val;
+        static const int addresses[] = {DT_SYMTAB, DT_STRTAB, DT_RELA, DT_JMPREL};
+        for (int each = 0; each < 4; each++)  // musl leaves these relative to the object's
+            if (of[addresses[each]] < info->dlpi_addr) of[addresses[each]] += info->dlpi_addr;
+        const ElfW(Sym)* symbols = (void*)of[DT_SYMTAB];
+        look_at(info, (void*)of[DT_RELA], of[DT_RELASZ], symbols, (void*)of[DT_STRTAB]);
+        look_at(info, (void*)of[DT_JMPREL], of[DT_PLTRELSZ], symbols, (void*)of[DT_STRTAB]);
     }
     return 0;
 }

@@ -2,7 +2,9 @@
 """Within `hybrid.use` the products that NumPy and SciPy hand to BLAS are computed by hybrid.multiply: the same results, and after
 it, in forked processes and wherever hybrid.multiply refuses, BLAS as ever."""
 
+import ctypes
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -126,6 +128,37 @@ def test_what_is_wrong_or_refused_is_left_to_blas():
         assert np.allclose(a @ b, wanted)
     assert (used.report().refused, used.report().products) == (1, 0)
     assert "memory" in used.report().why_refused
+
+
+CALLER = """
+__asm__(".globl words_kept; words_kept: push %rbx; push %r12; sub $8, %rsp; mov %rdi, %r12; mov %rsi, %rbx;"
+        "push $7; push $7; push $7; push 96(%rbx); push 88(%rbx); push 80(%rbx); push 72(%rbx); push 64(%rbx); push 56(%rbx);"
+        "push 48(%rbx); mov (%rbx), %rdi; mov 8(%rbx), %rsi; mov 16(%rbx), %rdx; mov 24(%rbx), %rcx; mov 32(%rbx), %r8;"
+        "mov 40(%rbx), %r9; call *%r12; add $56, %rsp; pop %rax; pop %rcx; add %rcx, %rax; pop %rcx; add %rcx, %rax;"
+        "add $8, %rsp; pop %r12; pop %rbx; ret");
+"""  # calls a function with 13 arguments, and gives the sum of the three words behind them: 21, if these were kept
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the caller is in x86-64's assembly")
+def test_callers_of_cython_blas_keep_the_words_behind_their_arguments(tmp_path):
+    from scipy.linalg import cython_blas
+
+    (tmp_path / "caller.c").write_text(CALLER)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "caller.so", tmp_path / "caller.c"], check=True)
+    words_kept, pointer = ctypes.CDLL(str(tmp_path / "caller.so")).words_kept, ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    name, numbers = ctypes.pythonapi.PyCapsule_GetName, [ctypes.c_int(20), ctypes.c_double(1)]
+    name.restype, name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    n, one = (ctypes.addressof(number) for number in numbers)
+    a, c = np.ones((20, 20)), np.zeros((20, 20))
+    no = ctypes.cast(ctypes.c_char_p(b"N"), ctypes.c_void_p).value
+    gemm = [no, no, n, n, n, one, a.ctypes.data, n, a.ctypes.data, n, one, c.ctypes.data, n]
+    capsule = cython_blas.__pyx_capi__["dgemm"]
+    for threshold in (1, 1e9):
+        with hybrid.use(threshold=threshold) as used:
+            assert words_kept(ctypes.c_void_p(pointer(capsule, name(capsule))), (ctypes.c_void_p * 13)(*gemm)) == 21
+        assert (used.report().calls, used.report().products) == (1, threshold == 1)
+    assert np.array_equal(c, np.full((20, 20), 40))
 
 
 def test_an_exception_of_a_signals_handler_comes_when_the_product_is_complete():
