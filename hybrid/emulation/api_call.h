@@ -17,18 +17,21 @@ extern std::string printed;  // by kernels, and not yet shown
 
 class Call {
 public:
-    Call(const char* name, const char* file, int line);
+    Call(const char* name, Place place) : place_(place), lock_(one_at_a_time), name_(name) {}
     // `why`: the rule that is broken, with its values; {N} stands for the name of allocation N, {N:} for it and its line.
     cudaError_t ends_with(cudaError_t code, const std::string& why = "");
-    std::string place() const { return std::string(name_) + " in line " + std::to_string(line_); }
+    std::string text() const { return std::string(name_) + " in line " + std::to_string(place_.line); }
     // Waits for the kernels: what they printed is shown, and what went wrong in them is told.
     cudaError_t waits();
-    void reads(Region& region, const void* at, size_t bytes);
+    void reads(const Region& region, const void* at, size_t bytes) const;
+    std::string as_json() const;  // members "call", "file" and "line"
+
+    const Place place_;
 
 private:
+    static inline std::recursive_mutex one_at_a_time;
     std::lock_guard<std::recursive_mutex> lock_;
-    const char *name_, *file_;
-    int line_;
+    const char* name_;
 };
 
 void show_printed();
@@ -43,7 +46,7 @@ std::string misuse(const Region& region, const void* at, size_t bytes, const cha
 namespace cuda_on_cpu::order {
 
 // Work in a stream, from now on: what it is, for messages. Uses of memory are its until the next work.
-void begins(cudaStream_t stream, const std::string& what, const char* file, int line);
+void begins(cudaStream_t stream, const std::string& what, Place place);
 // That work reads or writes these bytes. Tells a race if other work may use them at the same time.
 void uses(const char* begin, const char* end, bool writes, const Region* region);
 void host_waits();                     // for all work

@@ -13,7 +13,7 @@ struct thread_block {
     static uint3 group_index() { return blockIdx; }
     static dim3 group_dim() { return blockDim; }
     static dim3 dim_threads() { return blockDim; }
-    static void sync(CALLED_FROM) { cuda_on_cpu::block_barrier(file, line); }
+    static void sync(CALLED_FROM) { cuda_on_cpu::block_barrier(place); }
 };
 inline thread_block this_thread_block() { return {}; }
 
@@ -26,44 +26,44 @@ public:
     unsigned thread_rank() const { return __builtin_popcount(mask_ & ((1u << cuda_on_cpu::current->lane) - 1)); }
     unsigned meta_group_size() const { return (thread_block::size() + size() - 1) / size(); }
     unsigned meta_group_rank() const { return thread_block::thread_rank() / size(); }
-    void sync(CALLED_FROM) const { __syncwarp(mask_, file, line); }
+    void sync(CALLED_FROM) const { __syncwarp(mask_, place); }
     template <typename T>
     T shfl(T value, int rank, CALLED_FROM) const
     {
-        return from(value, rank & (size() & (size() - 1) ? 31 : static_cast<int>(size()) - 1), file, line);
+        return from(value, rank & (size() & (size() - 1) ? 31 : static_cast<int>(size()) - 1), place);
     }
     template <typename T>
     T shfl_down(T value, unsigned distance, CALLED_FROM) const
     {
-        return from(value, static_cast<int>(thread_rank() + distance), file, line);
+        return from(value, static_cast<int>(thread_rank() + distance), place);
     }
     template <typename T>
     T shfl_up(T value, unsigned distance, CALLED_FROM) const
     {
-        return from(value, static_cast<int>(thread_rank() - distance), file, line);
+        return from(value, static_cast<int>(thread_rank() - distance), place);
     }
     template <typename T>
     T shfl_xor(T value, int bits, CALLED_FROM) const
     {
-        return from(value, static_cast<int>(thread_rank()) ^ bits, file, line);
+        return from(value, static_cast<int>(thread_rank()) ^ bits, place);
     }
-    int any(int predicate, CALLED_FROM) const { return __any_sync(mask_, predicate, file, line); }
-    int all(int predicate, CALLED_FROM) const { return __all_sync(mask_, predicate, file, line); }
-    unsigned ballot(int predicate, CALLED_FROM) const { return by_rank(__ballot_sync(mask_, predicate, file, line)); }
+    int any(int predicate, CALLED_FROM) const { return __any_sync(mask_, predicate, place); }
+    int all(int predicate, CALLED_FROM) const { return __all_sync(mask_, predicate, place); }
+    unsigned ballot(int predicate, CALLED_FROM) const { return by_rank(__ballot_sync(mask_, predicate, place)); }
     template <typename T>
     unsigned match_any(T value, CALLED_FROM) const
     {
-        return by_rank(__match_any_sync(mask_, value, file, line));
+        return by_rank(__match_any_sync(mask_, value, place));
     }
 
 private:
     template <typename T>
-    T from(T value, int rank, const char* file, int line) const  // the thread's own where there is no such rank
+    T from(T value, int rank, Place place) const  // the thread's own where there is no such rank
     {
         int lane = cuda_on_cpu::current->lane;
         if (rank >= 0 && rank < static_cast<int>(size()))
             for (lane = 0; !(mask_ >> lane & 1) || rank--;) ++lane;
-        return cuda_on_cpu::shuffled(mask_, value, lane, file, line);
+        return cuda_on_cpu::shuffled(mask_, value, lane, place);
     }
 
     unsigned by_rank(unsigned lanes) const
@@ -76,7 +76,7 @@ private:
 
     unsigned mask_;
 };
-inline coalesced_group coalesced_threads(CALLED_FROM) { return coalesced_group(cuda_on_cpu::active_mask(file, line)); }
+inline coalesced_group coalesced_threads(CALLED_FROM) { return coalesced_group(cuda_on_cpu::active_mask(place)); }
 
 inline unsigned mask_of_tile(unsigned size) { return (size < 32 ? (1u << size) - 1 : ~0u) << (cuda_on_cpu::current->lane & -size); }
 
@@ -101,7 +101,7 @@ public:
     unsigned size() const { return is_block_ ? thread_block::size() : lanes_.size(); }
     unsigned num_threads() const { return size(); }
     unsigned thread_rank() const { return is_block_ ? thread_block::thread_rank() : lanes_.thread_rank(); }
-    void sync(CALLED_FROM) const { is_block_ ? thread_block::sync(file, line) : lanes_.sync(file, line); }
+    void sync(CALLED_FROM) const { is_block_ ? thread_block::sync(place) : lanes_.sync(place); }
 
 private:
     coalesced_group lanes_;
@@ -113,7 +113,7 @@ inline thread_group tiled_partition(const thread_group&, unsigned size) { return
 template <typename Group>
 void sync(const Group& group, CALLED_FROM)
 {
-    group.sync(file, line);
+    group.sync(place);
 }
 
 #define OPERATION(name, result)                                       \
@@ -135,10 +135,10 @@ T reduce(const Group& group, T value, Operation operation, CALLED_FROM)
     unsigned size = group.size(), distance = 1;
     T result = value;
     for (; !(size & (size - 1)) && distance < size; distance *= 2)
-        result = operation(result, group.shfl_xor(result, distance, file, line));
+        result = operation(result, group.shfl_xor(result, distance, place));
     if (distance >= size) return result;
-    result = group.shfl(value, 0, file, line);
-    for (unsigned rank = 1; rank < size; ++rank) result = operation(result, group.shfl(value, rank, file, line));
+    result = group.shfl(value, 0, place);
+    for (unsigned rank = 1; rank < size; ++rank) result = operation(result, group.shfl(value, rank, place));
     return result;
 }
 

@@ -43,8 +43,16 @@
 #define __device_variable__ __attribute__((section("cuda_variables")))  // of __device__ variables, which are no functions
 #define __managed__ __attribute__((section("cuda_variables")))
 
-// File and line of a call in the kernel: for messages, and to tell barriers apart.
-#define CALLED_FROM const char *file = __builtin_FILE(), int line = __builtin_LINE()
+namespace cuda_on_cpu {
+
+struct Place {  // a call in the program's text
+    const char* file;
+    int line;
+    int call;  // tells calls of one line apart
+};
+
+}  // namespace cuda_on_cpu
+#define CALLED_FROM cuda_on_cpu::Place place = {__builtin_FILE(), __builtin_LINE(), 0}
 
 static constexpr int warpSize = 32;
 
@@ -114,12 +122,12 @@ extern Thread* current;
 extern uint3 block_index;
 extern dim3 block_size, grid_size;
 
-void block_barrier(const char* file, int line, int call = 0);
+void block_barrier(Place place);
 // Waits until all lanes in `mask` have called it. Then `combine`, the same for all, computes each lane's output.
-void warp_sync(unsigned mask, Combine combine, const void* input, void* output, bool orders_memory, const char* file, int line);
+void warp_sync(unsigned mask, Combine combine, const void* input, void* output, bool orders_memory, Place place);
 void* dynamic_shared_memory();  // aligned to 128 bytes, as on a GPU
 bool is_dynamic_shared(const char* at);
-void copy(void* to, const void* from, int bytes, int there, const char* file, int line, void* instruction);
+void copy(void* to, const void* from, int bytes, int there, Place place, void* instruction);
 void commit_copies();
 void wait_copies(int pending);
 
@@ -211,7 +219,7 @@ using TheSame = typename Itself<T>::Type;  // of a parameter that is converted, 
 #define WHERE_WATCHED __attribute__((weak))
 WHERE_WATCHED void note_atomic(void* to, size_t bytes, void* instruction, bool needs_value);
 WHERE_WATCHED void note_copy(void* at, size_t bytes, bool writes, void* instruction);  // which an asynchronous copy reads or writes
-WHERE_WATCHED void undefined_shuffle(const char* file, int line);  // tells that a lane takes the value of one that takes no part
+WHERE_WATCHED void undefined_shuffle(Place place);  // tells that a lane takes the value of one that takes no part
 WHERE_WATCHED void fence();  // from here on nothing is said of the order of blocks
 
 template <typename T>
@@ -236,13 +244,13 @@ void shuffle(const Lanes& lanes)
 }
 
 template <typename T>
-T shuffled(unsigned mask, T value, int from, const char* file, int line)
+T shuffled(unsigned mask, T value, int from, Place place)
 {
     static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8, "CUDA shuffles numbers");
     ShuffleInput<T> shuffle_input{value, from};
     T output;
-    warp_sync(mask, shuffle<T>, &shuffle_input, &output, false, file, line);
-    if (shuffle_input.from < 0 && undefined_shuffle) undefined_shuffle(file, line);
+    warp_sync(mask, shuffle<T>, &shuffle_input, &output, false, place);
+    if (shuffle_input.from < 0 && undefined_shuffle) undefined_shuffle(place);
     return output;
 }
 
@@ -262,11 +270,11 @@ __attribute__((const)) dim3 size_of_grid();
 
 static inline void __syncthreads() {}  // without parentheses it is no call, and does nothing
 // A macro, so that two calls in one line are two barriers.
-#define __syncthreads() cuda_on_cpu::block_barrier(__builtin_FILE(), __builtin_LINE(), __COUNTER__)
+#define __syncthreads() cuda_on_cpu::block_barrier({__builtin_FILE(), __builtin_LINE(), __COUNTER__})
 
 static inline void __syncwarp(unsigned mask = 0xffffffffu, CALLED_FROM)
 {
-    cuda_on_cpu::warp_sync(mask, nullptr, nullptr, nullptr, true, file, line);
+    cuda_on_cpu::warp_sync(mask, nullptr, nullptr, nullptr, true, place);
 }
 
 // Shuffles act within groups of `width` lanes; a lane whose source lies outside of its group gets its own value.
@@ -274,28 +282,28 @@ template <typename T>
 T __shfl_sync(unsigned mask, T value, int from, int width = 32, CALLED_FROM)
 {
     int group = cuda_on_cpu::current->lane & -width;
-    return cuda_on_cpu::shuffled(mask, value, group + (from & (width - 1)), file, line);
+    return cuda_on_cpu::shuffled(mask, value, group + (from & (width - 1)), place);
 }
 
 template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, CALLED_FROM)
 {
     int lane = cuda_on_cpu::current->lane, from = lane ^ bits;
-    return cuda_on_cpu::shuffled(mask, value, from < (lane & -width) + width ? from : lane, file, line);
+    return cuda_on_cpu::shuffled(mask, value, from < (lane & -width) + width ? from : lane, place);
 }
 
 template <typename T>
 T __shfl_down_sync(unsigned mask, T value, unsigned distance, int width = 32, CALLED_FROM)
 {
     int lane = cuda_on_cpu::current->lane, from = lane + static_cast<int>(distance);
-    return cuda_on_cpu::shuffled(mask, value, from < (lane & -width) + width ? from : lane, file, line);
+    return cuda_on_cpu::shuffled(mask, value, from < (lane & -width) + width ? from : lane, place);
 }
 
 template <typename T>
 T __shfl_up_sync(unsigned mask, T value, unsigned distance, int width = 32, CALLED_FROM)
 {
     int lane = cuda_on_cpu::current->lane, from = lane - static_cast<int>(distance);
-    return cuda_on_cpu::shuffled(mask, value, from >= (lane & -width) ? from : lane, file, line);
+    return cuda_on_cpu::shuffled(mask, value, from >= (lane & -width) ? from : lane, place);
 }
 
 template <typename T>
@@ -385,12 +393,11 @@ __attribute__((noinline, no_sanitize_thread)) T atomicCAS(T* to, cuda_on_cpu::Th
 }
 
 // Asynchronous copies to shared memory; the last `zeros` bytes become zero.
-#define __pipeline_memcpy_async(to, from, ...) cuda_on_cpu::copy_async(to, from, __FILE__, __LINE__, __VA_ARGS__)
+#define __pipeline_memcpy_async(to, from, ...) cuda_on_cpu::copy_async(to, from, {__FILE__, __LINE__, 0}, __VA_ARGS__)
 namespace cuda_on_cpu {
-__attribute__((noinline)) inline void copy_async(void* to, const void* from, const char* file, int line, size_t bytes,
-                                                 size_t zeros = 0)
+__attribute__((noinline)) inline void copy_async(void* to, const void* from, Place place, size_t bytes, size_t zeros = 0)
 {
-    copy(to, from, static_cast<int>(bytes), static_cast<int>(bytes - zeros), file, line, __builtin_return_address(0));
+    copy(to, from, static_cast<int>(bytes), static_cast<int>(bytes - zeros), place, __builtin_return_address(0));
 }
 }  // namespace cuda_on_cpu
 static inline void __pipeline_commit() { cuda_on_cpu::commit_copies(); }

@@ -61,7 +61,7 @@ Cell* new_cells(size_t bytes)
     return memory == MAP_FAILED ? nullptr : static_cast<Cell*>(memory);
 }
 
-Region* allocate(size_t bytes, Region::Kind kind, const char* file, int line)
+Region* allocate(size_t bytes, Region::Kind kind, Place place)
 {
     Range& range = kind == Region::MANAGED ? managed : device;
     if (bytes > free_bytes()) return nullptr;
@@ -72,8 +72,7 @@ Region* allocate(size_t bytes, Region::Kind kind, const char* file, int line)
     memset(begin, 0xFF, bytes);  // NaN
     if (kind != Region::MANAGED && !host_may) mprotect(begin, whole_pages(bytes), PROT_NONE);
     in_use += bytes;
-    tell("{\"event\": \"allocation\", \"number\": %d, \"bytes\": %zu, \"file\": %s, \"line\": %d}", ++allocations, bytes,
-         quoted(file).c_str(), line);
+    tell("{\"event\": \"allocation\", \"number\": %d, \"bytes\": %zu, %s}", ++allocations, bytes, as_json(place).c_str());
     return range.regions[begin] = new Region{kind, begin, bytes, cells, allocations};
 }
 

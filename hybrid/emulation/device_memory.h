@@ -50,7 +50,7 @@ struct Region {
 
 constexpr size_t DEVICE_MEMORY = 256 << 20;  // bytes; each has six more of its cell
 
-Region* allocate(size_t bytes, Region::Kind kind, const char* file, int line);  // null where there is no room
+Region* allocate(size_t bytes, Region::Kind kind, Place place);  // null where there is no room
 void release(Region& region, std::string by);
 std::vector<Region*> live_regions();
 Region* region_around(

@@ -153,15 +153,17 @@ void tell_note(const char* kind)
     if (told.insert(kind).second) tell("{\"event\": \"note\", \"kind\": \"%s\"}", kind);
 }
 
-std::string quoted(const char* text)
+std::string quoted(const std::string& text)
 {
     std::string line = "\"";
-    for (; *text; ++text) {
-        if (*text == '"' || *text == '\\') line += '\\';
-        line += static_cast<unsigned char>(*text) < ' ' ? ' ' : *text;
+    for (char each : text) {
+        if (each == '"' || each == '\\') line += '\\';
+        line += static_cast<unsigned char>(each) < ' ' ? ' ' : each;
     }
     return line + '"';
 }
+
+std::string as_json(Place place) { return "\"file\": " + quoted(place.file) + ", \"line\": " + std::to_string(place.line); }
 
 std::string where()
 {

@@ -17,7 +17,8 @@ extern UnderWay under_way;
 
 void tell(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void tell_note(const char* kind);  // once
-std::string quoted(const char* text);  // as a string of JSON
+std::string quoted(const std::string& text);  // as a string of JSON
+std::string as_json(Place place);              // members "file" and "line"
 
 constexpr size_t MOST_OF_ARRAYS = 64 << 20;  // bytes
 extern char* arrays;                           // memory that is shared with that process; null for none

@@ -20,7 +20,6 @@ std::string printed;
 namespace {
 
 constexpr int MOST_ERRORS = 100;
-std::recursive_mutex one_at_a_time;
 int errors;
 
 }  // namespace
@@ -31,19 +30,15 @@ void show_printed()
     printed.clear();
 }
 
-Call::Call(const char* name, const char* file, int line) : lock_(one_at_a_time), name_(name), file_(file), line_(line) {}
+std::string Call::as_json() const { return "\"call\": " + quoted(name_) + ", " + cuda_on_cpu::as_json(place_); }
 
 cudaError_t Call::ends_with(cudaError_t code, const std::string& why)
 {
     if (!code) return code;
     last_error = code;
     if (++errors <= MOST_ERRORS)
-        tell(
-            "{\"event\": \"error\", \"call\": %s, \"file\": %s, \"line\": %d, \"code\": %d, \"name\": \"%s\", \"text\": "
-            "\"%s\", "
-            "\"of_kernel\": %d, \"why\": %s}",
-            quoted(name_).c_str(), quoted(file_).c_str(), line_, code, cudaGetErrorName(code), cudaGetErrorString(code),
-            code == lasting, quoted(why.c_str()).c_str());
+        tell("{\"event\": \"error\", %s, \"code\": %d, \"name\": \"%s\", \"text\": \"%s\", \"of_kernel\": %d, \"why\": %s}",
+             as_json().c_str(), code, cudaGetErrorName(code), cudaGetErrorString(code), code == lasting, quoted(why).c_str());
     return code;
 }
 
@@ -74,16 +69,12 @@ std::string misuse(const Region& region, const void* at, size_t bytes, const cha
            (begin ? ", from its byte " + std::to_string(begin) + " on" : "");
 }
 
-void Call::reads(Region& region, const void* at, size_t bytes)
+void Call::reads(const Region& region, const void* at, size_t bytes) const
 {
-    size_t offset = static_cast<const char*>(at) - region.begin;
-    long long first = first_unwritten(region, offset, bytes);
+    long long first = first_unwritten(region, static_cast<const char*>(at) - region.begin, bytes);
     if (first >= 0)
-        tell(
-            "{\"event\": \"finding\", \"kind\": \"copies unwritten\", \"call\": %s, \"file\": %s, \"line\": %d, \"number\": "
-            "%d, "
-            "\"offset\": %lld, \"kernel\": \"\"}",
-            quoted(name_).c_str(), quoted(file_).c_str(), line_, region.number, first);
+        tell("{\"event\": \"finding\", \"kind\": \"copies unwritten\", %s, \"number\": %d, \"offset\": %lld, \"kernel\": \"\"}",
+             as_json().c_str(), region.number, first);
 }
 
 namespace {
@@ -132,10 +123,9 @@ struct ForDevice {  // device memory can be used
 
 const cudaStream_t WAITS = reinterpret_cast<cudaStream_t>(-1);  // of copies for which the host waits
 
-cudaError_t copied(const char* name, void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream,
-                   const char* file, int line)
+cudaError_t copied(Call&& call, void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream)
 {
-    Call call(name, file, line);
+    if (stream && stream != WAITS) tell_note("streams");
     if (stream == WAITS)
         if (cudaError_t error = call.waits()) return error;
     if (lasting) return call.ends_with(lasting);
@@ -149,7 +139,7 @@ cudaError_t copied(const char* name, void* to, const void* from, size_t bytes, c
     }
     if (source) source->is_consumed = true;
     if (target) target->is_filled = true;
-    order::begins(stream == WAITS ? nullptr : stream, call.place(), file, line);
+    order::begins(stream == WAITS ? nullptr : stream, call.text(), call.place_);
     for (auto [region, at, writes] : {std::tuple{source, from, false}, {target, const_cast<const void*>(to), true}})
         if (auto* begin = static_cast<const char*>(at); region || (stream != WAITS && is_pinned(begin)))
             order::uses(begin, begin + bytes, writes, region);
@@ -165,27 +155,26 @@ cudaError_t copied(const char* name, void* to, const void* from, size_t bytes, c
 }
 
 // Rows of `width` bytes, whose beginnings are a pitch apart.
-cudaError_t rows_copied(const char* name, void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
-                        size_t height, cudaMemcpyKind kind, cudaStream_t stream, const char* file, int line)
+cudaError_t rows_copied(Call&& call, void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                        cudaMemcpyKind kind, cudaStream_t stream)
 {
-    if (width > to_pitch || width > from_pitch) return Call(name, file, line).ends_with(cudaErrorInvalidPitchValue);
+    if (width > to_pitch || width > from_pitch) return call.ends_with(cudaErrorInvalidPitchValue);
     for (size_t row = 0; row < height; ++row) {
         char* target = static_cast<char*>(to) + row * to_pitch;
         const char* source = static_cast<const char*>(from) + row * from_pitch;
-        if (cudaError_t error = copied(name, target, source, width, kind, stream, file, line)) return error;
+        if (cudaError_t error = copied(std::move(call), target, source, width, kind, stream)) return error;
     }
     return cudaSuccess;
 }
 
-cudaError_t filled(const char* name, void* to, int value, size_t bytes, cudaStream_t stream, const char* file, int line)
+cudaError_t filled(Call&& call, void* to, int value, size_t bytes, cudaStream_t stream)
 {
-    Call call(name, file, line);
     if (lasting) return call.ends_with(lasting);
     if (!bytes) return cudaSuccess;
     Region* target = region_of(to);
     std::string why = target ? misuse(*target, to, bytes, "of") : "its memory is not the device's";
     if (!why.empty()) return call.ends_with(cudaErrorInvalidValue, target && !target->freed ? "it sets " + why : why);
-    order::begins(stream, call.place(), file, line);
+    order::begins(stream, call.text(), call.place_);
     order::uses(static_cast<char*>(to), static_cast<char*>(to) + bytes, true, target);
     ForDevice now;
     memset(to, value, bytes);
@@ -193,14 +182,13 @@ cudaError_t filled(const char* name, void* to, int value, size_t bytes, cudaStre
     return cudaSuccess;
 }
 
-cudaError_t allocated(const char* name, void** pointer, size_t bytes, Region::Kind kind, const char* file, int line)
+cudaError_t allocated(Call&& call, void** pointer, size_t bytes, Region::Kind kind)
 {
-    Call call(name, file, line);
     if (lasting) return call.ends_with(lasting);
     if (!pointer || (kind == Region::MANAGED && !bytes)) return call.ends_with(cudaErrorInvalidValue);
     *pointer = nullptr;
     if (!bytes) return cudaSuccess;
-    Region* region = allocate(bytes, kind, file, line);
+    Region* region = allocate(bytes, kind, call.place_);
     if (!region)
         return call.ends_with(cudaErrorMemoryAllocation, "it asks for " + grouped(bytes) + " bytes, and of the device's " +
                                                              grouped(DEVICE_MEMORY) + " there are " + grouped(free_bytes()) +
@@ -228,11 +216,11 @@ struct AtEnd {
 }  // namespace
 
 cudaError_t copy_symbol(const char* name, void* symbol, size_t size, size_t offset, void* host, const void* from, size_t bytes,
-                        const char* file, int line)
+                        Place place)
 {
-    Call call(name, file, line);
+    Call call(name, place);
     if (cudaError_t error = call.waits()) return error;
-    order::begins(nullptr, call.place(), file, line);
+    order::begins(nullptr, call.text(), place);
     order::host_waits(nullptr);
     if (offset > size || bytes > size - offset) return call.ends_with(cudaErrorInvalidValue);
     char* at = static_cast<char*>(symbol) + offset;
@@ -248,8 +236,8 @@ static std::string product_text(const dim3& size)
 
 void allow_shared(int bytes) { most_shared = min(max(USUAL_SHARED, static_cast<size_t>(bytes)), MOST_SHARED); }
 
-Launched::Launched(const char* kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream, const char* file, int line)
-    : kernel_(kernel), file_(file), line_(line), grid_(grid), block_(block), shared_(shared), stream_(stream)
+Launched::Launched(const char* kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream, Place place)
+    : kernel_(kernel), place_(place), grid_(grid), block_(block), shared_(shared), stream_(stream)
 {
     if (stream) tell_note("streams");
 }
@@ -257,7 +245,7 @@ Launched::Launched(const char* kernel, dim3 grid, dim3 block, size_t shared, cud
 void Launched::run(void (*thread)(void*), void* argument, size_t bytes, const Given* given, size_t count)
 {
     std::string name = "the launch of " + std::string(kernel_);
-    Call call(name.c_str(), file_, line_);
+    Call call(name.c_str(), place_);
     ++launches;
     if (lasting) return (void)call.ends_with(lasting);
     auto is_within = [](const dim3& size, unsigned x, unsigned y, unsigned z) {
@@ -277,9 +265,9 @@ void Launched::run(void (*thread)(void*), void* argument, size_t bytes, const Gi
     if (in_flight) return;  // nothing runs on a GPU after a kernel that failed
     show_printed();
     ForDevice now;
-    under_way = {kernel_, file_, line_};
+    under_way = {kernel_, place_.file, place_.line};
     if (!one_launch.is_trial) product::launch_begins(given, count);
-    order::begins(stream_, std::string(kernel_) + ", launched in line " + std::to_string(line_) + ",", file_, line_);
+    order::begins(stream_, std::string(kernel_) + ", launched in line " + std::to_string(place_.line) + ",", place_);
     Launch launch{{grid_.x, grid_.y, grid_.z},
                   {block_.x, block_.y, block_.z},
                   shared_,
@@ -303,7 +291,7 @@ void Launched::run(void (*thread)(void*), void* argument, size_t bytes, const Gi
         in_flight = kind == "illegal" ? cudaErrorIllegalAddress : kind == "assert" ? cudaErrorAssert : cudaErrorLaunchFailure;
         if (kind != "illegal")
             tell("{\"event\": \"finding\", \"kind\": \"stopped\", \"stop\": %s, \"text\": %s, \"kernel\": %s, \"launched\": %d}",
-                 quoted(kind.c_str()).c_str(), quoted(why.substr(kind.size() + 1).c_str()).c_str(), quoted(kernel_).c_str(), line_);
+                 quoted(kind).c_str(), quoted(why.substr(kind.size() + 1)).c_str(), quoted(kernel_).c_str(), place_.line);
     } else {
         product::launch_ends(grid_, block_);
     }
@@ -314,72 +302,63 @@ void Launched::run(void (*thread)(void*), void* argument, size_t bytes, const Gi
 
 using namespace cuda_on_cpu;
 
-cudaError_t cudaPeekAtLastError(const char*, int)
+cudaError_t cudaPeekAtLastError(Place)
 {
     if (last_error) tell("{\"event\": \"looked\"}");
     return last_error;
 }
-cudaError_t cudaGetLastError(const char* file, int line)
+cudaError_t cudaGetLastError(Place place)
 {
-    cudaError_t error = cudaPeekAtLastError(file, line);
+    cudaError_t error = cudaPeekAtLastError(place);
     last_error = lasting;
     return error;
 }
-const char* cudaGetErrorString(cudaError_t error)
+static std::pair<const char*, const char*> name_and_text(cudaError_t error)
 {
     switch (error) {
 #define ERROR(name, code, text) \
     case name:                  \
-        return text;
+        return {#name, text};
         CUDA_ERRORS(ERROR)
 #undef ERROR
     }
-    return "unrecognized error code";
+    return {"unrecognized error code", "unrecognized error code"};
 }
-const char* cudaGetErrorName(cudaError_t error)
-{
-    switch (error) {
-#define ERROR(name, code, text) \
-    case name:                  \
-        return #name;
-        CUDA_ERRORS(ERROR)
-#undef ERROR
-    }
-    return "unrecognized error code";
-}
+const char* cudaGetErrorString(cudaError_t error) { return name_and_text(error).second; }
+const char* cudaGetErrorName(cudaError_t error) { return name_and_text(error).first; }
 
-cudaError_t cudaMalloc(void** pointer, size_t bytes, const char* file, int line)
+cudaError_t cudaMalloc(void** pointer, size_t bytes, Place place)
 {
-    return allocated("cudaMalloc", pointer, bytes, Region::ALLOCATION, file, line);
+    return allocated({__func__, place}, pointer, bytes, Region::ALLOCATION);
 }
-cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height, const char* file, int line)
+cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height, Place place)
 {
     *pitch = (width + 511) / 512 * 512;
-    return allocated("cudaMallocPitch", pointer, *pitch * height, Region::ALLOCATION, file, line);
+    return allocated({__func__, place}, pointer, *pitch * height, Region::ALLOCATION);
 }
-cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned, const char* file, int line)
+cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned, Place place)
 {
-    return allocated("cudaMallocManaged", pointer, bytes, Region::MANAGED, file, line);
+    return allocated({__func__, place}, pointer, bytes, Region::MANAGED);
 }
-cudaError_t cudaMallocHost(void** pointer, size_t bytes, unsigned, const char* file, int line)
+cudaError_t cudaMallocHost(void** pointer, size_t bytes, unsigned, Place place)
 {
-    Call call("cudaMallocHost", file, line);
+    Call call(__func__, place);
     *pointer = malloc(bytes);
     if (*pointer) pinned[static_cast<char*>(*pointer)] = bytes;
     return call.ends_with(*pointer || !bytes ? cudaSuccess : cudaErrorMemoryAllocation);
 }
-cudaError_t cudaFreeHost(void* pointer, const char* file, int line)
+cudaError_t cudaFreeHost(void* pointer, Place place)
 {
-    Call call("cudaFreeHost", file, line);
+    Call call(__func__, place);
     if (pointer && !pinned.erase(static_cast<char*>(pointer)))
         return call.ends_with(cudaErrorInvalidValue, "its pointer is not what cudaMallocHost gave, or was freed already");
     free(pointer);
     return cudaSuccess;
 }
 
-cudaError_t cudaFree(void* pointer, const char* file, int line)
+cudaError_t cudaFree(void* pointer, Place place)
 {
-    Call call("cudaFree", file, line);
+    Call call(__func__, place);
     if (cudaError_t error = call.waits()) return error;
     order::host_waits();
     if (!pointer) return cudaSuccess;
@@ -391,49 +370,46 @@ cudaError_t cudaFree(void* pointer, const char* file, int line)
                                 " bytes after the begin of " + named(*region, true) + ", and what cudaMalloc gave is freed"
                           : "";
     if (!why.empty()) return call.ends_with(cudaErrorInvalidValue, why);
-    release(*region, call.place());
+    release(*region, call.text());
     return cudaSuccess;
 }
 
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, const char* file, int line)
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Place place)
 {
-    return copied("cudaMemcpy", to, from, bytes, kind, WAITS, file, line);
+    return copied({__func__, place}, to, from, bytes, kind, WAITS);
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream, const char* file,
-                            int line)
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream, Place place)
 {
-    if (stream) tell_note("streams");
-    return copied("cudaMemcpyAsync", to, from, bytes, kind, stream, file, line);
+    return copied({__func__, place}, to, from, bytes, kind, stream);
 }
 cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
-                         cudaMemcpyKind kind, const char* file, int line)
+                         cudaMemcpyKind kind, Place place)
 {
-    return rows_copied("cudaMemcpy2D", to, to_pitch, from, from_pitch, width, height, kind, WAITS, file, line);
+    return rows_copied({__func__, place}, to, to_pitch, from, from_pitch, width, height, kind, WAITS);
 }
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
-                              cudaMemcpyKind kind, cudaStream_t stream, const char* file, int line)
+                              cudaMemcpyKind kind, cudaStream_t stream, Place place)
 {
-    if (stream) tell_note("streams");
-    return rows_copied("cudaMemcpy2DAsync", to, to_pitch, from, from_pitch, width, height, kind, stream, file, line);
+    return rows_copied({__func__, place}, to, to_pitch, from, from_pitch, width, height, kind, stream);
 }
-cudaError_t cudaMemset(void* to, int value, size_t bytes, const char* file, int line)
+cudaError_t cudaMemset(void* to, int value, size_t bytes, Place place)
 {
-    return filled("cudaMemset", to, value, bytes, nullptr, file, line);
+    return filled({__func__, place}, to, value, bytes, nullptr);
 }
-cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream, const char* file, int line)
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream, Place place)
 {
-    return filled("cudaMemsetAsync", to, value, bytes, stream, file, line);
+    return filled({__func__, place}, to, value, bytes, stream);
 }
-cudaError_t cudaMemGetInfo(size_t* available, size_t* total, const char* file, int line)
+cudaError_t cudaMemGetInfo(size_t* available, size_t* total, Place place)
 {
-    Call call("cudaMemGetInfo", file, line);
+    Call call(__func__, place);
     *available = free_bytes();
     *total = DEVICE_MEMORY;
     return call.ends_with(lasting);
 }
-cudaError_t cudaMemPrefetchAsync(const void* at, size_t bytes, int, cudaStream_t, const char* file, int line)
+cudaError_t cudaMemPrefetchAsync(const void* at, size_t bytes, int, cudaStream_t, Place place)
 {
-    Call call("cudaMemPrefetchAsync", file, line);
+    Call call(__func__, place);
     Region* region = region_of(at);
     bool is_valid = region && region->kind == Region::MANAGED && misuse(*region, at, bytes, "of").empty();
     return call.ends_with(lasting    ? lasting

@@ -121,7 +121,7 @@ constexpr char kind_of()
 }
 
 cudaError_t copy_symbol(const char* call, void* symbol, size_t size, size_t offset, void* host, const void* from, size_t bytes,
-                        const char* file, int line);
+                        Place place);
 void allow_shared(int bytes);
 
 struct OneLaunch {  // of a trial: in which order its threads run
@@ -164,8 +164,8 @@ private:
             std::get<1>(all));
     }
     void run(void (*thread)(void*), void* argument, size_t bytes, const Given* given, size_t count);
-    const char *kernel_, *file_;
-    int line_;
+    const char* kernel_;
+    Place place_;
     dim3 grid_, block_;
     size_t shared_;
     cudaStream_t stream_;
@@ -182,45 +182,45 @@ int trial(char** words, const char* kernel, void (*launch)(Launched&, void* cons
 template <typename T>
 cudaError_t cudaMalloc(T** pointer, size_t bytes, CALLED_FROM)
 {
-    return cudaMalloc(reinterpret_cast<void**>(pointer), bytes, file, line);
+    return cudaMalloc(reinterpret_cast<void**>(pointer), bytes, place);
 }
 
 template <typename T>
 cudaError_t cudaMallocPitch(T** pointer, size_t* pitch, size_t width, size_t height, CALLED_FROM)
 {
-    return cudaMallocPitch(reinterpret_cast<void**>(pointer), pitch, width, height, file, line);
+    return cudaMallocPitch(reinterpret_cast<void**>(pointer), pitch, width, height, place);
 }
 
 template <typename T>
 cudaError_t cudaMallocManaged(T** pointer, size_t bytes, unsigned flags = 1, CALLED_FROM)
 {
-    return cudaMallocManaged(reinterpret_cast<void**>(pointer), bytes, flags, file, line);
+    return cudaMallocManaged(reinterpret_cast<void**>(pointer), bytes, flags, place);
 }
 
 template <typename T>
 cudaError_t cudaMallocHost(T** pointer, size_t bytes, unsigned flags = 0, CALLED_FROM)
 {
-    return cudaMallocHost(reinterpret_cast<void**>(pointer), bytes, flags, file, line);
+    return cudaMallocHost(reinterpret_cast<void**>(pointer), bytes, flags, place);
 }
 
 template <typename T>
 cudaError_t cudaHostAlloc(T** pointer, size_t bytes, unsigned flags, CALLED_FROM)
 {
-    return cudaMallocHost(reinterpret_cast<void**>(pointer), bytes, flags, file, line);
+    return cudaMallocHost(reinterpret_cast<void**>(pointer), bytes, flags, place);
 }
 
 template <typename T>
 cudaError_t cudaMemcpyToSymbol(T& symbol, const void* from, size_t bytes, size_t offset = 0,
                                cudaMemcpyKind = cudaMemcpyHostToDevice, CALLED_FROM)
 {
-    return cuda_on_cpu::copy_symbol("cudaMemcpyToSymbol", &symbol, sizeof(T), offset, nullptr, from, bytes, file, line);
+    return cuda_on_cpu::copy_symbol("cudaMemcpyToSymbol", &symbol, sizeof(T), offset, nullptr, from, bytes, place);
 }
 
 template <typename T>
 cudaError_t cudaMemcpyFromSymbol(void* to, T& symbol, size_t bytes, size_t offset = 0, cudaMemcpyKind = cudaMemcpyDeviceToHost,
                                  CALLED_FROM)
 {
-    return cuda_on_cpu::copy_symbol("cudaMemcpyFromSymbol", &symbol, sizeof(T), offset, to, nullptr, bytes, file, line);
+    return cuda_on_cpu::copy_symbol("cudaMemcpyFromSymbol", &symbol, sizeof(T), offset, to, nullptr, bytes, place);
 }
 
 template <typename T>

@@ -53,8 +53,7 @@ struct Use {
     int stream;
     unsigned work;
     std::string what;
-    const char* file;
-    int line;
+    Place place;
 };
 std::vector<Use>& uses_so_far = *new std::vector<Use>;
 Use now{};  // the work that has begun
@@ -77,17 +76,17 @@ double milliseconds_now()
     return std::chrono::duration<double, std::milli>(now).count();
 }
 
-cudaError_t waited(const char* name, const char* file, int line)
+cudaError_t waited(Call&& call)
 {
     order::host_waits();
-    return Call(name, file, line).waits();
+    return call.waits();
 }
 
 }  // namespace
 
 namespace cuda_on_cpu::order {
 
-void begins(cudaStream_t in, const std::string& what, const char* file, int line)
+void begins(cudaStream_t in, const std::string& what, Place place)
 {
     CUstream_st& stream = stream_of(in);
     Clock& after = stream.after;
@@ -96,7 +95,7 @@ void begins(cudaStream_t in, const std::string& what, const char* file, int line
     if (in && stream.waits_for_default) merge(after, usual.after);
     for (cudaStream_t other : streams)
         if (!in && other->waits_for_default) merge(after, other->after);
-    now = {nullptr, nullptr, false, stream.number, ++after[stream.number], what, file, line};
+    now = {nullptr, nullptr, false, stream.number, ++after[stream.number], what, place};
 }
 
 void uses(const char* begin, const char* end, bool writes, const Region* region)
@@ -109,8 +108,8 @@ void uses(const char* begin, const char* end, bool writes, const Region* region)
         std::string text = now.what + (writes ? " writes " : " reads ") + (region ? named(*region, true) : "host memory") +
                            " while " + each.what + " may still " + (each.writes ? "write" : "read") +
                            " it in another stream: cudaStreamWaitEvent, or waiting on the host, orders them";
-        tell("{\"event\": \"finding\", \"kind\": \"order\", \"file\": %s, \"line\": %d, \"text\": %s, \"kernel\": \"\"}",
-             quoted(now.file).c_str(), now.line, quoted(text.c_str()).c_str());
+        tell("{\"event\": \"finding\", \"kind\": \"order\", %s, \"text\": %s, \"kernel\": \"\"}", as_json(now.place).c_str(),
+             quoted(text).c_str());
     }
     Use use = now;
     use.begin = begin, use.end = end, use.writes = writes;
@@ -179,17 +178,17 @@ void launched() { launch_is_timed = clock_was_read; }
 
 }  // namespace cuda_on_cpu::order
 
-cudaError_t cudaGetDeviceCount(int* count, const char*, int) { return *count = 1, cudaSuccess; }
-cudaError_t cudaGetDevice(int* device, const char*, int) { return *device = 0, cudaSuccess; }
-cudaError_t cudaSetDevice(int device, const char* file, int line)
+cudaError_t cudaGetDeviceCount(int* count, Place) { return *count = 1, cudaSuccess; }
+cudaError_t cudaGetDevice(int* device, Place) { return *device = 0, cudaSuccess; }
+cudaError_t cudaSetDevice(int device, Place place)
 {
-    return Call("cudaSetDevice", file, line)
+    return Call(__func__, place)
         .ends_with(device ? cudaErrorInvalidDevice : cudaSuccess,
                    "device " + std::to_string(device) + " is not there, only device 0");
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device, const char* file, int line)
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device, Place place)
 {
-    if (device) return Call("cudaGetDeviceProperties", file, line).ends_with(cudaErrorInvalidDevice);
+    if (device) return Call(__func__, place).ends_with(cudaErrorInvalidDevice);
     *properties = {};
     snprintf(properties->name, sizeof(properties->name), "emulated GPU (a CPU)");
     properties->totalGlobalMem = DEVICE_MEMORY;
@@ -207,21 +206,21 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device, cons
     properties->multiProcessorCount = properties->unifiedAddressing = properties->managedMemory = properties->deviceOverlap = 1;
     return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize(const char* file, int line) { return waited("cudaDeviceSynchronize", file, line); }
-cudaError_t cudaThreadSynchronize(const char* file, int line) { return waited("cudaThreadSynchronize", file, line); }
-cudaError_t cudaDeviceReset(const char* file, int line)
+cudaError_t cudaDeviceSynchronize(Place place) { return waited({__func__, place}); }
+cudaError_t cudaThreadSynchronize(Place place) { return waited({__func__, place}); }
+cudaError_t cudaDeviceReset(Place place)
 {
-    cudaError_t error = waited("cudaDeviceReset", file, line);
-    for (Region* each : live_regions()) release(*each, "cudaDeviceReset in line " + std::to_string(line));
+    cudaError_t error = waited({__func__, place});
+    for (Region* each : live_regions()) release(*each, "cudaDeviceReset in line " + std::to_string(place.line));
     events.clear();
     for (cudaStream_t each : streams) delete each;
     streams.clear();
     lasting = last_error = cudaSuccess;
     return error;
 }
-cudaError_t cudaThreadExit(const char* file, int line) { return cudaDeviceReset(file, line); }
-cudaError_t cudaRuntimeGetVersion(int* version, const char*, int) { return *version = CUDART_VERSION, cudaSuccess; }
-cudaError_t cudaDriverGetVersion(int* version, const char*, int) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaThreadExit(Place place) { return cudaDeviceReset(place); }
+cudaError_t cudaRuntimeGetVersion(int* version, Place) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int* version, Place) { return *version = CUDART_VERSION, cudaSuccess; }
 
 namespace {
 
@@ -232,16 +231,16 @@ std::string broken_by(cudaEvent_t event, bool recorded)
     return recorded && !event->recorded ? "its event was never recorded: cudaEventRecord does that" : "";
 }
 
-cudaError_t of_event(const char* name, cudaEvent_t event, bool recorded, const char* file, int line)
+cudaError_t of_event(Call&& call, cudaEvent_t event, bool recorded)
 {
     std::string why = broken_by(event, recorded);
-    return Call(name, file, line).ends_with(why.empty() ? cudaSuccess : cudaErrorInvalidResourceHandle, why);
+    return call.ends_with(why.empty() ? cudaSuccess : cudaErrorInvalidResourceHandle, why);
 }
-cudaError_t of_stream(const char* name, cudaStream_t stream, const char* file, int line)
+cudaError_t of_stream(Call&& call, cudaStream_t stream)
 {
     bool is_valid = !stream || streams.count(stream);
-    return Call(name, file, line)
-        .ends_with(is_valid ? cudaSuccess : cudaErrorInvalidResourceHandle, "its stream was not created, or destroyed already");
+    return call.ends_with(is_valid ? cudaSuccess : cudaErrorInvalidResourceHandle,
+                          "its stream was not created, or destroyed already");
 }
 
 bool is_over(const Clock& clock)
@@ -251,85 +250,79 @@ bool is_over(const Clock& clock)
 
 }  // namespace
 
-cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned, const char*, int)
+cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned, Place)
 {
     events.insert(*event = new CUevent_st{});
     return cudaSuccess;
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags, const char* file, int line)
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags, Place place)
 {
-    return cudaEventCreate(event, flags, file, line);
+    return cudaEventCreate(event, flags, place);
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream, const char* file, int line)
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream, Place place)
 {
-    if (cudaError_t error = of_stream("cudaEventRecord", stream, file, line)) return error;
-    if (cudaError_t error = of_event("cudaEventRecord", event, false, file, line)) return error;
-    order::begins(stream, "", file, line);
+    if (cudaError_t error = of_stream({__func__, place}, stream)) return error;
+    if (cudaError_t error = of_event({__func__, place}, event, false)) return error;
+    order::begins(stream, "", place);
     *event = {milliseconds_now(), true, stream_of(stream).after};
     return cudaSuccess;
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t event, const char* file, int line)
+cudaError_t cudaEventSynchronize(cudaEvent_t event, Place place)
 {
-    if (cudaError_t error = of_event("cudaEventSynchronize", event, false, file, line)) return error;
+    if (cudaError_t error = of_event({__func__, place}, event, false)) return error;
     merge(host, event->after);
     order::forget_what_is_over();
-    return Call("cudaEventSynchronize", file, line).waits();
+    return Call(__func__, place).waits();
 }
-cudaError_t cudaEventQuery(cudaEvent_t event, const char* file, int line)
-{
-    return of_event("cudaEventQuery", event, false, file, line);
-}
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t stop, const char* file, int line)
+cudaError_t cudaEventQuery(cudaEvent_t event, Place place) { return of_event({__func__, place}, event, false); }
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t stop, Place place)
 {
     tell_note("times");
     for (cudaEvent_t each : {start, stop})
-        if (cudaError_t error = of_event("cudaEventElapsedTime", each, true, file, line)) return error;
+        if (cudaError_t error = of_event({__func__, place}, each, true)) return error;
     if (!is_over(start->after) || !is_over(stop->after))
-        return Call("cudaEventElapsedTime", file, line)
+        return Call(__func__, place)
             .ends_with(cudaErrorNotReady, "the host has not waited for the work before its events: cudaEventSynchronize does that");
     *milliseconds = static_cast<float>(stop->milliseconds - start->milliseconds);
     return cudaSuccess;
 }
-cudaError_t cudaEventDestroy(cudaEvent_t event, const char* file, int line)
+cudaError_t cudaEventDestroy(cudaEvent_t event, Place place)
 {
-    if (cudaError_t error = of_event("cudaEventDestroy", event, false, file, line)) return error;
+    if (cudaError_t error = of_event({__func__, place}, event, false)) return error;
     events.erase(event);
     delete event;
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamCreate(cudaStream_t* stream, const char*, int)
+cudaError_t cudaStreamCreate(cudaStream_t* stream, Place)
 {
     tell_note("streams");
     streams.insert(*stream = new CUstream_st{++streams_made, true, {}});
     return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags, const char* file, int line)
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags, Place place)
 {
-    cudaError_t error = cudaStreamCreate(stream, file, line);
+    cudaError_t error = cudaStreamCreate(stream, place);
     (*stream)->waits_for_default = flags != cudaStreamNonBlocking;
     return error;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t stream, const char* file, int line)
+cudaError_t cudaStreamSynchronize(cudaStream_t stream, Place place)
 {
-    if (cudaError_t error = of_stream("cudaStreamSynchronize", stream, file, line)) return error;
+    if (cudaError_t error = of_stream({__func__, place}, stream)) return error;
     order::host_waits(stream);
-    return Call("cudaStreamSynchronize", file, line).waits();
+    return Call(__func__, place).waits();
 }
-cudaError_t cudaStreamQuery(cudaStream_t stream, const char* file, int line)
+cudaError_t cudaStreamQuery(cudaStream_t stream, Place place) { return of_stream({__func__, place}, stream); }
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned, Place place)
 {
-    return of_stream("cudaStreamQuery", stream, file, line);
-}
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned, const char* file, int line)
-{
-    if (cudaError_t error = of_stream("cudaStreamWaitEvent", stream, file, line)) return error;
-    if (cudaError_t error = of_event("cudaStreamWaitEvent", event, false, file, line)) return error;
+    if (cudaError_t error = of_stream({__func__, place}, stream)) return error;
+    if (cudaError_t error = of_event({__func__, place}, event, false)) return error;
     merge(stream_of(stream).after, event->after);
     return cudaSuccess;
 }
-cudaError_t cudaStreamDestroy(cudaStream_t stream, const char* file, int line)
+cudaError_t cudaStreamDestroy(cudaStream_t stream, Place place)
 {
-    if (cudaError_t error = of_stream("cudaStreamDestroy", stream, file, line)) return error;
+    if (cudaError_t error = of_stream({__func__, place}, stream)) return error;
     merge(usual.after, stream->after);  // so that its work is not forgotten
     streams.erase(stream);
     delete stream;

@@ -9,8 +9,8 @@ struct Votes {
     unsigned yes, all;  // masks of lanes of a warp, or numbers of threads of a block
 };
 
-Votes block_votes(bool yes, const char* file, int line);
-unsigned active_mask(const char* file, int line);
+Votes block_votes(bool yes, Place place);
+unsigned active_mask(Place place);
 
 inline void vote(const Lanes& lanes)
 {
@@ -21,10 +21,10 @@ inline void vote(const Lanes& lanes)
         if (lanes.mask >> lane & 1) *static_cast<Votes*>(lanes.output[lane]) = votes;
 }
 
-inline Votes warp_votes(unsigned mask, bool yes, const char* file, int line)
+inline Votes warp_votes(unsigned mask, bool yes, Place place)
 {
     Votes votes;
-    warp_sync(mask, vote, &yes, &votes, false, file, line);
+    warp_sync(mask, vote, &yes, &votes, false, place);
     return votes;
 }
 
@@ -55,19 +55,19 @@ void match(const Lanes& lanes)
 }  // namespace cuda_on_cpu
 
 // The lanes that take the same way. A program must not rely on which of them arrive together.
-static inline unsigned __activemask(CALLED_FROM) { return cuda_on_cpu::active_mask(file, line); }
+static inline unsigned __activemask(CALLED_FROM) { return cuda_on_cpu::active_mask(place); }
 
 static inline unsigned __ballot_sync(unsigned mask, int predicate, CALLED_FROM)
 {
-    return cuda_on_cpu::warp_votes(mask, predicate, file, line).yes;
+    return cuda_on_cpu::warp_votes(mask, predicate, place).yes;
 }
 static inline int __any_sync(unsigned mask, int predicate, CALLED_FROM)
 {
-    return cuda_on_cpu::warp_votes(mask, predicate, file, line).yes != 0;
+    return cuda_on_cpu::warp_votes(mask, predicate, place).yes != 0;
 }
 static inline int __all_sync(unsigned mask, int predicate, CALLED_FROM)
 {
-    cuda_on_cpu::Votes votes = cuda_on_cpu::warp_votes(mask, predicate, file, line);
+    cuda_on_cpu::Votes votes = cuda_on_cpu::warp_votes(mask, predicate, place);
     return votes.yes == votes.all;
 }
 
@@ -75,7 +75,7 @@ template <typename T>
 unsigned __match_any_sync(unsigned mask, T value, CALLED_FROM)
 {
     cuda_on_cpu::Votes same;
-    cuda_on_cpu::warp_sync(mask, cuda_on_cpu::match<T>, &value, &same, false, file, line);
+    cuda_on_cpu::warp_sync(mask, cuda_on_cpu::match<T>, &value, &same, false, place);
     return same.yes;
 }
 
@@ -83,22 +83,22 @@ template <typename T>
 unsigned __match_all_sync(unsigned mask, T value, int* all, CALLED_FROM)
 {
     cuda_on_cpu::Votes same;
-    cuda_on_cpu::warp_sync(mask, cuda_on_cpu::match<T>, &value, &same, false, file, line);
+    cuda_on_cpu::warp_sync(mask, cuda_on_cpu::match<T>, &value, &same, false, place);
     *all = same.yes == same.all;
     return *all ? same.all : 0;
 }
 
-#define REDUCTION(name, Type, result)                                                                                             \
-    namespace cuda_on_cpu {                                                                                                       \
-    struct name##_##Type {                                                                                                        \
-        static Type of(Type x, Type y) { return result; }                                                                         \
-    };                                                                                                                            \
-    }                                                                                                                             \
-    static inline Type __reduce_##name##_sync(unsigned mask, Type value, CALLED_FROM)                                             \
-    {                                                                                                                             \
-        Type reduced;                                                                                                             \
-        cuda_on_cpu::warp_sync(mask, cuda_on_cpu::reduce<Type, cuda_on_cpu::name##_##Type>, &value, &reduced, false, file, line); \
-        return reduced;                                                                                                           \
+#define REDUCTION(name, Type, result)                                                                                        \
+    namespace cuda_on_cpu {                                                                                                  \
+    struct name##_##Type {                                                                                                   \
+        static Type of(Type x, Type y) { return result; }                                                                    \
+    };                                                                                                                       \
+    }                                                                                                                        \
+    static inline Type __reduce_##name##_sync(unsigned mask, Type value, CALLED_FROM)                                        \
+    {                                                                                                                        \
+        Type reduced;                                                                                                        \
+        cuda_on_cpu::warp_sync(mask, cuda_on_cpu::reduce<Type, cuda_on_cpu::name##_##Type>, &value, &reduced, false, place); \
+        return reduced;                                                                                                      \
     }
 REDUCTION(add, int, static_cast<int>(static_cast<unsigned>(x) + static_cast<unsigned>(y)))
 REDUCTION(add, unsigned, x + y)
@@ -113,14 +113,14 @@ REDUCTION(xor, unsigned, x ^ y)
 
 static inline int __syncthreads_count(int predicate, CALLED_FROM)
 {
-    return static_cast<int>(cuda_on_cpu::block_votes(predicate, file, line).yes);
+    return static_cast<int>(cuda_on_cpu::block_votes(predicate, place).yes);
 }
 static inline int __syncthreads_and(int predicate, CALLED_FROM)
 {
-    cuda_on_cpu::Votes votes = cuda_on_cpu::block_votes(predicate, file, line);
+    cuda_on_cpu::Votes votes = cuda_on_cpu::block_votes(predicate, place);
     return votes.yes == votes.all;
 }
-static inline int __syncthreads_or(int predicate, CALLED_FROM) { return cuda_on_cpu::block_votes(predicate, file, line).yes != 0; }
+static inline int __syncthreads_or(int predicate, CALLED_FROM) { return cuda_on_cpu::block_votes(predicate, place).yes != 0; }
 
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }

@@ -294,7 +294,7 @@ void note_slowly(const void* at, size_t bytes, bool writes, const void* instruct
     else if (std::string meanwhile; memory_check::copies_may_run && !order::host_may_use(access.at, writes, meanwhile) &&
                                     told.insert({"pinned", access.instruction, 0}).second)
         tell("{\"event\": \"finding\", \"kind\": \"pinned\", \"at\": %u, \"writes\": %d, \"text\": %s, \"kernel\": \"\"}",
-             access.instruction, writes, quoted(meanwhile.c_str()).c_str());
+             access.instruction, writes, quoted(meanwhile).c_str());
 }
 
 const void* last_written;  // in a block that is not looked at: where, and by whom
@@ -344,10 +344,10 @@ void note_copy(void* at, size_t bytes, bool writes, void* instruction)
 
 void fence() { fenced = true; }
 
-void undefined_shuffle(const char* file, int line)
+void undefined_shuffle(Place place)
 {
     static auto& shuffles = *new std::set<int>;  // lines
-    if (shuffles.insert(line).second) tell("{\"event\": \"undefined\", \"file\": %s, \"line\": %d}", quoted(file).c_str(), line);
+    if (shuffles.insert(place.line).second) tell("{\"event\": \"undefined\", %s}", as_json(place).c_str());
 }
 
 namespace memory_check {
@@ -450,39 +450,28 @@ void* __tsan_memset(void* to, int value, size_t bytes) { return memset(to, value
 void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 void __tsan_atomic_signal_fence(int) {}
 
-#define ATOMICS(bits)                                                                                                              \
-    uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t* at, int)                                              \
-    {                                                                                                                              \
-        return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                                                              \
-    }                                                                                                                              \
-    void __tsan_atomic##bits##_store(volatile uint##bits##_t* at, uint##bits##_t value, int)                                       \
-    {                                                                                                                              \
-        __atomic_store_n(at, value, __ATOMIC_SEQ_CST);                                                                             \
-    }                                                                                                                              \
-    int __tsan_atomic##bits##_compare_exchange_strong(volatile uint##bits##_t* at, uint##bits##_t* expected, uint##bits##_t value, \
-                                                      int, int)                                                                    \
-    {                                                                                                                              \
-        return __atomic_compare_exchange_n(at, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                        \
-    }                                                                                                                              \
-    int __tsan_atomic##bits##_compare_exchange_weak(volatile uint##bits##_t* at, uint##bits##_t* expected, uint##bits##_t value,   \
-                                                    int, int)                                                                      \
-    {                                                                                                                              \
-        return __atomic_compare_exchange_n(at, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                        \
-    }                                                                                                                              \
-    uint##bits##_t __tsan_atomic##bits##_exchange(volatile uint##bits##_t* at, uint##bits##_t value, int)                          \
-    {                                                                                                                              \
-        return __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST);                                                                   \
-    }                                                                                                                              \
-    FETCH(bits, add) FETCH(bits, sub) FETCH(bits, and) FETCH(bits, or) FETCH(bits, xor)
-#define FETCH(bits, operation)                                                                                     \
-    uint##bits##_t __tsan_atomic##bits##_fetch_##operation(volatile uint##bits##_t* at, uint##bits##_t value, int) \
-    {                                                                                                              \
-        return __atomic_fetch_##operation(at, value, __ATOMIC_SEQ_CST);                                            \
+#define ATOMICS(Type, bits)                                                                                  \
+    Type __tsan_atomic##bits##_load(const volatile Type* at, int) { return __atomic_load_n(at, 5); }         \
+    void __tsan_atomic##bits##_store(volatile Type* at, Type value, int) { __atomic_store_n(at, value, 5); } \
+    COMPARES(Type, bits, strong)                                                                             \
+    COMPARES(Type, bits, weak)                                                                               \
+    GIVES(Type, bits, exchange, __atomic_exchange_n)                                                         \
+    GIVES(Type, bits, fetch_add, __atomic_fetch_add)                                                         \
+    GIVES(Type, bits, fetch_sub, __atomic_fetch_sub)                                                         \
+    GIVES(Type, bits, fetch_and, __atomic_fetch_and)                                                         \
+    GIVES(Type, bits, fetch_or, __atomic_fetch_or)                                                           \
+    GIVES(Type, bits, fetch_xor, __atomic_fetch_xor)
+#define COMPARES(Type, bits, how)                                                                             \
+    int __tsan_atomic##bits##_compare_exchange_##how(volatile Type* at, Type* expected, Type value, int, int) \
+    {                                                                                                         \
+        return __atomic_compare_exchange_n(at, expected, value, false, 5, 5);                                 \
     }
-ATOMICS(8)
-ATOMICS(16)
-ATOMICS(32)
-ATOMICS(64)
+#define GIVES(Type, bits, name, function) \
+    Type __tsan_atomic##bits##_##name(volatile Type* at, Type value, int) { return function(at, value, 5); }
+ATOMICS(uint8_t, 8)
+ATOMICS(uint16_t, 16)
+ATOMICS(uint32_t, 32)
+ATOMICS(uint64_t, 64)
 
 // With -fsanitize=bounds: an index beyond an array whose size the compiler knows.
 struct BoundsType {

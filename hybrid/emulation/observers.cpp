@@ -142,11 +142,11 @@ struct Way {
     bool diverges;
 };
 
-struct Place {  // of a thread
+struct Progress {  // of a thread
     unsigned block, comparison;  // the basic block that it is in, and the last comparison there
 };
 
-std::vector<Place> places;
+std::vector<Progress> progress;
 OfWarps<Way> ways;
 std::map<unsigned, unsigned> comparisons;  // by branch
 std::map<unsigned, Branch> branches;
@@ -161,29 +161,29 @@ bool counts_requests()
     return false;
 }
 
-Place* place_of_thread()
+Progress* progress_of_thread()
 {
     if (!current || !counts_requests()) return nullptr;
-    places.resize(block_size.x * block_size.y * block_size.z);
-    return &places[current->number];
+    progress.resize(block_size.x * block_size.y * block_size.z);
+    return &progress[current->number];
 }
 
 void enter(unsigned block)
 {
-    Place* place = place_of_thread();
-    if (!place) return;
-    if (place->comparison) {
-        comparisons[place->block] = place->comparison;
-        Way& way = ways.next(place->block);
+    Progress* now = progress_of_thread();
+    if (!now) return;
+    if (now->comparison) {
+        comparisons[now->block] = now->comparison;
+        Way& way = ways.next(now->block);
         if (!way.to) way.to = block;
         way.diverges |= way.to != block;
     }
-    *place = {block, 0};
+    *now = {block, 0};
 }
 
 void compare(unsigned where)
 {
-    if (Place* place = place_of_thread()) place->comparison = where;
+    if (Progress* now = progress_of_thread()) now->comparison = where;
 }
 
 // --- the trace
@@ -227,7 +227,7 @@ void block_ends()
             branch.divergent += way.diverges;
         }
     }
-    requests.instructions.clear(), ways.instructions.clear(), places.clear();
+    requests.instructions.clear(), ways.instructions.clear(), progress.clear();
     counted_of_block = 0;
 }
 

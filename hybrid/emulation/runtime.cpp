@@ -41,21 +41,17 @@ enum Copies { LATE, EARLY, MIXED };
 enum class State { READY, AT_BLOCK, AT_WARP, AT_ACTIVE, AT_CLUSTER, AT_PHASE, AT_WGMMA, LEFT };
 
 constexpr size_t STATIC_SHARED = 48 << 10, MAX_SHARED = 227 << 10;
-constexpr size_t STACK = 256 << 10, GUARD = 4096, MAX_THREADS = 1024;
+constexpr size_t STACK = 256 << 10, MAX_THREADS = 1024;
 constexpr size_t MOST_KEPT = 512;  // fibers between launches, of which each keeps some pages of memory
 constexpr int INSTALL_GUARD = 102;  // MADV_GUARD_INSTALL, which older headers lack
 constexpr size_t FENCE = 256;  // bytes of NaN on both sides of the dynamic shared memory
 
-struct Location {
-    const char* file;
-    int line;
-    int call = 0;  // tells calls of one line apart
-    bool operator==(const Location& other) const
-    {
-        return line == other.line && call == other.call && (file == other.file || !strcmp(file, other.file));
-    }
-    std::string text() const { return std::string(file) + ":" + std::to_string(line); }
-};
+bool operator==(const Place& one, const Place& other)
+{
+    return one.line == other.line && one.call == other.call && (one.file == other.file || !strcmp(one.file, other.file));
+}
+
+std::string text_of(const Place& place) { return std::string(place.file) + ":" + std::to_string(place.line); }
 
 struct Copy {
     void* to;
@@ -76,7 +72,7 @@ struct Wgmma {
 struct Fiber : Thread {
     State state;
     int warp;
-    Location at;  // where it waits
+    Place at;  // where it waits
     // Of the warp operation it waits in:
     unsigned mask;
     Combine combine;
@@ -163,19 +159,19 @@ void switch_to(Fiber& fiber)
 #endif
 }
 
-std::string place(const uint3& index, const dim3& size)
+std::string extents(const uint3& index, const dim3& size)
 {
     std::string z = size.z > 1 ? ", " + std::to_string(index.z) : "";
     return "(" + std::to_string(index.x) + ", " + std::to_string(index.y) + z + ")";
 }
 
-std::string thread_text(const Fiber& fiber) { return "thread " + place(fiber.index, block_size); }
+std::string thread_text(const Fiber& fiber) { return "thread " + extents(fiber.index, block_size); }
 
 // Records the first failure.
 void fail(const Fiber& fiber, const char* kind, const std::string& text)
 {
     if (!failure.empty()) return;
-    failure = std::string(kind) + "|block " + place(block_index, grid_size) + ", " + thread_text(fiber) + ": " + text;
+    failure = std::string(kind) + "|block " + extents(block_index, grid_size) + ", " + thread_text(fiber) + ": " + text;
 }
 
 // The current fiber fails, and never continues.
@@ -237,63 +233,44 @@ void prepare(Fiber& fiber, int number)
 }
 
 // Fibers with a guard page below each stack. The next launch takes them again, since making them takes longer than most launches
-// run, unless guard pages are mappings of their own, whose number Linux limits (vm.max_map_count): before Linux 6.13 they are. Nor
-// do launches share them under a sanitizer, which would take one's frames for another's, or in a whole program, which ends soon.
-struct Fibers {
-    size_t count, page = std::max<size_t>(GUARD, sysconf(_SC_PAGESIZE)), each = STACK + page;
-    Fiber* first = nullptr;
-    void* memory;
-    bool may_stay;
-
-    explicit Fibers(size_t threads) : count(threads), may_stay(threads <= MOST_KEPT)
+// run, unless guard pages are mappings of their own, whose number Linux limits (vm.max_map_count): before Linux 6.13 they are. Each
+// block makes them begin anew, also where a failure has left some within the kernel.
+class Fibers {
+public:
+    explicit Fibers(size_t threads)
     {
-        memory = mmap(nullptr, count * each, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        may_stay = may_stay && allocated();
-        if (!allocated()) return;
-        first = new Fiber[count]();
-        for (size_t i = 0; i < count; ++i) {
-            char* below = static_cast<char*>(memory) + i * each;
-            may_stay = may_stay && !madvise(below, page, INSTALL_GUARD);
-            if (!may_stay) mprotect(below, page, PROT_NONE);
-            first[i].stack = below + page;
+        if (threads <= kept_count) return;
+        drop();
+        char* memory = static_cast<char*>(
+            mmap(nullptr, threads * EACH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+        if (memory == MAP_FAILED) return;
+        may_stay = threads <= MOST_KEPT;
+        fibers = new Fiber[kept_count = threads]();
+        for (size_t i = 0; i < threads; ++i) {
+            may_stay = may_stay && !madvise(memory + i * EACH, PAGE, INSTALL_GUARD);
+            if (!may_stay) mprotect(memory + i * EACH, PAGE, PROT_NONE);
+            fibers[i].stack = memory + i * EACH + PAGE;
         }
     }
 
     ~Fibers()
     {
-        if (!allocated()) return;
-        delete[] first;
-        munmap(memory, count * each);
+        if (!may_stay) drop();
     }
 
     Fibers(const Fibers&) = delete;
-    bool allocated() const { return memory != MAP_FAILED; }
-};
-
-// Those of a launch, while this lives. Each block makes them begin anew, also where a failure has left some within the kernel.
-struct TakenFibers {
-    explicit TakenFibers(size_t threads)
-    {
-        if (kept && kept->count < threads) leave();
-        if (!kept) kept = new Fibers(threads);
-        fibers = kept->first;
-    }
-
-    ~TakenFibers()
-    {
-        if (!kept->may_stay) leave();
-    }
-
-    TakenFibers(const TakenFibers&) = delete;
-    bool allocated() const { return kept->allocated(); }
 
 private:
-    static inline Fibers* kept = nullptr;
+    static inline const size_t PAGE = std::max<size_t>(4096, sysconf(_SC_PAGESIZE)), EACH = STACK + PAGE;
+    static inline size_t kept_count = 0;
+    static inline bool may_stay = false;
 
-    static void leave()
+    static void drop()
     {
-        delete kept;
-        kept = nullptr;
+        if (fibers) munmap(fibers[0].stack - PAGE, kept_count * EACH);
+        delete[] fibers;
+        fibers = nullptr;
+        kept_count = 0;
     }
 };
 
@@ -320,7 +297,7 @@ void complete_collectives(Warp& warp, Fiber* lanes)
             const Fiber& other = lanes[lane];
             if (other.mask != one.mask || other.combine != one.combine || !(other.at == one.at))
                 return fail(one, "warp",
-                            "waits for its warp in " + one.at.text() + ", " + thread_text(other) + " in " + other.at.text() +
+                            "waits for its warp in " + text_of(one.at) + ", " + thread_text(other) + " in " + text_of(other.at) +
                                 (other.at == one.at ? " with another mask" : ""));
             group.input[lane] = other.input;
             group.output[lane] = other.output;
@@ -342,7 +319,7 @@ bool tell_active(Fiber* lanes, unsigned count)
 {
     const Fiber* first = std::find_if(lanes, lanes + count, [](const Fiber& lane) { return lane.state == State::AT_ACTIVE; });
     if (first == lanes + count) return false;
-    Location at = first->at;
+    Place at = first->at;
     unsigned active = 0;
     auto asks = [&](const Fiber& lane) { return lane.state == State::AT_ACTIVE && lane.at == at; };
     for (unsigned lane = 0; lane < count; ++lane)
@@ -393,7 +370,7 @@ bool all_at_barrier(unsigned threads)
     for (unsigned i = 0; i < threads; ++i) {
         const Fiber& fiber = fibers[i];
         if (fiber.state == State::AT_WARP) {
-            fail(fiber, "warp", "waits in " + fiber.at.text() + " for lanes of its warp that do not come");
+            fail(fiber, "warp", "waits in " + text_of(fiber.at) + " for lanes of its warp that do not come");
             return false;
         }
         if (fiber.state == first.state && (first.state == State::LEFT || fiber.at == first.at)) continue;
@@ -402,10 +379,10 @@ bool all_at_barrier(unsigned threads)
         std::string which = thread_text(other);
         std::string does = which + " has left the kernel";
         if (other.state != State::LEFT) {
-            bool is_same_line = other.at.text() == waiting.at.text();
-            does = which + (is_same_line ? " waits at another one in this line" : " waits in " + other.at.text());
+            bool is_same_line = text_of(other.at) == text_of(waiting.at);
+            does = which + (is_same_line ? " waits at another one in this line" : " waits in " + text_of(other.at));
         }
-        fail(waiting, "barrier", "waits at the barrier in " + waiting.at.text() + ", but " + does);
+        fail(waiting, "barrier", "waits at the barrier in " + text_of(waiting.at) + ", but " + does);
         return false;
     }
     return first.state == State::AT_BLOCK;
@@ -462,7 +439,7 @@ void free_shared(char* memory, size_t bytes)
 int report(char* error, size_t error_size)
 {
     snprintf(error, error_size, "%s", failure.c_str());
-    return failure.empty() ? 0 : 1;
+    return !failure.empty();
 }
 
 }  // namespace
@@ -493,8 +470,8 @@ int run(const Launch& launch, char* error, size_t error_size)
     unsigned clustered = std::max(1u, launch.cluster);
     if (clustered > 1 && (threads % 32 || launch.grid[0] % clustered))
         return refuse("launch|a cluster has whole warps, and a grid whole clusters", error, error_size);
-    TakenFibers taken(threads * clustered);
-    if (!taken.allocated()) return refuse("launch|no memory for the threads' stacks", error, error_size);
+    Fibers taken(threads * clustered);
+    if (!fibers) return refuse("launch|no memory for the threads' stacks", error, error_size);
 
     failure.clear();
     order = static_cast<Order>(launch.order);
@@ -560,39 +537,39 @@ void stop_thread(const char* kind, const char* text)
     __builtin_unreachable();
 }
 
-void block_barrier(const char* file, int line, int call)
+void block_barrier(Place place)
 {
     Fiber& fiber = this_fiber();
     ++fiber.block_barriers;
-    fiber.at = {file, line, call};
+    fiber.at = place;
     fiber.state = State::AT_BLOCK;
     switch_to_main();
 }
 
-Votes block_votes(bool yes, const char* file, int line)
+Votes block_votes(bool yes, Place place)
 {
     int barrier = this_fiber().block_barriers;
     BlockVotes& votes = block_vote[barrier % 2];
     if (votes.barrier != barrier) votes = {barrier, 0};
     votes.yes += yes;
-    block_barrier(file, line);
+    block_barrier(place);
     return {votes.yes, block_size.x * block_size.y * block_size.z};
 }
 
-unsigned active_mask(const char* file, int line)
+unsigned active_mask(Place place)
 {
     Fiber& fiber = this_fiber();
-    fiber.at = {file, line};
+    fiber.at = place;
     fiber.state = State::AT_ACTIVE;
     switch_to_main();
     return fiber.mask;
 }
 
-void warp_sync(unsigned mask, Combine combine, const void* input, void* output, bool orders_memory, const char* file, int line)
+void warp_sync(unsigned mask, Combine combine, const void* input, void* output, bool orders_memory, Place place)
 {
     Fiber& fiber = this_fiber();
-    fiber.at = {file, line};
-    if (!(mask >> fiber.lane & 1)) fail_here("warp", "is not in the mask that it names in " + fiber.at.text());
+    fiber.at = place;
+    if (!(mask >> fiber.lane & 1)) fail_here("warp", "is not in the mask that it names in " + text_of(fiber.at));
     fiber.mask = mask;
     fiber.combine = combine;
     fiber.input = input;
@@ -610,11 +587,9 @@ void* dynamic_shared_memory()
 
 bool is_dynamic_shared(const char* at) { return dynamic_shared && at >= dynamic_shared && at < dynamic_shared + dynamic_bytes; }
 
-void copy(void* to, const void* from, int bytes, int there, const char* file, int line, void* instruction)
+void copy(void* to, const void* from, int bytes, int there, Place place, void* instruction)
 {
-    auto refuse_here = [&](const std::string& why) {
-        fail_here("copy", "copy_async in " + Location{file, line}.text() + " " + why);
-    };
+    auto refuse_here = [&](const std::string& why) { fail_here("copy", "copy_async in " + text_of(place) + " " + why); };
     if (there < 0 || there > bytes) refuse_here("reads " + std::to_string(there) + " of " + std::to_string(bytes) + " bytes");
     if (reinterpret_cast<uintptr_t>(to) % bytes || reinterpret_cast<uintptr_t>(from) % bytes)
         refuse_here("has an address that is no multiple of " + std::to_string(bytes));

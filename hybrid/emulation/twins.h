@@ -48,51 +48,99 @@ __device__ __forceinline__ T* dynamic_shared_memory()
     return static_cast<T*>(cuda_on_cpu::dynamic_shared_memory());
 }
 
+// Matrix units: d (ROWS×8) += a (ROWS×DEPTH) · b (DEPTH×8), for all lanes of a warp at once. A word holds PER elements along k. Lane
+// (g, t) = (lane / 4, lane % 4) has of `a` the words (g, t), then (g+8, t) if there are 16 rows, then the same four words to the
+// right, and so on; of `b` (t, g), (t+4, g), ...; of `d` (g, 2t), (g, 2t+1), then the same of row g+8. The matrix units do not say in
+// which order they add; here it is that of k.
+template <typename Word, int ROWS, int WORDS>
+struct MmaOperands {  // a lane's; WORDS: of a row of `a`
+    Word a[ROWS * WORDS / 32], b[WORDS / 4];
+};
+
+template <typename Word, int ROWS, int WORDS, int PER, typename Number, typename Sum, Number (*number)(Word, int)>
+void mma(const cuda_on_cpu::Lanes& lanes)
+{
+    Number a[ROWS][WORDS * PER], b[8][WORDS * PER];  // along k: the compiler multiplies several numbers at once
+    for (int lane = 0; lane < 32; ++lane) {
+        auto operands = static_cast<const MmaOperands<Word, ROWS, WORDS>*>(lanes.input[lane]);
+        for (int word = 0; word < WORDS / 4; ++word)
+            for (int i = 0; i < PER; ++i) {
+                int k = (word * 4 + lane % 4) * PER + i;
+                for (int half = 0; half < ROWS / 8; ++half)
+                    a[lane / 4 + 8 * half][k] = number(operands->a[word * (ROWS / 8) + half], i);
+                b[lane / 4][k] = number(operands->b[word], i);
+            }
+    }
+    for (int row = 0; row < ROWS; ++row)
+        for (int column = 0; column < 8; ++column) {
+            Sum& d = static_cast<Sum*>(lanes.output[row % 8 * 4 + column / 2])[row / 8 * 2 + column % 2];
+            Sum sum = d;
+            for (int k = 0; k < WORDS * PER; ++k)
+                if constexpr (std::is_integral_v<Sum>)
+                    sum += a[row][k] * b[column][k];
+                else
+                    sum = std::fma(a[row][k], b[column][k], sum);
+            d = sum;
+        }
+}
+
+inline double itself(double word, int) { return word; }
+template <typename Byte>
+int byte_of(unsigned word, int i)
+{
+    return static_cast<Byte>(word >> 8 * i & 255);
+}
+template <typename T>
+float half_of(unsigned word, int i)
+{
+    return number_of<T>(word >> 16 * i & 0xffff);
+}
+
+// Works on a copy of d: other lanes' code must not access this fiber's registers.
+template <typename Operands, typename Sum, size_t COUNT>
+void multiply_by_warp(cuda_on_cpu::Combine multiply, const Operands& operands, Sum (&d)[COUNT], cuda_on_cpu::Place place)
+{
+    Sum sums[COUNT];
+    memcpy(sums, d, sizeof(d));
+    cuda_on_cpu::warp_sync(0xffffffffu, multiply, &operands, sums, false, place);
+    memcpy(d, sums, sizeof(d));
+}
+
 #if __CUDA_ARCH__ >= 750
 struct SixteenBytes {
     unsigned words[4];
 };
 
-inline void exchange_rows(const cuda_on_cpu::Lanes& lanes)
+// Lane (g, t) gets the words (g, t) of the four matrices whose rows the lanes have read; TRANSPOSED: of elements of 16 bits (2t, g) and
+// (2t+1, g).
+template <bool TRANSPOSED>
+void exchange(const cuda_on_cpu::Lanes& lanes)
 {
     for (int lane = 0; lane < 32; ++lane)
         for (int matrix = 0; matrix < 4; ++matrix) {
-            auto row = static_cast<const SixteenBytes*>(lanes.input[8 * matrix + lane / 4]);
-            static_cast<unsigned*>(lanes.output[lane])[matrix] = row->words[lane % 4];
+            auto word = [&](int row, int word) {
+                return static_cast<const SixteenBytes*>(lanes.input[8 * matrix + row])->words[word];
+            };
+            unsigned& result = static_cast<unsigned*>(lanes.output[lane])[matrix];
+            result = word(lane / 4, lane % 4);
+            if (!TRANSPOSED) continue;
+            auto element = [&](int row) { return word(row, lane / 8) >> lane / 4 % 2 * 16 & 0xffff; };
+            result = element(lane % 4 * 2 + 1) << 16 | element(lane % 4 * 2);
         }
 }
 
+template <bool TRANSPOSED = false>
 __device__ inline void load_matrices(unsigned (&r)[4], const void* shared, CALLED_FROM)
 {
-    // Each lane reads its own row, as far as sanitizers and counters see it; then the lanes exchange what they read.
+    // Each lane reads its own row, as far as is seen; then the lanes exchange what they read.
     SixteenBytes row = *static_cast<const SixteenBytes*>(shared);
-    unsigned words[4];
-    cuda_on_cpu::warp_sync(0xffffffffu, exchange_rows, &row, words, false, file, line);
-    for (int i = 0; i < 4; ++i) r[i] = words[i];
-}
-
-// The dot product of 16 bytes, four in each lane's word, of a row of A and a column of B.
-template <typename Byte>
-void mma_of_few_bytes(const cuda_on_cpu::Lanes& lanes)
-{
-    auto word = [&](int lane, int operand) { return static_cast<const unsigned*>(lanes.input[lane])[operand]; };
-    for (int row = 0; row < 8; ++row)
-        for (int column = 0; column < 8; ++column) {
-            int& sum = static_cast<int*>(lanes.output[row * 4 + column / 2])[column % 2];
-            for (int k = 0; k < 16; ++k) {
-                unsigned a = word(row * 4 + k / 4, 0) >> k % 4 * 8 & 255, b = word(column * 4 + k / 4, 1) >> k % 4 * 8 & 255;
-                sum += static_cast<Byte>(a) * static_cast<Byte>(b);
-            }
-        }
+    multiply_by_warp(exchange<TRANSPOSED>, row, r, place);
 }
 
 template <typename Byte>
 __device__ inline void mma_m8n8k16(int (&d)[2], unsigned a, unsigned b, CALLED_FROM)
 {
-    unsigned operands[2] = {a, b};
-    int sums[2] = {d[0], d[1]};
-    cuda_on_cpu::warp_sync(0xffffffffu, mma_of_few_bytes<Byte>, operands, sums, false, file, line);
-    d[0] = sums[0], d[1] = sums[1];
+    multiply_by_warp(mma<unsigned, 8, 4, 4, int, int, byte_of<Byte>>, MmaOperands<unsigned, 8, 4>{{a}, {b}}, d, place);
 }
 #endif
 
@@ -101,13 +149,13 @@ template <int BYTES>
 __attribute__((noinline)) void copy_async(void* shared, const void* global, int valid, CALLED_FROM)
 {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
-    cuda_on_cpu::copy(shared, global, BYTES, valid, file, line, __builtin_return_address(0));
+    cuda_on_cpu::copy(shared, global, BYTES, valid, place, __builtin_return_address(0));
 }
 
 template <int BYTES>
 __attribute__((noinline)) void copy_async(void* shared, const void* global, CALLED_FROM)
 {
-    cuda_on_cpu::copy(shared, global, BYTES, BYTES, file, line, __builtin_return_address(0));
+    cuda_on_cpu::copy(shared, global, BYTES, BYTES, place, __builtin_return_address(0));
 }
 
 __device__ __forceinline__ void copies_commit() { cuda_on_cpu::commit_copies(); }
@@ -118,132 +166,35 @@ __device__ __forceinline__ void copies_wait()
     cuda_on_cpu::wait_copies(PENDING);
 }
 
-template <int ROWS, int DEPTH>
-struct MmaOperands {  // a lane's fragments; lane (g, t) = (lane / 4, lane % 4)
-    double a[ROWS / 8 * DEPTH / 4], b[DEPTH / 4];
-};
-
-// d (ROWS×8) += a (ROWS×DEPTH) · b (DEPTH×8), for all lanes at once.
-// A lane has of `a` the elements (g, t), then (g+8, t) if there are 16 rows, then the same four columns to the right, and so on;
-// of `b` (t, g), (t+4, g), ...; of `d` (g, 2t), (g, 2t+1), then the same of row g+8.
-template <int ROWS, int DEPTH>
-void mma(const cuda_on_cpu::Lanes& lanes)
-{
-    constexpr int HALVES = ROWS / 8;
-    auto operands = [&](int lane) { return static_cast<const MmaOperands<ROWS, DEPTH>*>(lanes.input[lane]); };
-    for (int row = 0; row < ROWS; ++row)
-        for (int column = 0; column < 8; ++column) {
-            double& sum = static_cast<double*>(lanes.output[row % 8 * 4 + column / 2])[row / 8 * 2 + column % 2];
-            for (int k = 0; k < DEPTH; ++k) {
-                double a = operands(row % 8 * 4 + k % 4)->a[k / 4 * HALVES + row / 8], b = operands(column * 4 + k % 4)->b[k / 4];
-                sum = std::fma(a, b, sum);
-            }
-        }
-}
-
 __device__ inline void mma_m8n8k4(double (&d)[2], double a, double b, CALLED_FROM)
 {
-    MmaOperands<8, 4> operands{{a}, {b}};
-    double sums[2] = {d[0], d[1]};  // a copy of d: other lanes' code must not access this fiber's registers
-    cuda_on_cpu::warp_sync(0xffffffffu, mma<8, 4>, &operands, sums, false, file, line);
-    d[0] = sums[0], d[1] = sums[1];
-}
-
-inline void exchange_columns(const cuda_on_cpu::Lanes& lanes)
-{
-    for (int lane = 0; lane < 32; ++lane)
-        for (int matrix = 0; matrix < 4; ++matrix) {
-            const void* const* rows = lanes.input + 8 * matrix + lane % 4 * 2;
-            unsigned low = static_cast<const SixteenBytes*>(rows[0])->words[lane / 8] >> lane / 4 % 2 * 16 & 0xffff;
-            unsigned high = static_cast<const SixteenBytes*>(rows[1])->words[lane / 8] >> lane / 4 % 2 * 16 & 0xffff;
-            static_cast<unsigned*>(lanes.output[lane])[matrix] = high << 16 | low;
-        }
+    multiply_by_warp(mma<double, 8, 4, 1, double, double, itself>, MmaOperands<double, 8, 4>{{a}, {b}}, d, place);
 }
 
 __device__ inline void load_matrices_transposed(unsigned (&r)[4], const void* shared, CALLED_FROM)
 {
-    SixteenBytes row = *static_cast<const SixteenBytes*>(shared);  // as in load_matrices
-    unsigned words[4];
-    cuda_on_cpu::warp_sync(0xffffffffu, exchange_columns, &row, words, false, file, line);
-    for (int i = 0; i < 4; ++i) r[i] = words[i];
-}
-
-struct MmaWords {  // a lane's fragments of elements of 16 bits
-    unsigned a[4], b[2];
-};
-
-// The matrix units do not say in which order they add; here it is that of k.
-template <typename T>
-void mma_of_halves(const cuda_on_cpu::Lanes& lanes)
-{
-    auto operands = [&](int lane) { return static_cast<const MmaWords*>(lanes.input[lane]); };
-    float a[16][16], b[8][16];
-    for (int k = 0; k < 16; ++k) {
-        int lane = k % 8 / 2, shift = k % 2 * 16;
-        for (int row = 0; row < 16; ++row)
-            a[row][k] = number_of<T>(operands(row % 8 * 4 + lane)->a[k / 8 * 2 + row / 8] >> shift & 0xffff);
-        for (int column = 0; column < 8; ++column)
-            b[column][k] = number_of<T>(operands(column * 4 + lane)->b[k / 8] >> shift & 0xffff);
-    }
-    for (int row = 0; row < 16; ++row)
-        for (int column = 0; column < 8; ++column) {
-            float& sum = static_cast<float*>(lanes.output[row % 8 * 4 + column / 2])[row / 8 * 2 + column % 2];
-            for (int k = 0; k < 16; ++k) sum = std::fma(a[row][k], b[column][k], sum);
-        }
+    load_matrices<true>(r, shared, place);
 }
 
 template <typename T>
 __device__ inline void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, CALLED_FROM)
 {
-    MmaWords operands{{a[0], a[1], a[2], a[3]}, {b0, b1}};
-    float sums[4] = {d[0], d[1], d[2], d[3]};
-    cuda_on_cpu::warp_sync(0xffffffffu, mma_of_halves<T>, &operands, sums, false, file, line);
-    for (int i = 0; i < 4; ++i) d[i] = sums[i];
-}
-
-struct MmaBytes {  // a lane's fragments of bytes
-    unsigned a[4], b[2];
-};
-
-template <typename Byte>
-void mma_of_bytes(const cuda_on_cpu::Lanes& lanes)
-{
-    int a[16][32], b[8][32];  // rows of A and columns of B, one after the other: the compiler multiplies several bytes at once
-    for (int lane = 0; lane < 32; ++lane) {
-        auto operands = static_cast<const MmaBytes*>(lanes.input[lane]);
-        for (int half = 0; half < 2; ++half)
-            for (int i = 0; i < 4; ++i) {
-                int k = half * 16 + lane % 4 * 4 + i;
-                a[lane / 4][k] = static_cast<Byte>(operands->a[half * 2] >> 8 * i & 255);
-                a[lane / 4 + 8][k] = static_cast<Byte>(operands->a[half * 2 + 1] >> 8 * i & 255);
-                b[lane / 4][k] = static_cast<Byte>(operands->b[half] >> 8 * i & 255);
-            }
-    }
-    for (int row = 0; row < 16; ++row)
-        for (int column = 0; column < 8; ++column) {
-            int& sum = static_cast<int*>(lanes.output[row % 8 * 4 + column / 2])[row / 8 * 2 + column % 2];
-            int products = 0;
-            for (int k = 0; k < 32; ++k) products += a[row][k] * b[column][k];
-            sum += products;
-        }
+    MmaOperands<unsigned, 16, 8> operands{{a[0], a[1], a[2], a[3]}, {b0, b1}};
+    multiply_by_warp(mma<unsigned, 16, 8, 2, float, float, half_of<T>>, operands, d, place);
 }
 
 template <typename Byte>
 __device__ inline void mma_m16n8k32(int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, CALLED_FROM)
 {
-    MmaBytes operands{{a[0], a[1], a[2], a[3]}, {b0, b1}};
-    int sums[4] = {d[0], d[1], d[2], d[3]};
-    cuda_on_cpu::warp_sync(0xffffffffu, mma_of_bytes<Byte>, &operands, sums, false, file, line);
-    for (int i = 0; i < 4; ++i) d[i] = sums[i];
+    MmaOperands<unsigned, 16, 8> operands{{a[0], a[1], a[2], a[3]}, {b0, b1}};
+    multiply_by_warp(mma<unsigned, 16, 8, 4, int, int, byte_of<Byte>>, operands, d, place);
 }
 #endif
 
 #if __CUDA_ARCH__ >= 900
 __device__ inline void mma_m16n8k8(double (&d)[4], const double (&a)[4], const double (&b)[2], CALLED_FROM)
 {
-    MmaOperands<16, 8> operands{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
-    double sums[4] = {d[0], d[1], d[2], d[3]};
-    cuda_on_cpu::warp_sync(0xffffffffu, mma<16, 8>, &operands, sums, false, file, line);
-    for (int i = 0; i < 4; ++i) d[i] = sums[i];
+    MmaOperands<double, 16, 8> operands{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+    multiply_by_warp(mma<double, 16, 8, 1, double, double, itself>, operands, d, place);
 }
 #endif
