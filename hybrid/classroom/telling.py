@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hybrid.classroom.cuda_text import blanked, constants_in, dynamic_arrays, element_text, extents_of
+from hybrid.classroom.cuda_text import after_bracket, blanked, constants_in, dynamic_arrays, element_text, extents_of, split
 from hybrid.classroom.finding import Finding, Place
 from hybrid.classroom.mistakes import Judged, judged
 from hybrid.classroom.student_file import exchanged
@@ -31,13 +31,21 @@ _STACK = ": its local arrays may be larger than 256 KiB a thread, which the CPU 
 # The codes of what the runtime found, by its kinds.
 _CODES = {
     **dict.fromkeys(("bounds", "index"), "out-of-bounds"),
-    **dict.fromkeys(("freed", "null", "misaligned", "host"), "illegal-address"),
+    **dict.fromkeys(("freed", "null", "misaligned", "host", "device"), "illegal-address"),
     **dict.fromkeys(("unwritten", "copies unwritten"), "uninitialised"),
     **dict.fromkeys(("early", "race", "race of blocks", "order", "pinned"), "data-race"),
     "clock": "too-early",
 }
 _MUCH = 8  # of an array: at least so large a part is told that no kernel reads
 # The codes of the signals that end a program.
+_PARTNERS = {  # of calls of MPI: which argument tells the rank, and what is waited for
+    "MPI_Recv": (3, "a message of rank {}"),
+    "MPI_Probe": (0, "a message of rank {}"),
+    **dict.fromkeys(("MPI_Send", "MPI_Ssend", "MPI_Rsend"), (3, "rank {} to receive")),
+    "MPI_Sendrecv": (8, "a message of rank {}"),
+    "MPI_Sendrecv_replace": (5, "a message of rank {}"),
+    **dict.fromkeys(("MPI_Wait", "MPI_Waitall", "MPI_Waitany"), (0, "the other end of its requests")),
+}
 _SIGNALS = {signal.SIGALRM: "no-end", signal.SIGSEGV: "segmentation-fault", signal.SIGFPE: "zero-division"}
 
 _CALL = re.compile(
@@ -294,6 +302,8 @@ class Telling:
             if event["space"] == _DYNAMIC:
                 return f"out of bounds: {does} beyond the launch's dynamic shared memory, at byte {event['offset']}"
             return f"out of bounds: {does} {what}, and {self._allocations.size(event['number'], event['bytes'])}"
+        if kind == "device":
+            return f"illegal address: {does} {what} of another device: cudaSetDevice, or cudaDeviceEnablePeerAccess, is missing"
         if kind == "freed":
             return f"illegal address: {does} {what} after cudaFree"
         if kind == "misaligned":
@@ -350,8 +360,8 @@ class Telling:
         at, name = f"{where}{self._by(event)}", signal.Signals(event["signal"])
         code = _SIGNALS.get(name, "killed")
         if name == signal.SIGALRM:
-            is_waiting = "MPI_" in self._source(place)
-            why = "a message or a rank that never came" if is_waiting else "an endless loop, or much work for a CPU"
+            waits = _waits_in(self._source(place))
+            why = waits or "an endless loop, or much work for a CPU"
             text = f"{who} had not ended after {self._limit}; it was in {at}: {why}"
         elif name == signal.SIGSEGV and event["number"] and event["kernel"]:
             text, code = (
@@ -407,6 +417,17 @@ class Telling:
             if of_kind == kind and begin <= offset < begin + size:
                 return name if size <= item else element_text(name, (offset - begin) // item, self._extents.get(name, ()))
         return ""
+
+
+def _waits_in(source: str) -> str:
+    """The call of MPI in a line of the source, and for whom it waits; "" where there is none."""
+    found = re.search(r"\b(MPI_\w+)\s*\(", source)
+    if found is None:
+        return ""
+    arguments = split(source[found.end() : after_bracket(source, found.end() - 1) - 1])
+    place, whom = _PARTNERS.get(found[1], (0, "the ranks that have not called it"))
+    partner = arguments[place] if place < len(arguments) else ""
+    return f"{found[1]} waits for {whom.format(partner)}, which never came"
 
 
 def _index_text(event: Mapping[str, Any], what: str) -> str:

@@ -86,6 +86,7 @@ def build_parser() -> Parser:
         help="cuda: launch the kernel on this machine's GPU, compare C, time it (emulate: look for its errors)",
     )
     run.add_argument("--ranks", type=at_least(1), metavar="N", help="processes of a whole program that includes mpi.h (2)")
+    run.add_argument("--devices", type=at_least(1), metavar="N", help="GPUs of a whole program (1)")
     run.add_argument("--cuda", type=at_least(1), default=13, metavar="N", help="12: a program may call what CUDA 13 removed (13)")
     run.add_argument("--gpu", metavar="NAME", help="occupancy and roofline on this GPU: K40c, P100, H200, …")
     run.add_argument("--picture", type=file_name, metavar="FILE.svg", help="draw where C is wrong, or with --gpu the roofline")

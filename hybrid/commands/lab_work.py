@@ -104,9 +104,9 @@ def _run(options: argparse.Namespace) -> int:
         refuse_as_nvcc(joined(file.texts), file.path.name, options.cuda)
         if program.is_program(file):
             return _run_program(file, options)
-    if options.arguments or options.ranks:
+    if options.arguments or options.ranks or options.devices:
         raise UsageError(
-            f"{file.path} is not run as a whole program, which has main() and launches: nothing can follow --, and no --ranks",
+            f"{file.path} is not run as a whole program (main() and launches): no --ranks or --devices, nothing after --",
             code="option-combination",
         )
     if not (options.sizes or options.let or options.html or options.picture or options.gpu):
@@ -153,7 +153,7 @@ def _run_program(file: StudentFile, options: argparse.Namespace) -> int:
             progress.close()  # what the program prints tells how far it is
             print(line, end="", file=stream, flush=True)
 
-        account = program.ran(file, options.arguments, options.stall or _PROGRAM_STALL, show, options.ranks)
+        account = program.ran(file, options.arguments, options.stall or _PROGRAM_STALL, show, options.ranks, options.devices)
     print("\n".join(program.told(account)), file=stream)
     _keep(options, program.as_record(account, options.arguments))
     return 0 if account.is_right else 1
@@ -161,8 +161,8 @@ def _run_program(file: StudentFile, options: argparse.Namespace) -> int:
 
 def _run_on_gpu(file: StudentFile, options: argparse.Namespace) -> int:
     """Judge and time a kernel on this machine's GPU."""
-    if options.gpu or options.html or options.picture or options.ranks or options.arguments:
-        others = "--gpu, --html, --picture, --ranks and arguments after --"
+    if options.gpu or options.html or options.picture or options.ranks or options.devices or options.arguments:
+        others = "--gpu, --html, --picture, --ranks, --devices and arguments after --"
         raise UsageError(f"--device cuda times one kernel: {others} are for the emulated GPU", code="option-combination")
     if not options.kernel and program.is_program(file):
         raise UsageError(

@@ -46,10 +46,11 @@ std::string misuse(const Region& region, const void* at, size_t bytes, const cha
 namespace cuda_on_cpu::order {
 
 // Work in a stream, from now on: what it is, for messages. Uses of memory are its until the next work.
+int device_of(cudaStream_t stream);
 void begins(cudaStream_t stream, const std::string& what, Place place);
 // That work reads or writes these bytes. Tells a race if other work may use them at the same time.
 void uses(const char* begin, const char* end, bool writes, const Region* region);
-void host_waits();                     // for all work
+void host_waits();                     // for all work of the device
 void host_waits(cudaStream_t stream);  // for its work
 WHERE_WATCHED bool host_may_use(const char* at, bool writes,
                                 std::string& meanwhile);  // page-locked memory, as far as copies are done

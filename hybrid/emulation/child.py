@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid.core.problem import record
-from hybrid.emulation.confined import ASKED, DIE_WITH_PARENT, installed_with, readable, restrict, ruleset, signals_held
+from hybrid.emulation.confined import ASKED, DIE_WITH_PARENT, Bounds, confined, installed_with, signals_held
 from hybrid.emulation.errors import EmulationError
 
 MOST_OUTPUT = 64 << 20  # bytes of a child that are kept
@@ -182,33 +182,23 @@ def own_headers(folder: Path) -> list[Path]:
 
 
 def run_limited(
-    what: str,
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    reads: Sequence[Path],
-    folder: Path,
-    lists: Sequence[Path] = (),
+    what: str, command: Sequence[str], environment: Mapping[str, str], reads: Sequence[Path], folder: Path
 ) -> subprocess.CompletedProcess[str]:
-    """Run a compiler within the limits; returns the process that has ended, with its output.
+    """Run a compiler within limits; returns the process that has ended, with its output.
 
-    `what`: the source, for messages. It may write to `folder`, and may read its own files and those in `reads`; of the folders in
-    `lists` it may read the names of files. EmulationError of kind "build" where the limits ended it; OSError if it cannot be run.
+    `what`: the source, for messages. It may write to `folder`, and may read its own files and those in `reads`. EmulationError of
+    kind "build" where the limits ended it; OSError if it cannot be run.
     """
     named = [Path(argument[2:]) for argument in command if argument.startswith(("-I/", "-L/", "-B/"))]
-    rules = ruleset([*readable(), *installed_with(command[0]), *named, *reads], [folder, Path(os.devnull)], lists, tcp=False)
-    limits = {"t": _SECONDS, "v": _MEMORY >> 10, "f": _FILE >> 9, "c": 0}
-    script = "".join(f"ulimit -{which} {most} 2> /dev/null; " for which, most in limits.items())
-    try:
+    bounds = Bounds(_SECONDS, folder, [*named, *installed_with(command[0]), *reads], memory=_MEMORY, largest_file=_FILE)
+    with confined(bounds) as confine:
         ended = supervised(
-            ["/bin/sh", "-c", f'{script}exec "$0" "$@"', *command],
+            command,
             _BY_THE_CLOCK,
-            None if rules is None else partial(restrict, rules),
+            confine,
             stdin=subprocess.DEVNULL,
             env={**environment, "CCACHE_DISABLE": "1"},  # ccache's files lie where it may not write
         )
-    finally:
-        if rules is not None:
-            os.close(rules)
     status = -signal.SIGKILL if ended.status is None else ended.status
     if status in (-signal.SIGKILL, -signal.SIGXCPU) or (status and any(text in ended.err for text in _ENDED)):
         raise _beyond(what, f"{_SECONDS} s of processor time")

@@ -84,26 +84,22 @@ class Bounds:
     reads: Sequence[Path] = ()  # more files and folders
     writes: Sequence[Path] = ()
     ranks: bool = False  # it is MPI's launcher, whose ranks have to find each other
+    memory: int = MEMORY  # bytes of each process
+    largest_file: int = LARGEST_FILE  # bytes
 
 
 @contextmanager
 def confined(bounds: Bounds) -> Iterator[Callable[[], None]]:
     """A function that confines the child, to be called there before it executes the program (as `preexec_fn` is)."""
-    allowed_to_read, to_list = of_python()
-    read = [*readable(), *_of_libraries(), *allowed_to_read, *bounds.reads]
-    write = [bounds.folder, Path(os.devnull), *bounds.writes]
-    rules = ruleset(read, write, to_list, tcp=bounds.ranks)
+    read_by_python, to_list = _of_python()
+    named = os.environ.get("HYBRID_LAB_READ", "").split(os.pathsep)
+    read = [*_of_the_system(), *(Path(each) for each in named if each), *_of_libraries(), *read_by_python, *bounds.reads]
+    rules = _ruleset(read, [bounds.folder, Path(os.devnull), *bounds.writes], to_list, tcp=bounds.ranks)
     try:
         yield partial(_confine, ctypes.CDLL(None), bounds, rules, _separation(bounds.ranks))
     finally:
         if rules is not None:
             os.close(rules)
-
-
-def readable() -> list[Path]:
-    """The files and folders that any program of a student may read."""
-    named = os.environ.get("HYBRID_LAB_READ", "").split(os.pathsep)
-    return [*_of_the_system(), *(Path(folder) for folder in named if folder)]
 
 
 def installed_with(program: str) -> list[Path]:
@@ -137,10 +133,10 @@ def _separation(ranks: bool) -> Callable[[ctypes.CDLL], None] | None:
 
 def _confine(library: ctypes.CDLL, bounds: Bounds, rules: int | None, separated: Callable[[ctypes.CDLL], None] | None) -> None:
     limits = {
-        resource.RLIMIT_FSIZE: _SHARED_BY_RANKS if bounds.ranks else LARGEST_FILE,
+        resource.RLIMIT_FSIZE: max(bounds.largest_file, _SHARED_BY_RANKS if bounds.ranks else 0),
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_CPU: math.ceil(bounds.seconds) + 1,
-        resource.RLIMIT_AS: MEMORY,
+        resource.RLIMIT_AS: bounds.memory,
     }
     for which, most in limits.items():
         resource.setrlimit(which, (most, most))
@@ -151,7 +147,7 @@ def _confine(library: ctypes.CDLL, bounds: Bounds, rules: int | None, separated:
     if rules is not None:
         if bounds.ranks and _SHARED_MEMORY.is_dir():  # only now: in a namespace of its own it is another folder than before
             _allow(rules, _SHARED_MEMORY, WRITE)
-        restrict(rules)
+        _restrict(rules)
 
 
 @cache
@@ -164,7 +160,7 @@ def _of_libraries() -> list[Path]:
     return [Path(place) for place in sorted({line[line.index("/") :] for line in lines if "/" in line and ".so" in line})]
 
 
-def of_python() -> tuple[list[Path], list[Path]]:
+def _of_python() -> tuple[list[Path], list[Path]]:
     """The files and folders that Python and its packages are read from; and folders of which only the names of files may be read.
 
     Python looks for modules in the latter, too. One is the current folder, where the files of others may lie.
@@ -193,7 +189,7 @@ def landlock_version() -> int:
     return max(0, ctypes.CDLL(None).syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION))
 
 
-def ruleset(read: Iterable[Path], write: Iterable[Path], to_list: Iterable[Path] = (), *, tcp: bool) -> int | None:
+def _ruleset(read: Iterable[Path], write: Iterable[Path], to_list: Iterable[Path] = (), *, tcp: bool) -> int | None:
     """The descriptor of rules that forbid all files but these and what is below them; None where there is no Landlock.
 
     `read`: files that may be read and executed. `write`: where files may also be written, made and removed. `to_list`: folders of
@@ -232,7 +228,7 @@ def _allow(descriptor: int, path: Path, rights: int) -> None:
         os.close(place)
 
 
-def restrict(descriptor: int) -> None:
+def _restrict(descriptor: int) -> None:
     """Apply the rules to this thread, and to what it starts, from now on. OSError if that fails."""
     library = ctypes.CDLL(None, use_errno=True)
     if library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0):

@@ -58,7 +58,7 @@ public:
 
 private:
     template <typename T>
-    T from(T value, int rank, Place place) const  // the thread's own where there is no such rank
+    T from(T value, int rank, cuda_on_cpu::Place place) const  // the thread's own where there is no such rank
     {
         int lane = cuda_on_cpu::current->lane;
         if (rank >= 0 && rank < static_cast<int>(size()))

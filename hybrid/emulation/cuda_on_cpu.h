@@ -183,29 +183,18 @@ Parameter as_parameter(const Array& array)
 }
 
 // Launches a kernel whose parameters are matrices and numbers.
-template <typename... Parameters, size_t... I>
-int start(void (*kernel)(Parameters...), const Launch& launch, const Array* arrays, int count, char* error, size_t error_size,
-          std::index_sequence<I...>)
-{
-    if (count != sizeof...(Parameters)) return refuse("launch|the kernel takes another number of matrices", error, error_size);
-    if (!(fits<Parameters>(arrays[I]) && ...)) return refuse("launch|the matrices are not of the kernel's type", error, error_size);
-    struct Call {
-        void (*kernel)(Parameters...);
-        std::tuple<Parameters...> parameters;
-    } call{kernel, {as_parameter<Parameters>(arrays[I])...}};
-    Launch all = launch;
-    all.thread = [](void* of) {
-        Call& call = *static_cast<Call*>(of);
-        call.kernel(std::get<I>(call.parameters)...);
-    };
-    all.argument = &call, all.bytes_of_argument = sizeof(call);
-    return run(all, error, error_size);
-}
-
 template <typename... Parameters>
 int start(void (*kernel)(Parameters...), const Launch* launch, const Array* arrays, int count, char* error, size_t error_size)
 {
-    return start(kernel, *launch, arrays, count, error, error_size, std::index_sequence_for<Parameters...>{});
+    const Array* next = arrays;
+    if (count != sizeof...(Parameters)) return refuse("launch|the kernel takes another number of matrices", error, error_size);
+    if (!(fits<Parameters>(*next++) && ...)) return refuse("launch|the matrices are not of the kernel's type", error, error_size);
+    next = arrays;
+    std::pair<void (*)(Parameters...), std::tuple<Parameters...>> call{kernel, {as_parameter<Parameters>(*next++)...}};
+    Launch all = *launch;
+    all.thread = [](void* of) { std::apply(static_cast<decltype(call)*>(of)->first, static_cast<decltype(call)*>(of)->second); };
+    all.argument = &call, all.bytes_of_argument = sizeof(call);
+    return run(all, error, error_size);
 }
 
 template <typename T>

@@ -3,6 +3,7 @@
 // does not reach another. Host code gets a segmentation fault in device memory, as it would with a GPU.
 #include "device_memory.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -11,6 +12,14 @@
 #include "findings.h"
 
 namespace cuda_on_cpu {
+
+unsigned reached[MOST_DEVICES];
+
+int& chosen_device()  // not thread_local, as __shared__ variables are
+{
+    static auto& of_threads = *new std::map<pthread_t, int>;
+    return of_threads[pthread_self()];
+}
 
 namespace {
 
@@ -73,7 +82,9 @@ Region* allocate(size_t bytes, Region::Kind kind, Place place)
     if (kind != Region::MANAGED && !host_may) mprotect(begin, whole_pages(bytes), PROT_NONE);
     in_use += bytes;
     tell("{\"event\": \"allocation\", \"number\": %d, \"bytes\": %zu, %s}", ++allocations, bytes, as_json(place).c_str());
-    return range.regions[begin] = new Region{kind, begin, bytes, cells, allocations};
+    Region& region = *(range.regions[begin] = new Region{kind, begin, bytes, cells, allocations});
+    region.device = chosen_device();
+    return &region;
 }
 
 void tell_use(const Region& region)
@@ -122,32 +133,28 @@ void let_host_use_device_memory(bool may)
         if (!region->freed) mprotect(region->begin, whole_pages(region->bytes), may ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
+bool is_written(const Region& region, size_t byte) { return region.cells[byte / 4].written >> byte % 4 & 1; }
+
+void mark(Region& region, size_t byte, bool is_written)
+{
+    Cell& cell = region.cells[byte / 4];
+    cell.written = (cell.written & ~(1 << byte % 4)) | is_written << byte % 4;
+}
+
 void mark_written(Region& region, size_t offset, size_t bytes)
 {
-    for (size_t byte = offset; byte < offset + bytes;) {
-        if (byte % 4 == 0 && byte + 4 <= offset + bytes) {
-            region.cells[byte / 4].written = 15;
-            byte += 4;
-        } else {
-            region.cells[byte / 4].written |= 1 << byte % 4;
-            ++byte;
-        }
-    }
+    for (size_t byte = offset; byte < offset + bytes; ++byte) mark(region, byte, true);
 }
 
 void mark_as(Region& to, size_t to_offset, const Region& from, size_t from_offset, size_t bytes)
 {
-    for (size_t i = 0; i < bytes; ++i) {
-        size_t byte = to_offset + i, other = from_offset + i;
-        uint8_t bit = 1 << byte % 4, written = to.cells[byte / 4].written;
-        to.cells[byte / 4].written = from.cells[other / 4].written >> other % 4 & 1 ? written | bit : written & ~bit;
-    }
+    for (size_t i = 0; i < bytes; ++i) mark(to, to_offset + i, is_written(from, from_offset + i));
 }
 
 long long first_unwritten(const Region& region, size_t offset, size_t bytes)
 {
     for (size_t byte = offset; byte < offset + bytes; ++byte)
-        if (!(region.cells[byte / 4].written >> byte % 4 & 1)) return static_cast<long long>(byte);
+        if (!is_written(region, byte)) return static_cast<long long>(byte);
     return -1;
 }
 

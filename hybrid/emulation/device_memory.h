@@ -43,12 +43,16 @@ struct Region {
     bool is_filled, is_read, was_written, is_consumed;  // by the host; by a kernel; by one; and that read or copied later
     size_t copied_out;                         // bytes from its begin on, to the host
     unsigned item;                             // bytes of the last write of a kernel
+    int device;         // that it is allocated on
     size_t row, pitch;  // of a matrix whose rows are so many bytes long, and begin so far apart; else 0
 
     bool has(const char* at, size_t size) const { return at >= begin && at + size <= begin + bytes; }
 };
 
-constexpr size_t DEVICE_MEMORY = 256 << 20;  // bytes; each has six more of its cell
+constexpr size_t DEVICE_MEMORY = 256 << 20;  // bytes of all devices; each has six more of its cell
+int& chosen_device();                        // by the host's thread that calls
+constexpr int MOST_DEVICES = 32;
+extern unsigned reached[MOST_DEVICES];  // of each device, a mask of those whose memory its kernels may use
 
 Region* allocate(size_t bytes, Region::Kind kind, Place place);  // null where there is no room
 void release(Region& region, std::string by);

@@ -28,6 +28,7 @@ namespace {
 
 size_t used;  // bytes of `arrays`
 int seconds;
+bool is_rank;  // of several
 constexpr int FRAMES = 32, LATE = 124;
 constexpr size_t SIGNAL_STACK = 64 << 10;
 int findings_file = -1;
@@ -68,6 +69,7 @@ void ended(int signal, siginfo_t* info, void*)
     const Region* region = signal == SIGSEGV ? region_around(static_cast<char*>(info->si_addr)) : nullptr;
     tell("{\"event\": \"ended\", \"signal\": %d, \"frames\": [%s], \"number\": %d, %s}", signal, offsets.c_str(),
          region ? region->number : 0, where().c_str());
+    if (signal == SIGALRM && is_rank) sleep(2);  // the launcher ends the others, which are about to tell where they wait
     if (signal == SIGALRM) _exit(LATE);
     ::signal(signal, SIG_DFL);
     raise(signal);
@@ -83,6 +85,7 @@ __attribute__((constructor)) void begin()
     snprintf(mark, sizeof(mark), "%s ", given);
     unsetenv("HYBRID_LAB_MARK");
     // Of several ranks each has a file of its own. The launcher says in a variable which rank this is.
+    is_rank = getenv("HYBRID_LAB_RANK");
     const char *variable = getenv("HYBRID_LAB_RANK"), *rank = variable ? getenv(variable) : nullptr;
     std::string file = std::string(path) + "." + (rank ? rank : "0");
     findings_file = open(file.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);

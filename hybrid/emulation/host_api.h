@@ -57,14 +57,14 @@ struct cudaDeviceProp {
         kernelExecTimeoutEnabled, deviceOverlap, regsPerMultiprocessor, maxBlocksPerMultiProcessor;
 };
 
-cudaError_t cudaMalloc(void** pointer, size_t bytes, CALLED_FROM);
-cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned flags = 1, CALLED_FROM);
-cudaError_t cudaMallocHost(void** pointer, size_t bytes, unsigned flags = 0, CALLED_FROM);
 cudaError_t cudaFree(void* pointer, CALLED_FROM);
 cudaError_t cudaFreeHost(void* pointer, CALLED_FROM);
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, CALLED_FROM);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream = 0, CALLED_FROM);
-cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height, CALLED_FROM);
+static inline cudaError_t cudaMemcpyPeer(void* to, int, const void* from, int, size_t bytes, CALLED_FROM)
+{
+    return cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice, place);
+}
 cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                          cudaMemcpyKind kind, CALLED_FROM);
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
@@ -77,6 +77,8 @@ cudaError_t cudaMemPrefetchAsync(const void* at, size_t bytes, int device, cudaS
 cudaError_t cudaGetDeviceCount(int* count, CALLED_FROM);
 cudaError_t cudaGetDevice(int* device, CALLED_FROM);
 cudaError_t cudaSetDevice(int device, CALLED_FROM);
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer, CALLED_FROM);
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags, CALLED_FROM);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device, CALLED_FROM);
 cudaError_t cudaDeviceSynchronize(CALLED_FROM);
 cudaError_t cudaThreadSynchronize(CALLED_FROM);
@@ -123,6 +125,8 @@ constexpr char kind_of()
 cudaError_t copy_symbol(const char* call, void* symbol, size_t size, size_t offset, void* host, const void* from, size_t bytes,
                         Place place);
 void allow_shared(int bytes);
+cudaError_t allocated(const char* call, void** pointer, size_t bytes, bool is_managed, Place place);
+cudaError_t allocated_pinned(const char* call, void** pointer, size_t bytes, Place place);
 
 struct OneLaunch {  // of a trial: in which order its threads run
     bool is_trial;
@@ -182,31 +186,32 @@ int trial(char** words, const char* kernel, void (*launch)(Launched&, void* cons
 template <typename T>
 cudaError_t cudaMalloc(T** pointer, size_t bytes, CALLED_FROM)
 {
-    return cudaMalloc(reinterpret_cast<void**>(pointer), bytes, place);
+    return cuda_on_cpu::allocated(__func__, reinterpret_cast<void**>(pointer), bytes, false, place);
 }
 
 template <typename T>
 cudaError_t cudaMallocPitch(T** pointer, size_t* pitch, size_t width, size_t height, CALLED_FROM)
 {
-    return cudaMallocPitch(reinterpret_cast<void**>(pointer), pitch, width, height, place);
+    *pitch = (width + 511) / 512 * 512;
+    return cuda_on_cpu::allocated(__func__, reinterpret_cast<void**>(pointer), *pitch * height, false, place);
 }
 
 template <typename T>
-cudaError_t cudaMallocManaged(T** pointer, size_t bytes, unsigned flags = 1, CALLED_FROM)
+cudaError_t cudaMallocManaged(T** pointer, size_t bytes, unsigned = 1, CALLED_FROM)
 {
-    return cudaMallocManaged(reinterpret_cast<void**>(pointer), bytes, flags, place);
+    return cuda_on_cpu::allocated(__func__, reinterpret_cast<void**>(pointer), bytes, true, place);
 }
 
 template <typename T>
-cudaError_t cudaMallocHost(T** pointer, size_t bytes, unsigned flags = 0, CALLED_FROM)
+cudaError_t cudaMallocHost(T** pointer, size_t bytes, unsigned = 0, CALLED_FROM)
 {
-    return cudaMallocHost(reinterpret_cast<void**>(pointer), bytes, flags, place);
+    return cuda_on_cpu::allocated_pinned(__func__, reinterpret_cast<void**>(pointer), bytes, place);
 }
 
 template <typename T>
-cudaError_t cudaHostAlloc(T** pointer, size_t bytes, unsigned flags, CALLED_FROM)
+cudaError_t cudaHostAlloc(T** pointer, size_t bytes, unsigned, CALLED_FROM)
 {
-    return cudaMallocHost(reinterpret_cast<void**>(pointer), bytes, flags, place);
+    return cudaMallocHost(pointer, bytes, 0, place);
 }
 
 template <typename T>

@@ -29,7 +29,7 @@ static void merge(Clock& clock, const Clock& other)
 }  // namespace cuda_on_cpu
 
 struct CUstream_st {
-    int number;
+    int number, device;
     bool waits_for_default;  // and that for it
     Clock after;             // what its next work comes after
 };
@@ -43,8 +43,8 @@ namespace {
 
 std::set<cudaEvent_t>& events = *new std::set<cudaEvent_t>;  // used until the very end of the process
 std::set<cudaStream_t>& streams = *new std::set<cudaStream_t>;
-CUstream_st& usual = *new CUstream_st{0, false, {}};
-int streams_made;
+CUstream_st* usual = new CUstream_st[MOST_DEVICES]{};  // the default stream of each device
+int streams_made = MOST_DEVICES;
 Clock& host = *new Clock;  // what the host has waited for
 
 struct Use {
@@ -58,7 +58,23 @@ struct Use {
 std::vector<Use>& uses_so_far = *new std::vector<Use>;
 Use now{};  // the work that has begun
 
-CUstream_st& stream_of(cudaStream_t stream) { return stream ? *stream : usual; }
+CUstream_st& stream_of(cudaStream_t stream)
+{
+    usual[chosen_device()].number = usual[chosen_device()].device = chosen_device();
+    return stream ? *stream : usual[chosen_device()];
+}
+
+int devices()
+{
+    const char* number = getenv("HYBRID_LAB_DEVICES");
+    return number ? min(atoi(number), MOST_DEVICES) : 1;
+}
+
+cudaError_t of_device(Call&& call, int number)
+{
+    return call.ends_with(number < 0 || number >= devices() ? cudaErrorInvalidDevice : cudaSuccess,
+                          "device " + std::to_string(number) + " is not there, only device 0: --devices N gives N");
+}
 
 bool is_over(const Use& use, const Clock& clock)
 {
@@ -86,21 +102,23 @@ cudaError_t waited(Call&& call)
 
 namespace cuda_on_cpu::order {
 
+int device_of(cudaStream_t stream) { return stream_of(stream).device; }
+
 void begins(cudaStream_t in, const std::string& what, Place place)
 {
     CUstream_st& stream = stream_of(in);
     Clock& after = stream.after;
     merge(after, host);
     // The default stream and others, but for non-blocking ones, wait for each other.
-    if (in && stream.waits_for_default) merge(after, usual.after);
+    if (in && stream.waits_for_default) merge(after, usual[stream.device].after);
     for (cudaStream_t other : streams)
-        if (!in && other->waits_for_default) merge(after, other->after);
+        if (!in && other->waits_for_default && other->device == chosen_device()) merge(after, other->after);
     now = {nullptr, nullptr, false, stream.number, ++after[stream.number], what, place};
 }
 
 void uses(const char* begin, const char* end, bool writes, const Region* region)
 {
-    const Clock* after = &usual.after;
+    const Clock* after = now.stream < MOST_DEVICES ? &usual[now.stream].after : nullptr;
     for (cudaStream_t stream : streams)
         if (stream->number == now.stream) after = &stream->after;
     for (const Use& each : uses_so_far) {
@@ -136,8 +154,9 @@ void forget_what_is_over()
 
 void host_waits()
 {
-    merge(host, usual.after);
-    for (cudaStream_t stream : streams) merge(host, stream->after);
+    merge(host, usual[chosen_device()].after);
+    for (cudaStream_t stream : streams)
+        if (stream->device == chosen_device()) merge(host, stream->after);
     forget_what_is_over();
 }
 
@@ -178,17 +197,28 @@ void launched() { launch_is_timed = clock_was_read; }
 
 }  // namespace cuda_on_cpu::order
 
-cudaError_t cudaGetDeviceCount(int* count, Place) { return *count = 1, cudaSuccess; }
-cudaError_t cudaGetDevice(int* device, Place) { return *device = 0, cudaSuccess; }
-cudaError_t cudaSetDevice(int device, Place place)
+cudaError_t cudaGetDeviceCount(int* count, Place) { return *count = devices(), cudaSuccess; }
+cudaError_t cudaGetDevice(int* number, Place) { return *number = chosen_device(), cudaSuccess; }
+cudaError_t cudaSetDevice(int number, Place place)
 {
-    return Call(__func__, place)
-        .ends_with(device ? cudaErrorInvalidDevice : cudaSuccess,
-                   "device " + std::to_string(device) + " is not there, only device 0");
+    cudaError_t error = of_device({__func__, place}, number);
+    if (!error) chosen_device() = number;
+    return error;
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device, Place place)
+cudaError_t cudaDeviceCanAccessPeer(int* can, int number, int peer, Place place)
 {
-    if (device) return Call(__func__, place).ends_with(cudaErrorInvalidDevice);
+    *can = number != peer;
+    return of_device({__func__, place}, max(number, peer));
+}
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned, Place place)
+{
+    cudaError_t error = of_device({__func__, place}, peer);
+    if (!error) reached[chosen_device()] |= 1u << peer;
+    return error;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int number, Place place)
+{
+    if (cudaError_t error = of_device({__func__, place}, number)) return error;
     *properties = {};
     snprintf(properties->name, sizeof(properties->name), "emulated GPU (a CPU)");
     properties->totalGlobalMem = DEVICE_MEMORY;
@@ -297,7 +327,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event, Place place)
 cudaError_t cudaStreamCreate(cudaStream_t* stream, Place)
 {
     tell_note("streams");
-    streams.insert(*stream = new CUstream_st{++streams_made, true, {}});
+    streams.insert(*stream = new CUstream_st{streams_made++, chosen_device(), true, {}});
     return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags, Place place)
@@ -323,7 +353,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaStreamDestroy(cudaStream_t stream, Place place)
 {
     if (cudaError_t error = of_stream({__func__, place}, stream)) return error;
-    merge(usual.after, stream->after);  // so that its work is not forgotten
+    merge(usual[stream->device].after, stream->after);  // so that its work is not forgotten
     streams.erase(stream);
     delete stream;
     return cudaSuccess;

@@ -28,13 +28,13 @@ inline Votes warp_votes(unsigned mask, bool yes, Place place)
     return votes;
 }
 
-template <typename T, typename Combined>
+template <typename T, T (*combined)(T, T)>
 void reduce(const Lanes& lanes)
 {
     int first = __builtin_ctz(lanes.mask);
     T result = *static_cast<const T*>(lanes.input[first]);
     for (int lane = first + 1; lane < 32; ++lane)
-        if (lanes.mask >> lane & 1) result = Combined::of(result, *static_cast<const T*>(lanes.input[lane]));
+        if (lanes.mask >> lane & 1) result = combined(result, *static_cast<const T*>(lanes.input[lane]));
     for (int lane = 0; lane < 32; ++lane)
         if (lanes.mask >> lane & 1) *static_cast<T*>(lanes.output[lane]) = result;
 }
@@ -88,17 +88,13 @@ unsigned __match_all_sync(unsigned mask, T value, int* all, CALLED_FROM)
     return *all ? same.all : 0;
 }
 
-#define REDUCTION(name, Type, result)                                                                                        \
-    namespace cuda_on_cpu {                                                                                                  \
-    struct name##_##Type {                                                                                                   \
-        static Type of(Type x, Type y) { return result; }                                                                    \
-    };                                                                                                                       \
-    }                                                                                                                        \
-    static inline Type __reduce_##name##_sync(unsigned mask, Type value, CALLED_FROM)                                        \
-    {                                                                                                                        \
-        Type reduced;                                                                                                        \
-        cuda_on_cpu::warp_sync(mask, cuda_on_cpu::reduce<Type, cuda_on_cpu::name##_##Type>, &value, &reduced, false, place); \
-        return reduced;                                                                                                      \
+#define REDUCTION(name, Type, result)                                                                             \
+    static inline Type combined_##name(Type x, Type y) { return result; }                                         \
+    static inline Type __reduce_##name##_sync(unsigned mask, Type value, CALLED_FROM)                             \
+    {                                                                                                             \
+        Type reduced;                                                                                             \
+        cuda_on_cpu::warp_sync(mask, cuda_on_cpu::reduce<Type, combined_##name>, &value, &reduced, false, place); \
+        return reduced;                                                                                           \
     }
 REDUCTION(add, int, static_cast<int>(static_cast<unsigned>(x) + static_cast<unsigned>(y)))
 REDUCTION(add, unsigned, x + y)

@@ -65,33 +65,27 @@ class EmulatedKernel:
     which ends the process.
     """
 
-    def __init__(self, source: Path, expression: str, capability: int = 90, checks: str = "") -> None:
-        built = build(source, [expression], capability=capability, checks=_BUILT_FOR[checks])
-        self._open(_Library(built), 0, expression, checks)
+    def __init__(
+        self, source: Path, expression: str, capability: int = 90, checks: str = "", among: tuple[_Library, int] | None = None
+    ) -> None:
+        """`among`: a library that has been opened, and the instance's number in it."""
+        if among is None:
+            among = _Library(build(source, [expression], capability=capability, checks=_BUILT_FOR[checks])), 0
+        self._library, number = among
+        self.expression = expression
+        self.loads: Loads | None = None  # of the last call, with checks="loads"
+        self._source = source.name
+        self._checks = checks
+        self._run = self._library.code[f"run_{number}"]
+        self._run.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
 
     @classmethod
     def several(
-        cls, source: Path, expressions: Sequence[str], capability: int = 90, checks: str = ""
+        cls, source: Path, expressions: Sequence[str], capability: int = 90, checks: str = "", built: Path | None = None
     ) -> dict[str, EmulatedKernel]:
-        """Instances compiled together, which takes less time than one by one."""
-        return cls.built(build(source, expressions, capability=capability, checks=_BUILT_FOR[checks]), expressions, checks)
-
-    @classmethod
-    def built(cls, path: Path, expressions: Sequence[str], checks: str = "") -> dict[str, EmulatedKernel]:
-        """The instances in a library that `build` made of the same expressions with the same checks."""
-        library = _Library(path)
-        kernels = {expression: cls.__new__(cls) for expression in expressions}
-        for number, expression in enumerate(expressions):
-            kernels[expression]._open(library, number, expression, checks)
-        return kernels
-
-    def _open(self, library: _Library, number: int, expression: str, checks: str) -> None:
-        self.expression = expression
-        self.loads: Loads | None = None  # of the last call, with checks="loads"
-        self._checks = checks
-        self._library = library
-        self._run = library.code[f"run_{number}"]
-        self._run.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
+        """Instances compiled together, which takes less time than one by one. `built`: the library that `build` made of them."""
+        library = _Library(built or build(source, expressions, capability=capability, checks=_BUILT_FOR[checks]))
+        return {each: cls(source, each, checks=checks, among=(library, number)) for number, each in enumerate(expressions)}
 
     def __call__(
         self,
@@ -147,7 +141,7 @@ class EmulatedKernel:
     def _with_lines(self, text: str) -> str:
         """The text of an error, with the kernel's lines in place of instructions."""
         found = [int(offset) for offset in re.findall(r"@(\d+)", text)]
-        places = iter(places_of(found, self._library.path, {self._library.path.name.partition("-")[0] + ".cu"}) if found else ())
+        places = iter(places_of(found, self._library.path, {self._source}))
         return re.sub(r"@\d+", lambda _: "{}:{}".format(*next(places)), text)
 
 

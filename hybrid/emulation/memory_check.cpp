@@ -14,7 +14,6 @@
 
 #include "api_call.h"
 #include "findings.h"
-#include "observers.h"
 
 // Variables that kernels may use (see host_api.h), if there are any; blockIdx and the like.
 extern "C" char __start_cuda_variables[] __attribute__((weak)), __stop_cuda_variables[] __attribute__((weak));
@@ -144,6 +143,9 @@ Region* region_of(const Access& access, Region* before)
         bool is_beyond = !around->has(at, access.bytes);
         if (is_beyond) refuse("bounds", access, before && before->kind < Region::VARIABLES && !before->freed ? before : around);
         if (around->freed) refuse("freed", access, around);
+        bool is_reached =
+            around->kind == Region::MANAGED || around->device == chosen_device() || reached[chosen_device()] >> around->device & 1;
+        if (!is_reached) refuse("device", access, around);
         return around;
     }
     if (dynamics.bytes && at + FIRST_PAGE > dynamics.begin && at < dynamics.begin + dynamics.bytes + FIRST_PAGE)
@@ -358,6 +360,7 @@ std::pair<char*, char*> launch_begins(char* first, char* last, const Launch& lau
 {
     static size_t room_of_statics, room_of_variables;
     first_of_launch = ++segment;
+    for (Use& each : last_used) each = {};
     fenced = false;
     sampled_launches += is_sampled;
     is_sampled = false;
@@ -511,7 +514,6 @@ __attribute__((visibility("default"))) void watch(int number, const cuda_on_cpu:
         for (const Matrix& each : matrices)
             if (each.region.cells) munmap(each.region.cells, (each.region.bytes / 4 + 1) * sizeof(Cell));
         matrices.clear();
-        for (Use& each : last_used) each = {};
     }
     size_t item = array->item, row = array->columns * item, pitch = array->rows > 1 ? array->stride * item : row;
     Region region{Region::ALLOCATION, static_cast<char*>(array->data), array->rows ? (array->rows - 1) * pitch + row : 0};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Looks at each access of instrumented kernels: is it to memory that they may use, is it ordered, was it written?
 #pragma once
+#include <string>
 #include <utility>
 
 #include "device_memory.h"
@@ -21,3 +22,22 @@ bool was_used(const Region& region);       // by the launch that runs, or the la
 bool was_written(const Cell& cell);
 
 }  // namespace cuda_on_cpu::memory_check
+
+// Counts, besides, a launch's accesses and branches: observers.cpp.
+namespace cuda_on_cpu::observers {
+
+enum Watch {  // bits
+    ELEMENTS = 1,  // how much of A, B and C is read and written, and by which threads C
+    REQUESTS = 2,  // how instructions use memory, and at which branches the lanes of warps diverge
+    TRACE = 4      // each access, in their order
+};
+extern int watched;
+
+// Of the arrays that are allocated next, which are A, B and C, in this order. `item`: bytes of an element.
+void launch_begins(int watch, size_t item, size_t elements_of_c);
+void block_ends();
+void accessed(const Region& region, size_t offset, int bytes, bool writes, bool atomic, unsigned instruction);
+// What was counted since, handed over: members of JSON that follow others.
+std::string counted();
+
+}  // namespace cuda_on_cpu::observers

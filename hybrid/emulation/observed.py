@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -72,24 +73,27 @@ class Access:
 
 def sites_of(content: np.ndarray, program: Path, file_name: str) -> tuple[Site, ...]:
     """The sites, by line of this file, without those whose line is unknown."""
-    by_line: dict[tuple[int, int, str], np.ndarray] = {}
     found = content.view(_SITE)
-    for (_, line), each in zip(places_of(found["at"].tolist(), program, {file_name}), found, strict=True):
-        if line:
-            key = line, int(each["space"]), _KINDS[each["kind"]]
-            by_line[key] = by_line.get(key, 0) + np.array([each[name] for name in _NUMBERS])
-    return tuple(Site(*key, *by_line[key].tolist()) for key in sorted(by_line))
+    lines = places_of(found["at"].tolist(), program, {file_name})
+    keys = [(line, int(each["space"]), _KINDS[each["kind"]]) for (_, line), each in zip(lines, found, strict=True)]
+    return tuple(Site(*key, *sums) for key, sums in _sums(keys, found, _NUMBERS))
 
 
 def branches_of(content: np.ndarray, program: Path, file_name: str) -> tuple[Branch, ...]:
     """The branches that were taken, by line of this file; without those whose line is unknown, and those of functions from other
     files."""
-    by_line: dict[int, np.ndarray] = {}
     found = content.view(_BRANCH)
-    for (_, line), each in zip(places_of(found["at"].tolist(), program, {file_name}, innermost=True), found, strict=True):
-        if line:
-            by_line[line] = by_line.get(line, 0) + np.array([each["executions"], each["divergent"]])
-    return tuple(Branch(line, *by_line[line].tolist()) for line in sorted(by_line))
+    keys = [place[1:] for place in places_of(found["at"].tolist(), program, {file_name}, innermost=True)]
+    return tuple(Branch(*key, *sums) for key, sums in _sums(keys, found, ("executions", "divergent")))
+
+
+def _sums(keys: Sequence[tuple[Any, ...]], found: np.ndarray, names: Sequence[str]) -> list[tuple[tuple[Any, ...], list[int]]]:
+    """In the keys' order, for each that has a line the sums of these fields."""
+    sums: dict[tuple[Any, ...], Any] = {}
+    for key, each in zip(keys, found, strict=True):
+        if key[0]:
+            sums[key] = sums.get(key, 0) + np.array([each[name] for name in names])
+    return [(key, sums[key].tolist()) for key in sorted(sums)]
 
 
 def accesses_of(content: np.ndarray, program: Path, file_name: str, shared: Sequence[tuple[str, int, int]]) -> list[Access]:

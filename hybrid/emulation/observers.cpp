@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The n-th execution of an instruction or a branch by the lanes of a warp in a block counts as one of the warp, as if the lanes ran
 // in step.
-#include "observers.h"
+#include "memory_check.h"
 
 #include <algorithm>
 #include <map>

@@ -6,7 +6,6 @@
 #include "api_call.h"
 #include "findings.h"
 #include "memory_check.h"
-#include "observers.h"
 
 namespace cuda_on_cpu {
 

@@ -103,6 +103,7 @@ def run(
     show: Callable[[str], None],
     ranks: Ranks | None = None,
     *,
+    devices: int = 1,
     current: Path | None = None,
     arrays: Sequence[np.ndarray] = (),
     launches: int = 1,
@@ -110,7 +111,8 @@ def run(
     """Run what was built of `source`; returns what was found in each rank, of which all have the launcher's status.
 
     `show` is given what it writes to standard output and standard error. `current`: the folder in which it runs, and to which it
-    may write; the caller's if it is None. `arrays`: are handed over. `launches`: each has `seconds`.
+    may write; the caller's if it is None. `devices`: GPUs of each process. `arrays`: are handed over. `launches`: each has
+    `seconds`.
     """
     folder, current = program.parent, current or Path.cwd()
     mark = secrets.token_hex(16)
@@ -133,10 +135,10 @@ def run(
             [*ranks.launcher, str(program), *arguments] if ranks else [str(source), *arguments],
             limit,
             confine,
-            show=_Shown(show),
+            show=_first_of(show),
             executable=None if ranks else program,
             stdin=sys.stdin if sys.stdin is not None and _is_file(sys.stdin) else subprocess.DEVNULL,
-            env=_environment(folder, seconds, mark, ranks),
+            env=_environment(folder, seconds, mark, devices, ranks),
             cwd=current,
         )
         status = -signal.SIGKILL if ended.status is None else ended.status
@@ -149,13 +151,14 @@ def _new(file: Path) -> BinaryIO:
     return open(file, "x+b")
 
 
-def _environment(folder: Path, seconds: int, mark: str, ranks: Ranks | None) -> dict[str, str]:
+def _environment(folder: Path, seconds: int, mark: str, devices: int, ranks: Ranks | None) -> dict[str, str]:
     """What the runtime in the program reads: where its findings go, with which mark, and when it has to tell where it is."""
     return {
         **of_students(os.environ, folder),
         "HYBRID_LAB_FINDINGS": str(folder / "findings"),
         "HYBRID_LAB_SECONDS": str(seconds),
         "HYBRID_LAB_MARK": mark,
+        "HYBRID_LAB_DEVICES": str(devices),
         **({"HYBRID_LAB_RANK": ranks.variable} if ranks else {}),
     }
 
@@ -184,16 +187,16 @@ def _is_file(stream: Any) -> bool:
         return False
 
 
-class _Shown:
+def _first_of(show: Callable[[str], None]) -> Callable[[bytes], None]:
     """Shows the first _MOST_OUTPUT bytes of a process's output."""
+    decoder, left = codecs.getincrementaldecoder("utf-8")(errors="replace"), _MOST_OUTPUT
 
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self._show, self._left = show, _MOST_OUTPUT
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    def shown(data: bytes) -> None:
+        nonlocal left
+        if left > 0:
+            show(decoder.decode(data[:left]))
+            left -= len(data)
+            if left <= 0:
+                show(f"\n(more than {_MOST_OUTPUT} bytes: the rest is not shown)\n")
 
-    def __call__(self, data: bytes) -> None:
-        if self._left > 0:
-            self._show(self._decoder.decode(data[: self._left]))
-            self._left -= len(data)
-            if self._left <= 0:
-                self._show(f"\n(more than {_MOST_OUTPUT} bytes: the rest is not shown)\n")
+    return shown

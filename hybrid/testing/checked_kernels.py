@@ -178,7 +178,8 @@ def _judge(task: dict[str, Any]) -> Verdict:
     library = Path(task.pop("library"))
     job = Job(**task)
     launches = _launches(job)
-    kernels = EmulatedKernel.built(library, [launch.expression for launch in launches.values()], _checks_of(job))
+    expressions = [launch.expression for launch in launches.values()]
+    kernels = EmulatedKernel.several(Path(job.source), expressions, checks=_checks_of(job), built=library)
     for width, launch in launches.items():
         try:
             outcome = _try(job, kernels[launch.expression], launch, aligned=width > 1)

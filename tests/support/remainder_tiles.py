@@ -108,7 +108,7 @@ def checked(checks: str) -> Ended:
     all_steps(gpu)
     launched = {launch.expression: launch.source for launch in gpu.launched}
     built = [
-        (str(build(KERNELS / source, [expression], capability=80, checks=checks)), expression)
+        (str(build(KERNELS / source, [expression], capability=80, checks=checks)), source, expression)
         for expression, source in launched.items()
     ]
     return run_child("support.remainder_tiles", [{"libraries": built, "checks": checks}], 600)
@@ -117,10 +117,9 @@ def checked(checks: str) -> Ended:
 def main() -> None:
     (task,) = json.load(sys.stdin)
     gpu = Gpu(80, order="shuffled", copies="mixed")
-    for library, expression in task["libraries"]:
-        gpu._kernels |= {
-            (name, 80): kernel for name, kernel in EmulatedKernel.built(Path(library), [expression], task["checks"]).items()
-        }
+    for library, source, name in task["libraries"]:
+        kernels = EmulatedKernel.several(Path(source), [name], checks=task["checks"], built=Path(library))
+        gpu._kernels[name, 80] = kernels[name]
     all_steps(gpu)
 
 

@@ -137,8 +137,44 @@ def test_a_message_that_nobody_sends_is_told_with_its_line(tmp_path):
     )
     verdict = judged("run", tmp_path / "waits.cu", "--stall", 3)
     assert verdict.code == 1
-    assert verdict.findings
-    assert verdict.findings <= {("no-end", 8), ("no-end", 9)}  # of the rank that receives, or of the one that waits for it to end
+    assert verdict.findings == {("no-end", 8)}  # of the rank that receives, not of the one that waits for it to end
+    assert "rank 0: the host code had not ended" in verdict.said
+    assert "MPI_Recv waits for a message of rank 1" in verdict.said
+
+
+TWO_DEVICES = """__global__ void set(int* x) { x[threadIdx.x] = 1; }
+int main()
+{
+    int *a, *b, count, can, h[32];
+    cudaGetDeviceCount(&count);
+    cudaMalloc(&a, 128);
+    cudaSetDevice(count - 1);
+    cudaMalloc(&b, 128);
+    BETWEEN
+    set<<<1, 32>>>(b);
+    cudaDeviceSynchronize();
+    cudaMemcpyPeer(a, 0, b, 1, 128);
+    cudaFree(b);
+    cudaSetDevice(0);
+    cudaMemcpy(h, a, 128, cudaMemcpyDeviceToHost);
+    cudaFree(a);
+    return h[can] - 1;
+}
+"""
+
+
+def test_each_device_has_its_memory_and_its_streams(tmp_path):
+    cases = {
+        "can = 0;": (2, set()),
+        "cudaSetDevice(can = 0);": (2, {("illegal-address", 1)}),
+        "cudaDeviceCanAccessPeer(&can, 1, 0); cudaSetDevice(0); cudaDeviceEnablePeerAccess(can--, 0);": (2, set()),
+        "cudaSetDevice(1 - (can = 0));": (1, set()),
+    }
+    for number, (between, (devices, findings)) in enumerate(cases.items()):
+        (tmp_path / f"{number}.cu").write_text(TWO_DEVICES.replace("BETWEEN", between))
+        verdict = judged("run", tmp_path / f"{number}.cu", "--devices", devices)
+        assert verdict.findings == findings, verdict.said
+        assert ("device 1 is not there" in verdict.said) == (devices == 1)
 
 
 @pytest.mark.exhaustive
