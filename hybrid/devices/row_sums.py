@@ -324,15 +324,6 @@ class Compared:
     worst: list[tuple[int, int, float]]  # the worst sum of each of the rows with the largest: row of C, group of columns, size
 
 
-class ComparedInC(NamedTuple):
-    """All that C has compared and made for it."""
-
-    compared: Compared
-    norms_b: np.ndarray  # as in Allowed, and `overflow`
-    overflow: np.ndarray
-    has_fractions: bool  # whether A and B have only integers, and C others
-
-
 class Bounds(NamedTuple):
     """How x is weighted, and what a product's sums may differ by: exponents of 2, and numbers for x of whole numbers."""
 
@@ -350,8 +341,10 @@ class Bounds(NamedTuple):
 
 def check_product(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, x: np.ndarray, group: int, bounds: Bounds, threads: int, *, multiplies: bool
-) -> ComparedInC | None:
-    """What comparing C·x with A·(B·x) in one pass over B, then one over A and C amounts to. None where C cannot read all of them.
+) -> tuple[Compared, bool] | None:
+    """What comparing C·x with A·(B·x) in one pass over B, then one over A and C amounts to, and whether A and B have only
+    integers, and C others. None where C cannot read all of them.
+
     `multiplies`: it makes C a few rows at a time before they are compared, by NumPy's loop."""
     (n, m), l = c.shape, len(b)
     divides = l * m <= _SMALL_B or (threads <= MOST_THREADS and n >= max(_ROWS_A_THREAD * threads, m // 2))
@@ -361,7 +354,7 @@ def check_product(
         return None
     library, pool, groups = adder().loaded, adder().pool, -(-m // group)
     memory = np.empty(m + 3 * groups + l * library.packed_columns(groups))
-    memory[:m], of_groups = x, memory[m : m + 3 * groups].reshape(3, 1, groups)
+    memory[:m] = x
     at = memory.__array_interface__["data"][0]
     places = [at + 8 * first for first in (0, m + 3 * groups, m, m + groups, m + 2 * groups)]
     check = _Check(_rows(a), _rows(b), _rows(c), l, group, *places, max(1, l // SAMPLE), *bounds)
@@ -382,8 +375,7 @@ def check_product(
     largest = found.sizes[0], *(each.largest if each.integral else NOT_INTEGRAL for each in (check.in_a, check.in_b))
     rows = slice(found.rows)
     worst = list(zip(found.of_rows[rows], found.of_groups[rows], found.sizes[rows], strict=True))
-    has_fractions = check.in_a.integral and check.in_b.integral and not check.in_c.integral
-    return ComparedInC(Compared(totals, largest, worst), of_groups[0], of_groups[2, 0], has_fractions)
+    return Compared(totals, largest, worst), bool(check.in_a.integral and check.in_b.integral and not check.in_c.integral)
 
 
 def _packed(y: np.ndarray) -> np.ndarray:

@@ -28,7 +28,6 @@ from hybrid.devices.row_sums import (
     Allowed,
     Bounds,
     Compared,
-    ComparedInC,
     Integers,
     check_product,
     column_weights,
@@ -91,7 +90,7 @@ class _HostSums:
         self.x = np.ldexp(x, weights + np.repeat(scales, GROUP_COLUMNS)[: len(x)])
         with np.errstate(all="ignore"):  # where nothing overflows
             self._flushed = np.ldexp(how.flushed_of_b, largest + scales)
-            self.overflow = np.ldexp(how.largest, scales) * how.smallest_x
+            self._overflow = np.ldexp(how.largest, scales) * how.smallest_x
 
     def of_b(self, b: np.ndarray, columns: Span) -> tuple[np.ndarray, np.ndarray]:
         """B·x for these columns, and the norm of all terms of each group."""
@@ -140,7 +139,7 @@ class _HostSums:
     def allowed(self, columns: Span, norms_b: np.ndarray, *, integral: bool) -> Allowed:
         """What sums in these columns of C may differ by. `integral`: elements with a fraction are wrong."""
         groups = slice(columns.lo // GROUP_COLUMNS, -(-columns.hi // GROUP_COLUMNS))
-        bounds, limits = self._bounds, (self._flushed[groups], self._bounds.flushed_of_a, self.overflow[groups])
+        bounds, limits = self._bounds, (self._flushed[groups], self._bounds.flushed_of_a, self._overflow[groups])
         return Allowed(norms_b, bounds.deviation, bounds.per_term, *limits, integral)
 
 
@@ -262,7 +261,7 @@ def verify_alone(
     with computing(problem.operations):
         if not suspects:
             found = _compared_in_c(problem, a, b, c, seed, threads, multiply)
-            if found and not found.has_fractions and (right := _as_right(problem, found.compared.totals, found.compared.largest)):
+            if found and (right := _as_right(problem, found.totals, found.largest)):
                 return right  # nearly always: what follows takes as long as to check a small product
         views = [RowView(matrix, Span(0, len(matrix))) for matrix in (a, b, c)]
         check = HostCheck(Team(), plan or plan_alone(problem), views, threads, by)
@@ -271,15 +270,15 @@ def verify_alone(
 
 def _compared_in_c(
     problem: Problem, a: np.ndarray, b: np.ndarray, c: np.ndarray, seed: int, threads: int, multiply: Multiply | None
-) -> ComparedInC | None:
+) -> Compared | None:
     """What comparing the rows of C amounts to, which are made before, by threads in C or, where these cannot, by `multiply`; None
-    where C cannot read all of the matrices."""
+    where C cannot read all of the matrices, or tell which elements have fractions that they must not have."""
     parts = a, b, c, _x_of(problem.m, seed), GROUP_COLUMNS, bounds_of(problem), threads
     found = check_product(*parts, multiplies=multiply is not None)
     if found is None and multiply is not None:
         multiply()
         found = check_product(*parts, multiplies=False)
-    return found
+    return None if found is None or found[1] else found[0]
 
 
 def _as_right(problem: Problem, totals: tuple[float, ...], largest: tuple[float, ...]) -> Check | None:
@@ -371,13 +370,10 @@ class HostCheck:
         self._by_itself = x_is_known and (needs_no_sums_of_others(plan) or self._has_all_of_b)
         whole = self._matrices[1][Span(0, problem.l)] if x_is_known else b
         if self._by_itself:
-            b = whole
-        if self._by_itself:
             assert seed is not None
-            found = _compared_in_c(problem, self._a, b, self._c, seed, self._threads, multiply)
-            if found and not found.has_fractions:
-                self._seed, self._norms_b, self._overflow = seed, found.norms_b, found.overflow
-                return _of_rank([found.compared], self._rows_of_c.lo)
+            b, self._seed = whole, seed
+            if found := _compared_in_c(problem, self._a, b, self._c, seed, self._threads, multiply):
+                return _of_rank([found], self._rows_of_c.lo)
         if x_is_known:
             peaks, others = _peaks(problem, whole)
         else:
@@ -389,9 +385,7 @@ class HostCheck:
         self._seed = seed
         with limited_threads(1):  # of BLAS: the rows are divided among our own threads
             sums = _HostSums(problem, _x_of(m, seed), self._threads, peaks, others)
-            some = [self._compared_in(columns, sums, b) for columns in pieces(Span(0, m), COLUMNS_AT_ONCE)]
-        norms_b, parts = zip(*some, strict=True)
-        self._norms_b, self._overflow = np.concatenate(norms_b, axis=1), sums.overflow
+            parts = [self._compared_in(columns, sums, b) for columns in pieces(Span(0, m), COLUMNS_AT_ONCE)]
         return _of_rank(parts, self._rows_of_c.lo)
 
     def judged(self, told: Sequence[Compared]) -> Check:
@@ -426,9 +420,8 @@ class HostCheck:
     def _faults(self, suspects: Sequence[Suspect], *, exact: bool) -> tuple[list[Fault], str]:
         return faults_among(suspects, self._team, self._plan, self._matrices, self._by, self._numbers, exact=exact)
 
-    def _compared_in(self, columns: Span, sums: _HostSums, b: np.ndarray) -> tuple[np.ndarray, Compared]:
-        """The norms of B's groups in these columns, and what comparing them in this rank's rows of C amounts to. `b`: the rows of
-        B that this rank sums."""
+    def _compared_in(self, columns: Span, sums: _HostSums, b: np.ndarray) -> Compared:
+        """What comparing these columns in this rank's rows of C amounts to. `b`: the rows of B that this rank sums."""
         plan, team = self._plan, self._team
         told = [(*sums.of_b(b[None], columns), sums.in_b.largest)]
         if not self._by_itself:
@@ -452,29 +445,23 @@ class HostCheck:
             norms_a = joined_by_rows(plan, of_a, "rows", axis=1)[:, rows]
         allowed = sums.allowed(columns, norms_b, integral=max(largest_a, largest_b) < NOT_INTEGRAL)
         sizes = sums.sizes(self._c[None], columns, expected, norms_a, allowed)[0]
-        return norms_b, _compared(sizes, largest_a, largest_b)
+        return _compared(sizes, largest_a, largest_b)
 
     def _with_columns_beside(self, judged: Check, note: str) -> Check:
-        """The result together with that of the columns of which no sum was judged, since another column of their group holds NaN
-        or infinities, or may overflow. `note`: of this."""
-        team, problem = self._team, self._plan.problem
-        with team.phase("check") as telling, np.errstate(all="ignore"):
+        """The result together with that of harmless columns whose sums may not have been judged, since another column of their
+        group holds NaN or infinities, or may overflow. `note`: of this."""
+        team, problem, own_b = self._team, self._plan.problem, self._matrices[1][self._share.b_rows]
+        with team.phase("check") as measuring, np.errstate(all="ignore"):
             norms_a = norms_of(self._a[:: 1 + len(self._a) // _USUAL_ROWS].astype(np.float64))
             finite = norms_a[np.isfinite(norms_a)]
-            telling.mine = float(np.median(finite)) if len(finite) else 1.0  # the norm of a usual row of A
-        usual, largest = max(telling.all), float(np.finfo(problem.dtype).max) / 4
+            parts = (own_b[:, some.slice].T for some in pieces(Span(0, problem.m), COLUMNS_AT_ONCE))
+            norms_b = np.concatenate([norms_of(np.ascontiguousarray(each, np.float64)) for each in parts])
+            measuring.mine = float(np.median(finite)) if len(finite) else 1.0, norms_b  # the norm of a usual row of A first
+        usual, norms = zip(*measuring.all, strict=True)
         with np.errstate(all="ignore"):
-            groups = np.flatnonzero(~(self._norms_b[0] * usual < self._overflow)).tolist()
-        if not groups:
-            return replace(judged, note=judged.note or note)
-        numbers = np.concatenate(
-            [np.arange(part.lo, part.hi) for part in (columns_of(each, Span(0, problem.m)) for each in groups)]
-        )
-        with team.phase("check") as measuring, np.errstate(all="ignore"):
-            own_b = self._matrices[1][self._share.b_rows]
-            measuring.mine = norms_of(np.ascontiguousarray(own_b[:, numbers].T, np.float64))
-        with np.errstate(all="ignore"):
-            numbers = numbers[norms_of(np.stack(measuring.all, axis=1)) * usual < largest / _ROOM]
+            harmless = norms_of(np.stack(norms, axis=1)) * max(usual) < float(np.finfo(problem.dtype).max) / 4 / _ROOM
+        hidden = np.repeat(~np.logical_and.reduceat(harmless, np.arange(0, problem.m, GROUP_COLUMNS)), GROUP_COLUMNS)
+        numbers = np.flatnonzero(harmless & hidden[: problem.m])
         for some in pieces(Span(0, len(numbers)), COLUMNS_AT_ONCE):
             chosen = numbers[some.slice]
             of_b, of_c = RowView(own_b[:, chosen], self._share.b_rows), RowView(self._c[:, chosen], self._rows_of_c)
