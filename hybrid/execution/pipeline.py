@@ -246,33 +246,28 @@ def multiply_in_place(
         if panels is not None:
             panels.stored(tile)
 
-    if panels is None or not panels.takes_part:
-        for arrival in share.order:
-            if panels is not None and arrival.operand == "B":
-                panels.wait_for(arrival.index, lambda: False)
-            for tile in arrival.releases:
-                entering("multiply")
-                multiply(tile)
-        entering("multiply")
-        return device.finish()
-
     def with_threads(count: int, tile: Tile) -> None:
         with limited_threads(count):  # which each thread is told by itself
             multiply(tile)
 
-    beside, asked = ThreadPoolExecutor(1), list[Future[None]]()
+    beside = ThreadPoolExecutor(1) if panels is not None and panels.takes_part else None
+    asked: list[Future[None]] = []
     try:
         for arrival in share.order:
-            if arrival.operand == "B":
+            if panels is not None and arrival.operand == "B":
                 panels.wait_for(arrival.index, lambda: bool(asked) and not asked[-1].done())
             for tile in arrival.releases:
                 entering("multiply")
-                asked.append(beside.submit(with_threads, threads_allowed(), tile))
+                if beside is None:
+                    multiply(tile)
+                else:
+                    asked.append(beside.submit(with_threads, threads_allowed(), tile))
         entering("multiply")
         for each in asked:
-            while not wait([each], _PAUSE).done:
+            while panels is not None and not wait([each], _PAUSE).done:
                 panels.advance()
             each.result()
     finally:
-        beside.shutdown(cancel_futures=True)
+        if beside is not None:
+            beside.shutdown(cancel_futures=True)
     return device.finish()
