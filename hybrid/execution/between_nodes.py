@@ -137,7 +137,8 @@ class Panels:
         self._team, self._moves, self._device = rank_device.team, moves, rank_device.device
         self._columns, self._rows = moves.columns, len(share.rows)
         self._flag_of_b, self._flag_of_c = first_flag, first_flag + len(moves.columns)
-        self._ends_of_b, self._ends_of_c = ([*accumulate(map(len, each.of_panels))] for each in (moves.arriving, moves.leaving))
+        # Where each panel's collectives begin, those of B and of C, and behind them the end.
+        self._of_b, self._of_c = ([*accumulate(map(len, each.of_panels), initial=0)] for each in (moves.arriving, moves.leaving))
         self._last_of = [self._overlapped(panel)[-1] for panel in share.column_panels]
         self._expected: deque[tuple[Tile, Event]] = deque()
         self._left: list[int] = []  # elements of each panel of C that this rank has still to compute
@@ -197,7 +198,7 @@ class Panels:
 
     def _of_next(self) -> range:
         """The numbers of the collectives that bring the next panel."""
-        return range(self._ends_of_b[self._arrived - 1] if self._arrived else 0, self._ends_of_b[self._arrived])
+        return range(self._of_b[self._arrived], self._of_b[self._arrived + 1])
 
     def _note_arrived(self) -> None:
         """Tell the node that this rank's part of the next panel has arrived."""
@@ -219,7 +220,7 @@ class Panels:
         """Note what has arrived and what is stored by now, and send what is computed, without waiting."""
         if (series := self._arriving) is not None:
             while self._arrived < len(self._columns):
-                series.start(self._ends_of_b[self._arrived] + _B_AHEAD)
+                series.start(self._of_b[self._arrived + 1] + _B_AHEAD)
                 if not all(series.is_complete(number) for number in self._of_next()):
                     break
                 self._note_arrived()
@@ -249,8 +250,7 @@ class Panels:
         flag, members = self._flag_of_c, self._moves.leaving.members
         while self._computed < len(self._columns) and all(self._flags.is_set(rank, flag + self._computed) for rank in members):
             self._computed += 1
-        may_start = self._ends_of_c[self._computed - 1] if self._computed else 0
-        series.start(min(may_start, self._sent + _C_AHEAD))
+        series.start(min(self._of_c[self._computed], self._sent + _C_AHEAD))
         while self._sent < series.started and series.is_complete(self._sent):
             self._sent += 1
 
