@@ -250,7 +250,7 @@ class _InProcess(_Kept):
             c = out if out is not None else empty_result(*self.shape, self.plan.problem.dtype)
             team.enter("multiply")
             if self._check:
-                how: dict[str, Any] = {"by": self.decision.multiplied_by, "plan": self.plan}
+                how: dict[str, Any] = {"by": self.decision.multiplied_by, "problem": self.plan.problem}
                 check = verify_alone(a, b, c, self._threads, multiply=partial(self._multiply, a, b, c), **how)
                 team.enter("check")
                 settle(check, warns=True)

@@ -149,8 +149,8 @@ class RootProduct(CheckedRun):
         with team.phase("check") as checking:  # the root alone has the matrices, and the cores of all ranks
             if team.rank == plan.root:
                 a, b, c = self._on_host_of_root()
-                short, threads = plan.problem.short_operands, self._threads_of_all
-                checking.mine = verify_alone(a.array, b.array, c.array, threads, suspects, by, short_operands=short)
+                threads, problem = self._threads_of_all, plan.problem
+                checking.mine = verify_alone(a.array, b.array, c.array, threads, suspects, by, problem=problem)
         check: Check = checking.all[plan.root]
         return check
 

@@ -242,17 +242,12 @@ def verify_alone(
     suspects: Sequence[Suspect] = (),
     by: MultipliedBy = unsaid,
     *,
-    plan: Plan | None = None,
-    short_operands: str = "",
+    problem: Problem | None = None,
     multiply: Multiply | None = None,
 ) -> Check:
-    """The check of a product of this process alone. `plan`: of this product, where there is one. `suspects`: as for
-    `HostCheck.result`. `by`: who multiplied what is wrong, for messages.
-
-    `short_operands`: the 16-bit type in which A and B were multiplied, where they were ("float16" or "bfloat16").
-    `multiply`: as for `HostCheck.compared`.
-    """
-    problem = plan.problem if plan is not None else Problem(len(a), len(b), c.shape[1], c.dtype.name, short_operands)
+    """The check of a product of this process alone. `problem`: tells where A and B were multiplied in 16 bits. `suspects`: as for
+    `HostCheck.result`. `by`: who multiplied what is wrong, for messages. `multiply`: as for `HostCheck.compared`."""
+    problem = problem or Problem(len(a), len(b), c.shape[1], c.dtype.name)
     if not c.size:
         return Check("exact", 0.0, 0.0, True)
     if multiply is None:
@@ -264,8 +259,7 @@ def verify_alone(
             if found and (right := _as_right(problem, found.totals, found.largest)):
                 return right  # nearly always: what follows takes as long as to check a small product
         views = [RowView(matrix, Span(0, len(matrix))) for matrix in (a, b, c)]
-        check = HostCheck(Team(), plan or plan_alone(problem), views, threads, by)
-        return check.result(seed, suspects)
+        return HostCheck(Team(), plan_alone(problem), views, threads, by).result(seed, suspects)
 
 
 def _compared_in_c(
