@@ -18,7 +18,7 @@ from hybrid.planning.decision import TESTED, Decision, Gpu, Inventory, Machine, 
 from hybrid.planning.grid import Cost, Grid, costs, received
 from hybrid.planning.machine_model import MachineModel
 from hybrid.planning.plan import PIECE_BYTES, PROCESS_BYTES, FreeMemory, Plan
-from hybrid.planning.schedule import Arrival, RankShare
+from hybrid.planning.schedule import RankShare
 from hybrid.planning.tiling import PlanRequest, forecast
 from hybrid.reporting.run_report import moved_bytes
 
@@ -136,8 +136,15 @@ def _lines(decision: Decision, machine: Machine, request: PlanRequest, settings:
         f"matrices {readable(p.bytes_of_matrices)}"
     )
     yield f"kernel {decision.kernel.name} on {plan.device}: {decision.kernel_reason}"
-    if plan.device != "cpu":
-        yield _precision(decision, settings)
+    if plan.device != "cpu" and not plan.moduli:
+        yield f"precision native: {decision.precision_reason}"
+    elif plan.device != "cpu":
+        error = largest_error_bound(p.l, p.dtype, fast=settings.precision == "fast")
+        yield (
+            f"precision {p.dtype} or better, from remainders modulo {plan.moduli} numbers at most, else native as the guard "
+            f"finds: {decision.precision_reason}; errors of what is not native are proved to be at most "
+            f"{rounded_up(error)}·|A||B|"
+        )
     yield from (_node(plan, node) for node in range(len(plan.topology.nodes)))
     yield from (_rank(decision, share) for share in plan.shares[:_RANKS_SHOWN])
     if plan.topology.size > _RANKS_SHOWN:
@@ -148,7 +155,10 @@ def _lines(decision: Decision, machine: Machine, request: PlanRequest, settings:
     if not first.holds_all:
         yield _out_of_core(first)
     if plan.grid_layout is None:
-        order = " ".join(_arrival(arrival) for arrival in islice(first.arrivals(), _ARRIVALS_SHOWN))
+        order = " ".join(
+            each.operand + ("+".join(str(rows) for rows in each.slab if len(rows)) or str(each.span))
+            for each in islice(first.arrivals(), _ARRIVALS_SHOWN)
+        )
         yield f"order of arrival on rank 0: {order if len(order) < _LONGEST_ORDER else order[:_LONGEST_ORDER] + ' …'}"
     nodes = len(plan.topology.nodes)
     if nodes == 1 and plan.device == "cuda" and decision.speed is not None:
@@ -185,46 +195,24 @@ def _node(plan: Plan, node: int) -> str:
 
 def _rank(decision: Decision, share: RankShare) -> str:
     """The line about one rank: its rows, in how many pieces they are multiplied, and the memory that this takes."""
-    layout = decision.plan.grid_layout
-    if layout is not None:
+    plan, gpu = decision.plan, decision.placements[share.rank].gpu
+    where = f"GPU {gpu.index}" if gpu else "its own buffers"
+    if (layout := plan.grid_layout) is not None:
         a, c, panels = layout.rows_of_a(share.rank), layout.part_of_c(share.rank), layout.pieces["B"]
+        pieces = ""
+        if plan.parts:
+            own = plan.parts[share.rank].shares[0].pieces_of_b
+            pieces = f"; {readable(plan.bytes_of_buffers(share.rank))} in {where}, for {own} of its own"
         return (
             f"rank {share.rank}: rows {share.rows} of A and {share.b_rows} of B; it multiplies rows {a.rows}, "
-            f"columns {a.columns} of A by columns {c.columns} of B, in {panels} column panel(s)"
-            f"{_buffers_of_part(decision, share.rank)}"
+            f"columns {a.columns} of A by columns {c.columns} of B, in {panels} column panel(s){pieces}"
         )
-    buffers = decision.plan.bytes_of_buffers(share.rank)
-    gpu = decision.placements[share.rank].gpu
-    where = f"GPU {gpu.index}" if gpu else "its own buffers"
-    tiles = sum(1 for _ in islice(share.tiles(), _TILES_COUNTED))
+    buffers, tiles = plan.bytes_of_buffers(share.rank), sum(1 for _ in islice(share.tiles(), _TILES_COUNTED))
     return (
         f"rank {share.rank}: rows {share.rows} in {len(share.row_panels)} row panel(s), "
         f"B in {share.pieces_of_b} {'k-slab' if share.slabs else 'column panel'}(s), "
         f"{tiles}{'+' * (tiles == _TILES_COUNTED)} tile(s) of C, "
         + (f"{readable(buffers)} in {where}" if buffers else "multiplied in place")
-    )
-
-
-def _buffers_of_part(decision: Decision, rank: int) -> str:
-    """What is said of the device buffers of a rank in a grid; "" where it has none."""
-    plan = decision.plan
-    if not plan.parts:
-        return ""
-    share, gpu = plan.parts[rank].shares[0], decision.placements[rank].gpu
-    where = f"GPU {gpu.index}" if gpu else "its own buffers"
-    return f"; {readable(plan.bytes_of_buffers(rank))} in {where}, for {share.pieces_of_b} of its own"
-
-
-def _precision(decision: Decision, settings: Settings) -> str:
-    """In which arithmetic tiles may be computed, and why."""
-    plan = decision.plan
-    if not plan.moduli:
-        return f"precision native: {decision.precision_reason}"
-    error = largest_error_bound(plan.problem.l, plan.problem.dtype, fast=settings.precision == "fast")
-    return (
-        f"precision {plan.problem.dtype} or better, from remainders modulo {plan.moduli} numbers at most, else native as the "
-        f"guard finds: {decision.precision_reason}; errors of what is not native are proved to be at most "
-        f"{rounded_up(error)}·|A||B|"
     )
 
 
@@ -239,20 +227,14 @@ def _transport(decision: Decision, machine: Machine, request: PlanRequest, setti
     without_peers = settings.transport == "nccl" or len(plan.topology.nodes) == plan.topology.size
     tested = ["nccl"] if without_peers else ["peers", "nccl"] if plan.transport == "nccl" else ["peers"]
     tests = " and ".join(f"“{TESTED[test]}”" for test in tested)
+    try:
+        otherwise = decide(replace(machine, outcomes=dict.fromkeys(TESTED, "the test failed")), request, settings).plan.transport
+    except DeviceUnavailable:
+        otherwise = "the run is refused"
     return (
         f"transport {plan.transport}, if these tests pass at the start: {tests}; each rank loads its own rows of the {of_b} of B "
-        f"over its link, and {others[plan.transport]}; else {_otherwise(machine, request, settings)}"
+        f"over its link, and {others[plan.transport]}; else {otherwise}"
     )
-
-
-def _otherwise(machine: Machine, request: PlanRequest, settings: Settings) -> str:
-    """The transport that is taken where every test fails."""
-    failing = replace(machine, outcomes=dict.fromkeys(TESTED, "the test failed"))
-    try:
-        decision = decide(failing, request, settings)
-    except DeviceUnavailable:
-        return "the run is refused"
-    return decision.plan.transport
 
 
 def _forecast(decision: Decision, machine: Machine, speed: float) -> Iterator[str]:
@@ -269,10 +251,6 @@ def _forecast(decision: Decision, machine: Machine, speed: float) -> Iterator[st
         f"expected of rank 0, by a link of {model.link_bytes_per_second / 1e9:.3g} GB/s and without the check: A and B copied "
         f"after {copied_in}, multiplied after {multiplied}, C copied back after {copied_out}"
     )
-
-
-def _arrival(arrival: Arrival) -> str:
-    return arrival.operand + ("+".join(str(rows) for rows in arrival.slab if len(rows)) or str(arrival.span))
 
 
 def _out_of_core(share: RankShare) -> str:
