@@ -31,11 +31,12 @@ from hybrid.emulation.cache import cache_folder
 from hybrid.errors import DeviceUnavailable, HybridError, StartError, one_line
 from hybrid.host.threads import THREAD_VARIABLES, Threads, core_quota, usable_cores
 from hybrid.kernels.catalogue import LEAST_CAPABILITY, dotted
-from hybrid.planning.decision import Gpu, choose_gpus
+from hybrid.planning.decision import Gpu, RankPlacement, choose_gpus
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.launcher import family_of, launched
 from hybrid.ranks.mpi import Library, library_in_use
 from hybrid.ranks.team import Team
+from hybrid.reporting.run_report import placement_record
 
 _MPI_LIMIT = 30  # seconds for MPI to start alone
 
@@ -55,11 +56,10 @@ def inspect_mpi(*, started: bool) -> MpiOfRank:
     """`started`: MPI was started in this process, or is not needed. If it could not be, a child process tries whether MPI starts
     at all."""
     launch = launched()
+    library = attempt(library_in_use if launch and started else _library_of_child)
     if launch is None:
-        return MpiOfRank("", attempt(_library_of_child), attempt(_mpirun_on_path))
-    if started:
-        return MpiOfRank(launch.name, attempt(library_in_use))
-    return MpiOfRank(launch.name, attempt(_library_of_child), attempt(_mpirun_of_environment))
+        return MpiOfRank("", library, attempt(lambda: _with_family(shutil.which("mpirun") or shutil.which("mpiexec"))))
+    return MpiOfRank(launch.name, library, None if started else attempt(lambda: _with_family(_environments_mpirun())))
 
 
 def _library_of_child() -> Library | Unknown:
@@ -70,16 +70,15 @@ def _library_of_child() -> Library | Unknown:
     return Library(**{**library, "standard": tuple(library["standard"])})
 
 
-def _mpirun_on_path() -> tuple[str, str] | None:
-    path = shutil.which("mpirun") or shutil.which("mpiexec")
+def _environments_mpirun() -> str | None:
+    """Where an MPI that pip installs has put its mpirun; None where it has not."""
+    path = Path(sys.executable).with_name("mpirun")
+    return str(path) if path.exists() else None
+
+
+def _with_family(path: str | None) -> tuple[str, str] | None:
     with busy():
         return (path, family_of(path)) if path else None
-
-
-def _mpirun_of_environment() -> tuple[str, str] | None:
-    path = _environments_mpirun()
-    with busy():
-        return (str(path), family_of(str(path))) if path.exists() else None
 
 
 def judge_mpi(mpi_of_ranks: Sequence[MpiOfRank], unstarted: StartError | None) -> list[Finding]:
@@ -98,7 +97,7 @@ def _launcher(first: MpiOfRank, size: int, unstarted: StartError | None) -> Find
     if isinstance(first.mpirun, Unknown):
         return unknown("launcher", f"the mpirun on PATH: {first.mpirun.reason}")
     if first.mpirun is None:
-        own = str(_environments_mpirun()) if _environments_mpirun().exists() else "pip install mpich brings one"
+        own = _environments_mpirun() or "pip install mpich brings one"
         return note("launcher", f"started alone; no mpirun on PATH: {own}", code="mpi-missing")
     path, family = first.mpirun
     if isinstance(first.mpi, Library) and family and family != first.mpi.family:
@@ -109,11 +108,6 @@ def _launcher(first: MpiOfRank, size: int, unstarted: StartError | None) -> Find
             code="wrong-mpirun",
         )
     return ok("launcher", f"started alone; {path}{f' ({family})' if family else ''} starts several")
-
-
-def _environments_mpirun() -> Path:
-    """Where an MPI that pip installs puts its mpirun."""
-    return Path(sys.executable).with_name("mpirun")
 
 
 def _fitting_launcher(first: MpiOfRank) -> str:
@@ -787,14 +781,7 @@ def as_record(examination: Examination) -> dict[str, Any]:
         "ok": examination.ok,
         "findings": [vars(finding) for finding in examination.findings],
         "placements": [
-            {
-                "rank": rank,
-                "host": found.host,
-                "cores": ranges(found.cores),
-                "threads": found.threads.count,
-                "gpu": gpu.name if gpu else None,
-                "uuid": gpu.uuid if gpu else None,
-            }
+            placement_record(RankPlacement(rank, found.host, found.cores, found.threads, gpu))
             for rank, (found, gpu) in enumerate(zip(examination.placements, examination.gpus, strict=True))
         ],
         "links": [asdict(link) for link in examination.measured.links],

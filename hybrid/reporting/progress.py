@@ -46,8 +46,12 @@ class Progress:
         self._began = self._part_began = time.monotonic()
         self._next = self._began + PATIENCE
         self._seen = self._told_in = part()
-        self._told: _Told | None = None
         self._shown = False
+        # What has been told: the phase, when it began first, when it began last, and when something was done last; how often it
+        # was done before; parts that are done now, of how many.
+        self._phase = ""
+        self._phase_began = self._this_began = self._last = self._began
+        self._times, self._done, self._of = 0, 0, 1
         self._over = threading.Event()
         self._ticking = threading.Thread(target=self._tick_on, name="progress", daemon=True)
 
@@ -75,10 +79,11 @@ class Progress:
         now = time.monotonic()
         with self._lock:
             self._watch_part(now)
-            if self._told is None or self._told.phase != phase:
-                self._told = _Told(phase, now)
-            self._told_in = self._seen
-            self._told.tell(done, of, now)
+            if phase != self._phase:
+                self._phase, self._times, self._done, self._phase_began, self._this_began = phase, 0, 0, now, now
+            if done < self._done:
+                self._times, self._this_began = self._times + 1, now
+            self._done, self._of, self._last, self._told_in = done, max(1, of), now, self._seen
         self.tick()
 
     def tick(self) -> None:
@@ -110,37 +115,18 @@ class Progress:
             self._seen, self._part_began = part, now
 
     def _text(self, now: float) -> str:
-        if self._told is None or self._told_in != self._seen:
-            return f"{self._seen} … {duration(now - self._part_began)}".lstrip()
-        return self._told.text(now, self._rate, self._repeats)
-
-
-class _Told:
-    """How far a phase is, as far as it has been told."""
-
-    def __init__(self, phase: str, now: float) -> None:
-        self.phase = phase
-        # When the phase began first, when it began last, and when something was done last.
-        self._began = self._this_began = self._last = now
-        self._times, self._done, self._of = 0, 0, 1  # how often it was done before; parts that are done now, of how many
-
-    def tell(self, done: int, of: int, now: float) -> None:
-        if done < self._done:
-            self._times, self._this_began = self._times + 1, now
-        self._done, self._of, self._last = done, max(1, of), now
-
-    def text(self, now: float, rate: Rate | None, repeats: int) -> str:
         """What is shown. Percent and time left are of all times that the phase comes, the rate is of the present one."""
+        if not self._phase or self._told_in != self._seen:
+            return f"{self._seen} … {duration(now - self._part_began)}".lstrip()
         part = min(1.0, self._done / self._of)
-        whole = min(1.0, (self._times + part) / max(repeats, self._times + 1))
-        said = [f"{100 * whole:.0f} %"]
-        spent = self._last - self._this_began
-        if rate is not None and part and spent > 0 and (speed := rate(self.phase, spent / part)):
+        whole = min(1.0, (self._times + part) / max(self._repeats, self._times + 1))
+        said, spent = [f"{100 * whole:.0f} %"], self._last - self._this_began
+        if self._rate is not None and part and spent > 0 and (speed := self._rate(self._phase, spent / part)):
             said.append(speed)
         if whole:
-            left = (self._last - self._began) / whole - (now - self._began)
+            left = (self._last - self._phase_began) / whole - (now - self._phase_began)
             if left >= 0.5:  # what takes longer than it seemed tells nothing until it is done
                 said.append(f"{duration(left)} left")
         else:
-            said.append(f"{duration(now - self._began)} so far")
-        return f"{self.phase} … {', '.join(said)}"
+            said.append(f"{duration(now - self._phase_began)} so far")
+        return f"{self._phase} … {', '.join(said)}"

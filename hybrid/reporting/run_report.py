@@ -19,7 +19,7 @@ from hybrid.planning.plan import Plan
 
 if TYPE_CHECKING:
     from hybrid.planning.decision import Decision, RankPlacement
-    from hybrid.runs.measured import Outcome, Parts
+    from hybrid.runs.measured import Outcome
     from hybrid.verification.check import Check
 
 
@@ -174,21 +174,17 @@ def heading(decision: Decision, asked: AskedProduct | None = None) -> str:
     """A line for the product, with device, kernel and transport, then one for each rank. `asked`: the product that was asked for,
     where the real product that is computed is another one."""
     plan, problem = decision.plan, asked or decision.plan.problem
+    where = "from remainders where as accurate" if plan.moduli else "native"
     lines = [
         f"C ({problem.n}×{problem.m}) = A ({problem.n}×{problem.l}) · B ({problem.l}×{problem.m})  {problem.dtype}  "
         f"{counted(plan.topology.size, 'rank')} on {counted(len(plan.topology.nodes), 'node')}  "
         f"{plan.device} ({decision.device_reason})  kernel {decision.kernel.name} ({decision.kernel_reason})"
-        + (f"  precision {_precision(decision)}" if plan.device != "cpu" else "")
+        + (f"  precision {where} ({decision.precision_reason})" if plan.device != "cpu" else "")
         + (f"  transport {plan.transport} ({decision.transport_reason})" if plan.staged else "")
         + (f"  grid {plan.grid_layout.grid} of nodes" if plan.grid_layout else "")
     ]
     lines += [f"  {describe(placement, plan.shares[placement.rank].rows)}" for placement in decision.placements]
     return "\n".join(lines)
-
-
-def _precision(decision: Decision) -> str:
-    where = "from remainders where as accurate" if decision.plan.moduli else "native"
-    return f"{where} ({decision.precision_reason})"
 
 
 def arithmetic_line(computed: Computed) -> str:
@@ -282,7 +278,11 @@ def _shown(value: Any) -> str:
 def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any], wall: dict[str, float]) -> dict[str, Any]:
     """A run as the record that `--json` writes. `options`: more entries; `wall`: the seconds of each part of the wall time."""
     plan, decision, check = outcome.decision.plan, outcome.decision, outcome.check
-    problem = plan.problem
+    problem, resume = plan.problem, {}
+    if parts := outcome.parts:
+        computed = sum(each.problem.n for each in parts.plans)
+        told = {"part_rows": parts.rows, "rows_there": parts.there, "rows_computed": computed, "parts_computed": len(parts.plans)}
+        resume = {"resume": {**told, "rows_missing": problem.n - parts.there - computed}}
     return {
         "command": "matmul",
         "n": problem.n,
@@ -303,23 +303,11 @@ def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any
         "wall": {**wall, "total": sum(wall.values())},
         "rate": operations(plans_of(outcome)) / outcome.total.median if outcome.total.median else 0.0,
         "check": {"kind": "off", "error": None, "tolerance": None, "ok": None} if check is None else asdict(check),
-        **({"resume": _record_of(outcome.parts, problem.n)} if outcome.parts else {}),
+        **resume,
         "settings": settings,
         "placements": [
             {**placement_record(placement), "rows": str(plan.shares[placement.rank].rows)} for placement in decision.placements
         ],
-    }
-
-
-def _record_of(parts: Parts, rows: int) -> dict[str, int]:
-    """What the record says of a product in parts. `rows`: of C."""
-    computed = sum(plan.problem.n for plan in parts.plans)
-    return {
-        "part_rows": parts.rows,
-        "rows_there": parts.there,
-        "rows_computed": computed,
-        "parts_computed": len(parts.plans),
-        "rows_missing": rows - parts.there - computed,
     }
 
 
