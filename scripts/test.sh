@@ -84,7 +84,8 @@ run_tests() {
     local ranks=$1 limit=$2 began=$SECONDS code=0 result passed failed skipped
     shift 2
     printf '\n== ranks: %s\n' "$ranks"
-    limited "$limit" "$@" "${ARGUMENTS[@]}" 2>&1 | tee "$OUTPUT" || code=$?
+    # In the foreground, so that Ctrl-C ends the tests too.
+    timeout --foreground --kill-after=10 "$limit" "$@" "${ARGUMENTS[@]}" </dev/null 2>&1 | tee "$OUTPUT" || code=$?
     result=$(last_line_of_pytest)
     passed=$(count passed) failed=$(($(count failed) + $(count error))) skipped=$(count skipped)
     if ((code && !failed)) && ! caller_chose_none; then
@@ -96,26 +97,6 @@ run_tests() {
 }
 
 caller_chose_none() { ((CHOSEN && code != 124)) && [[ $result == "no tests ran"* || $result =~ ^([0-9]+\ skipped,\ )?[0-9]+\ deselected ]]; }
-
-# timeout(1), which macOS lacks, and Ctrl-C ends the tests too.
-limited() {
-    "$PYTHON" -c 'if True:
-        import os, signal, subprocess, sys
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        tests = subprocess.Popen(sys.argv[2:], stdin=subprocess.DEVNULL, start_new_session=True)
-        try:
-            sys.exit(tests.wait(int(sys.argv[1])))
-        except subprocess.TimeoutExpired:
-            code = 124
-        except KeyboardInterrupt:
-            code = 130
-        os.killpg(tests.pid, signal.SIGTERM)
-        try:
-            tests.wait(10)
-        except subprocess.TimeoutExpired:
-            os.killpg(tests.pid, signal.SIGKILL)
-        sys.exit(code)' "$@"
-}
 
 last_line_of_pytest() {
     sed -nE 's/^=* ?(([0-9]+ [a-z]+|no tests ran).* in [0-9.]+s( \([0-9:]+\))?) ?=*$/\1/p' "$OUTPUT" | tail -n 1

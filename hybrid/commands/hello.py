@@ -48,7 +48,7 @@ def build_parser() -> Parser:
         prog="python -m hybrid.hello", description="Every rank greets, from its CPU threads and its GPU.", epilog=_MORE
     )
     parser.add_argument("--blocks", type=at_least(1), default=3, metavar="B", help="blocks of the kernel (3)")
-    parser.add_argument("--threads-per-block", type=at_least(1), default=4, metavar="T", help="threads of each (4)")
+    parser.add_argument("--threads-per-block", type=at_least(1, MOST_BLOCK), default=4, metavar="T", help="threads of each (4)")
     add_settings(parser, "device", device="auto, cuda, emulate (the kernel on the CPU), or cpu: no kernel at all (auto)")
     parser.add_argument("--where", action="store_true", help="also show each rank's host, cores and GPU")
     parser.add_argument(
@@ -61,10 +61,6 @@ def build_parser() -> Parser:
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     """Options and settings; UsageError for what no GPU can do."""
     options = build_parser().parse_args(arguments)
-    if options.threads_per_block > MOST_BLOCK:
-        raise UsageError(
-            f"--threads-per-block {options.threads_per_block}: a block has at most {MOST_BLOCK} threads", code="number"
-        )
     if options.blocks * options.threads_per_block > MOST_LINES:
         raise UsageError(
             f"{options.blocks} blocks of {options.threads_per_block} threads would print more than {MOST_LINES} lines a rank: "

@@ -397,10 +397,12 @@ def judge(outcome: Outcome, expected_gpus: Sequence[int]) -> list[Finding]:
     """
     uuids = [None if placement.gpu is None else placement.gpu.uuid for placement in outcome.decision.placements]
     sharing = {rank for rank, uuid in enumerate(uuids) if uuid is not None and uuids.count(uuid) > 1}
+    large = " and ".join(outcome.left_out)
+    without = f"no large {large}: neither time nor memory was left for more than the other sizes: more --minutes"
     return [
         *_of_unused_gpus(outcome, expected_gpus),
         *judge_products(outcome.wrong, outcome.names, outcome.products),
-        *_of_left_out(outcome.left_out),
+        *([note("products", without, code="left-out")] if outcome.left_out else []),
         *judge_speeds(outcome.seconds, outcome.names, sharing),
         *_of_links(outcome),
         *gpu_watch.judge(outcome.watched, outcome.names, f"no GPU is used ({outcome.decision.device_reason})"),
@@ -446,11 +448,6 @@ def _of_unused_gpus(outcome: Outcome, expected: Sequence[int]) -> list[Finding]:
     if not found and any(expected):
         found = [ok("gpus", f"all {counted(sum(expected), 'GPU')} used")]
     return found
-
-
-def _of_left_out(dtypes: Sequence[str]) -> list[Finding]:
-    text = f"no large {' and '.join(dtypes)}: neither time nor memory was left for more than the other sizes: more --minutes"
-    return [note("products", text, code="left-out")] if dtypes else []
 
 
 def judge_speeds(
