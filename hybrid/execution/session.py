@@ -174,17 +174,14 @@ class Session:
     def forget(self) -> None:
         """Keep nothing of the calls before. Every rank calls it."""
         self.release_device()
-        self._drop_all()
-        self.team.has_failed = False
-
-    def _drop_all(self) -> None:
         self._in_place = None
         self.drop_workspace()
+        self.team.has_failed = False
 
     def _end(self) -> None:
         """The communicator has been freed, and nobody can name shared arrays any more."""
         self._close()
-        self._drop_all()
+        self.drop_workspace()
         self.shared_arrays = SharedArrays()
         _sessions.pop(self.team, None)
 

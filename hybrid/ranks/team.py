@@ -250,7 +250,7 @@ class Team:
         """Raise the error of a call on all ranks, or this one where they know it."""
         messages = self.messages
         self._interrupts.in_body = False
-        if is_known_to_all(error) or messages.lost:
+        if messages.lost or (isinstance(error, HybridError) and error.on_all_ranks):
             raise error
         patience = self._patience if self._arriving else min(self._patience, messages.patience)
         self._end_phase(Phase(self, self.doing, False, patience), error)
@@ -314,11 +314,6 @@ class Team:
         if self._messages is not None:
             self._messages.free()
             self._messages = None
-
-
-def is_known_to_all(error: BaseException) -> bool:
-    """Whether all ranks of the team raise this error."""
-    return isinstance(error, HybridError) and error.on_all_ranks
 
 
 def _node() -> tuple[str, str, int]:
