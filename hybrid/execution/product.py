@@ -240,17 +240,16 @@ class RootProduct(CheckedRun):
         parts = [(source, key, rows) for source, key, rows in wanted if not source.at_root]
         if not parts:
             return
-        work = {key: len(rows) * self.views[key].array.shape[1] for _, key, rows in parts}  # elements
-        before = 0
+        before, all_rows = 0, sum(len(rows) for *_, rows in parts)
         with team.phase("fill"):
             for source, key, rows in parts:
 
-                def filled(done: int, key: str = key, rows: Span = rows, before: int = before) -> None:
+                def filled(done: int, before: int = before) -> None:
                     team.enter("fill")
-                    self.progress("fill", before + work[key] * done // max(1, len(rows)), sum(work.values()))
+                    self.progress("fill", before + done, all_rows)
 
                 source.rows(rows, self.views[key][rows], self.threads, filled)
-                before += work[key]
+                before += len(rows)
 
     def multiply(self) -> None:
         if not self.in_workspace:

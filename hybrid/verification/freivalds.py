@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hybrid.arrays.integers import odd_words, times_words
-from hybrid.core.problem import Problem, Span, Topology, pieces
+from hybrid.core.problem import Problem, Span, Topology, merged, pieces
 from hybrid.devices.row_sums import (
     MOST_IN_TOTAL,
     MOST_WEIGHT,
@@ -697,11 +697,6 @@ def _fault_in(row: int, text: str, by: tuple[str, int | None]) -> Fault:
 
 def _listed(columns: list[int]) -> str:
     """The numbers of the columns in a message, neighbours as first:end."""
-    runs: list[Span] = []
-    for column in columns:
-        if runs and runs[-1].hi == column:
-            runs[-1] = Span(runs[-1].lo, column + 1)
-        else:
-            runs.append(Span(column, column + 1))
+    runs = merged(Span(column, column + 1) for column in columns)
     named = [str(run.lo) if len(run) == 1 else str(run) for run in runs[:8]]
     return f"columns {', '.join(named)}" + (" and others" if len(runs) > 8 else "")
