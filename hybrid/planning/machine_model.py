@@ -8,7 +8,6 @@ The defaults are those of one NVIDIA H200 (132 multiprocessors, 54.8 GB/s H2D an
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import field, fields
 from pathlib import Path
 from typing import Any
@@ -81,10 +80,10 @@ class MachineModel:
             value, kind, most = getattr(self, known.name), type(known.default), known.metadata.get("most", LARGEST_NUMBER)
             if type(value) not in ((float, int) if kind is float else (int,)):
                 noun = "number" if kind is float else "whole number"
-                raise _wrong(f"{known.name} must be a {noun}, not {value!r}"[:_LONGEST])
+                raise UsageError(f"{known.name} must be a {noun}, not {value!r}", code="machine-model")
             least = SMALLEST_NUMBER if kind is float else 1
             if not least <= value <= most:
-                raise _wrong(f"{known.name} must be from {least} to {most}, not {value!r}"[:_LONGEST])
+                raise UsageError(f"{known.name} must be from {least} to {most}, not {value!r}", code="machine-model")
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Pickle the default by its name. Before each product the ranks send each other their models, and most are this one."""
@@ -126,44 +125,26 @@ class MachineModel:
         the doctor's JSON lines, whose last one with a model counts. UsageError, in one line, for any other file."""
         if not path:
             return H200
-        said = _said_in(path)
-        unknown = sorted(set(said) - {known.name for known in fields(cls)})
-        if unknown:
-            raise _wrong(f"{path}: {unknown[0]!r} is no field of a machine model")
+        import json  # only who has such a file needs it
+
         try:
-            return cls(**said)
-        except UsageError as wrong:
-            raise _wrong(f"{path}: {wrong}") from None
-
-
-def _wrong(text: str) -> UsageError:
-    return UsageError(text, code="machine-model")
-
-
-def _said_in(path: str) -> Mapping[str, Any]:
-    """The fields that a file gives, which holds one model or the doctor's JSON lines."""
-    import json  # only who has such a file needs it
-
-    if os.path.exists(path) and not os.path.isfile(path):  # nobody may ever close the other end of a pipe
-        raise _wrong(f"the machine model {path} cannot be read: it is no regular file")
-    try:
-        text = Path(path).read_bytes().decode()
-        try:
-            records = [json.loads(text)]
-        except json.JSONDecodeError:  # not one object, but perhaps one a line
-            records = [json.loads(line) for line in text.splitlines() if line.strip()]
-    except OSError as error:
-        raise _wrong(f"the machine model {path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise _wrong(f"{path} is no JSON: {one_line(error)}"[:_LONGEST]) from None
-    if not records or not all(isinstance(record, dict) for record in records):
-        raise _wrong(f"{path} holds no JSON object")
-    if len(records) == 1 and "command" not in records[0]:
-        return records[0]
-    models = [record[RECORD_KEY] for record in records if isinstance(record.get(RECORD_KEY), dict)]
-    if not models:
-        raise _wrong(f"{path} has no line with a {RECORD_KEY}: run python -m hybrid.doctor --json {path} on a machine with a GPU")
-    return models[-1]
+            if os.path.exists(path) and not os.path.isfile(path):  # nobody may ever close the other end of a pipe
+                raise UsageError("it is no regular file")
+            text = Path(path).read_bytes().decode()
+            try:
+                records = [json.loads(text)]
+            except json.JSONDecodeError:  # not one object, but perhaps one a line
+                records = [json.loads(line) for line in text.splitlines() if line.strip()]
+            told = (each.get(RECORD_KEY) if "command" in each else each for each in records)
+            models = [each for each in told if each is not None]
+            if not models:
+                raise UsageError(f"it has no {RECORD_KEY}: run python -m hybrid.doctor --json FILE on a machine with a GPU")
+            return cls(**models[-1])
+        except OSError as error:
+            why = str(error.strerror)
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:  # no JSON, no object, or no such fields
+            why = one_line(error)
+        raise UsageError(f"the machine model {path} cannot be read: {why}"[:_LONGEST], code="machine-model")
 
 
 H200 = MachineModel()
