@@ -37,7 +37,7 @@ from hybrid.ranks.team import Team
 from hybrid.transport.rank_device import RankDevice, device_key, device_of_alone, prepare_rank_device
 
 SPARE_GPU_BYTES = 1 << 30  # left free on a GPU: for kernels, libraries, and CUDA contexts, also the root's on others' GPUs
-# Bytes of shared memory that a process keeps for next calls: new memory for A, B and C of N = 2000 costs 20,000 page faults, a
+# Bytes of shared memory that a team keeps for next calls: new memory for A, B and C of N = 2000 costs 20,000 page faults, a
 # fifth of the product's time on two cores.
 MOST_SHARED = min(256 << 20, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 16)
 _LARGE_WORKSPACE = 32 << 20  # bytes: a smaller one may have room for others than it was made for
@@ -61,8 +61,6 @@ class Session:
         # What may be decided again, by request, and from what it was decided; the newest last.
         self._remembered: dict[PlanRequest, tuple[object, Decision]] = {}
         self._changed, self._of_memory = 0, 0  # the team's last phase when these changed; `_memory_version` then
-        # Of the team's last phase when the workspace was made: the same on every rank; 0: there is none.
-        self.workspace_serial = 0
         self._workspace = np.empty(0, np.uint8)
         self._gpu_bytes_lately = ttl_cached(self._gpu_bytes)
         team.when_freed(self._end)
@@ -106,19 +104,15 @@ class Session:
         if not self.has_workspace(size):
             self.drop_workspace()
             room = 1 << max(16, (size - 1).bit_length()) if size <= _LARGE_WORKSPACE else size
-            if room + sum(len(each._workspace) for each in _sessions.values()) > MOST_SHARED:
-                for each in _sessions.values():  # a rank that alone has dropped one tells the others in the next call
-                    each.drop_workspace()
-            made = make_shared_matrices(self.team, {"A": Span(0, 1)}, {"A": room}, {"A": "uint8"})["A"]
-            self._workspace, self.workspace_serial = made.array[0], self.team.serial
+            self._workspace = make_shared_matrices(self.team, {"A": Span(0, 1)}, {"A": room}, {"A": "uint8"})["A"].array[0]
         return self._workspace
 
     def has_workspace(self, size: int) -> bool:
         """Whether so many bytes are kept: then `workspace` does not need the other ranks."""
-        return bool(self.workspace_serial) and len(self._workspace) >= size
+        return len(self._workspace) >= size
 
     def drop_workspace(self) -> None:
-        self._workspace, self.workspace_serial = np.empty(0, np.uint8), 0
+        self._workspace = np.empty(0, np.uint8)
 
     def device(self, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel) -> RankDevice:
         """This rank's device, ready for the kernel: the last product's, or a new one for another plan. Every rank calls it."""
@@ -216,8 +210,7 @@ def take_inventory(session: Session, settings: Settings) -> Inventory:
     used_before = session.rank_device.gpu if session.rank_device else None
     free = free_memory_of(session, settings, used_before if used_before in gpus else None)
     model = MachineModel.read(settings.machine)
-    kept = session.workspace_serial, session.team.has_failed
-    return Inventory(this_processor(), gpus, why_no_gpu, free, session.remembered_serial, model, *kept)
+    return Inventory(this_processor(), gpus, why_no_gpu, free, session.remembered_serial, model, session.team.has_failed)
 
 
 def free_memory_of(session: Session, settings: Settings, gpu: Gpu | None, *, now: bool = False) -> FreeMemory:
@@ -261,8 +254,6 @@ def agree(session: Session, request: PlanRequest, settings: Settings, inventorie
     """
     if any(inventory.failed for inventory in inventories):
         session.forget()
-    elif len({inventory.workspace for inventory in inventories}) > 1:  # another communicator's has taken its place on some rank
-        session.drop_workspace()
     asked = settings, tuple(inventories)
     known = session.remembered(request, asked, {inventory.remembers for inventory in inventories})
     if known is not None:

@@ -82,7 +82,6 @@ class Inventory:
     free: FreeMemory
     remembers: int = field(compare=False)  # the serial of the decision that this rank would take again; 0: none
     model: MachineModel = H200
-    workspace: int = field(default=0, compare=False)  # the serial of the memory that the ranks have kept for calls; 0: none
     failed: bool = field(default=False, compare=False)  # a call has: what the ranks keep is to be forgotten
 
 
