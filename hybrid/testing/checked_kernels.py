@@ -58,11 +58,6 @@ def spread_of(dtype: str) -> float:
     return _SPREAD_OF_BYTES if dtype == "int8" else 1.0
 
 
-def largest_rounding(dtype: str) -> float:
-    """The largest rounding error of a sum of this type, relative to the sum; 0 for integers, which are exact."""
-    return 0.0 if np.dtype(dtype).kind == "i" else float(np.finfo(dtype).eps)
-
-
 def stored(numbers: Any, dtype: str) -> Any:
     """Finite numbers, rounded to the nearest of this type, ties to even; bytes are clipped to ±127."""
     if dtype == "int8":
@@ -212,7 +207,8 @@ def _try(job: Job, kernel: EmulatedKernel, launch: Launch, aligned: bool) -> Ver
     of_a, of_b = (numbers_of(operand) for operand in operands)
     exact = before + of_a.astype(wide) @ of_b.astype(wide)
     size = np.abs(before) + np.abs(of_a).astype("f8") @ np.abs(of_b).astype("f8")
-    bound = 2 * (l + 2) * largest_rounding(of_c.name) * size + 1e-300
+    rounding = 0.0 if of_c.kind == "i" else float(np.finfo(of_c).eps)  # the largest of a sum, relative to it
+    bound = 2 * (l + 2) * rounding * size + 1e-300
     wrong = ~(np.abs(c.inner - exact) <= bound)
     if wrong.any():
         row, column = np.argwhere(wrong)[0]

@@ -112,12 +112,6 @@ class Sums:
         return cls(error, int(count), int(open_), rows * groups - int(open_), *largest)
 
 
-def rows_together(per_row: float) -> int:
-    """How many rows have enough sizes that are not 0 to tell their spread, where each has so many: a multiple of
-    ROWS_TOGETHER."""
-    return ROWS_TOGETHER * (1 + int(_ENOUGH / max(1.0, per_row)) // ROWS_TOGETHER)
-
-
 def spread_of(totals: np.ndarray | float, counts: np.ndarray | float) -> np.ndarray:
     """The standard deviations of sizes of right products, from their totals and counts: at most 1, which is what is expected."""
     return np.minimum(np.maximum(totals / np.maximum(counts, 1.0) / _MEAN_OF_NORMAL, _LEAST_SPREAD), 1.0)
@@ -133,7 +127,7 @@ def _spreads(summary: np.ndarray, rows: int, count: float) -> np.ndarray:
     if not len(summary):
         return np.ones(0)
     totals, counts = summary[:, 0], summary[:, 1]
-    together = rows_together(count / rows) // ROWS_TOGETHER
+    together = 1 + int(_ENOUGH / max(1.0, count / rows)) // ROWS_TOGETHER
     if together > 1:
         starts = np.arange(0, len(summary), together)
         totals, counts = np.add.reduceat(totals, starts), np.add.reduceat(counts, starts)

@@ -29,13 +29,6 @@ from hybrid.ranks.team import Team
 from hybrid.verification.check import Fault, Sums, Suspect
 
 
-def piece_table(layout: CheckLayout) -> np.ndarray:
-    """For each piece, a row of three numbers: where its rows' checksums begin; how many there are; and its first row's number in
-    the matrix."""
-    rows = [(piece.offset, len(piece.rows), layout.first_row(piece)) for piece in layout.pieces]
-    return np.array(rows, np.uint64).reshape(-1, 3)
-
-
 class PiecesOfRanks(list[CheckLayout]):
     """The pieces of all ranks, in the ranks' order."""
 
@@ -220,26 +213,18 @@ class CopyChecksums:
 
     def _sum(self, rank: int, piece: Piece, part: Span, event: Event) -> None:
         self._summed[rank][piece.number] = piece
-        matrix, first = self._matrix_of(rank, piece)
+        assert self._matrices is not None
+        (a, b, c), number = self._matrices, self._pieces[rank].first_row(piece)
+        matrix, origin = {"A": (a, self._origin), "B": (b.array, b.rows.lo), "C": (c, self._origin)}[piece.operand]
+        first = number - origin  # which of the array's rows is the piece's first
         if self._by_device is not None and not isinstance(matrix, np.ndarray):
             self._by_device.sum(rank, piece, part, matrix, first, event)
             return
         assert self._by_threads is not None
         of_rows, of_pieces = self._made[rank]
-        rows, number = Span(first + part.lo, first + part.hi), self._pieces[rank].first_row(piece) + part.lo
-        weights, first_sum = self._weights[piece.operand], piece.offset + part.lo
-        entry = RowsToSum(
-            piece.operand, matrix, rows, piece.columns, weights, of_rows, first_sum, of_pieces, piece.number, number
-        )
-        self._by_threads.sum(entry, event, self._device, rank)
-
-    def _matrix_of(self, rank: int, piece: Piece) -> tuple[Any, int]:
-        """The array in which a piece lies, and which of the array's rows is the piece's first."""
-        assert self._matrices is not None
-        a, b, c = self._matrices
-        if piece.operand == "B":
-            return b.array, piece.rows.lo - b.rows.lo
-        return (a if piece.operand == "A" else c), self._pieces[rank].first_row(piece) - self._origin
+        rows, weights = Span(first + part.lo, first + part.hi), self._weights[piece.operand]
+        into = of_rows, piece.offset + part.lo, of_pieces, piece.number, number + part.lo
+        self._by_threads.sum(RowsToSum(piece.operand, matrix, rows, piece.columns, weights, *into), event, self._device, rank)
 
 
 class _ByDevice:

@@ -37,7 +37,7 @@ from hybrid.verification.check import (
     is_exact_product,
     random_x,
 )
-from hybrid.verification.copies import Findings, PiecesOfRanks, piece_table, wrong_copies
+from hybrid.verification.copies import Findings, PiecesOfRanks, wrong_copies
 
 _LEAST_BYTES = 32 << 20  # that the operations of a batch read: a GPU needs some ten microseconds for them, a launch as long
 _MOST_BATCHES = 8  # of a product; the last one delays its end
@@ -98,7 +98,10 @@ class DeviceSums:
     def __init__(self, device: Device, layout: CheckLayout, problem: Problem) -> None:
         self._device, self._layout, self._problem = device, layout, problem
         self._of_operands = [[piece.number for piece in layout.pieces if piece.operand == operand] for operand in "ABC"]
-        rows, groups, checksums, table = len(layout.share.rows), layout.groups, layout.checksums, piece_table(layout)
+        rows, groups, checksums = len(layout.share.rows), layout.groups, layout.checksums
+        # For each piece: where its rows' checksums begin, how many there are, and its first row's number in the matrix.
+        table = np.array([(each.offset, len(each.rows), layout.first_row(each)) for each in layout.pieces], np.uint64)
+        table = table.reshape(-1, 3)
         summary, totals = NUMBERS_TOGETHER * -(-rows // ROWS_TOGETHER), 2 * len(table)
         ends = np.cumsum([rows, groups, checksums, checksums, rows * groups, summary, totals]).tolist()
         self.matrices = m = check_matrices(
