@@ -22,9 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.classroom.case import Sizes
 from hybrid.classroom.examination import Trials
 from hybrid.classroom.launch import Meaning
+from hybrid.classroom.mistakes import Finding
+from hybrid.classroom.report import Case, Sizes, about, heading
 from hybrid.classroom.student_file import Parameter, StudentFile
 from hybrid.classroom.trial import Task, field_of, operands, wrong_in
 from hybrid.core.problem import Problem, record
@@ -90,18 +91,13 @@ def _outcome(trials: Trials, task: Task) -> GpuOutcome:
             code="compile-failed",
         )
     if not lines:
-        raise HybridError(
-            f"the process that launches {trials.kernel.name} ended: {_last(ended.err) or ended.status}", code="kernel-crashed"
-        )
+        last = (ended.err.strip().splitlines() or [str(ended.status)])[-1]
+        raise HybridError(f"the process that launches {trials.kernel.name} ended: {last}", code="kernel-crashed")
     found: dict[str, Any] = json.loads(lines[-1])
     if "unavailable" in found:
         raise DeviceUnavailable(found["unavailable"]["why"], code=found["unavailable"]["code"])
     outcome: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in found["outcome"].items()}
     return GpuOutcome(**outcome)
-
-
-def _last(text: str) -> str:
-    return (text.strip().splitlines() or [""])[-1]
 
 
 def _arguments(trials: Trials, task: Task) -> Iterator[Argument]:
@@ -128,21 +124,13 @@ def _fields(file: StudentFile, parameter: Parameter, of: str, meaning: Meaning, 
 
 def told(trials: Trials, run: CudaRun) -> Iterator[str]:
     """The lines that say what came of it."""
-    kernel, meaning, launch = trials.kernel, trials.meaning, trials.launch
-    a, b, c = meaning.names(kernel)
-    yield f"{trials.file.path.name}, line {kernel.line}: {kernel}"
-    yield f"  {meaning.told(kernel)}"
-    yield f"  {launch}"
-    yield f"  {launch.why}"
-    about = ""
+    kernel = trials.kernel
+    yield f"{trials.file.path.name}, line {kernel.line}: " + "\n  ".join(about(kernel, trials.meaning, trials.launch))
+    yield from [f"on {each.gpu}, compute capability {dotted(each.capability)}" for _, each in run.cases if each.gpu][:1]
     for task, outcome in run.cases:
-        (n, l, m), (grid, block) = task.sizes, ("×".join(map(str, each)) for each in (task.grid, task.block))
-        if outcome.gpu and not about:
-            about = f"on {outcome.gpu}, compute capability {dotted(outcome.capability)}"
-            yield about
-        is_right = "WRONG" if outcome.failure or outcome.wrong else "right"
-        yield f"{c} ({n}×{m}) = {a} ({n}×{l}) · {b} ({l}×{m}), {grid} blocks of {block} threads: {is_right}"
-        yield from (f"  {line}" for line in _of(task, outcome, c))
+        faults = () if outcome.code == "ok" else (Finding("", outcome.code),)
+        yield heading(Case(task.sizes, task.grid, task.block, faults=faults), task.names)
+        yield from (f"  {line}" for line in _of(task, outcome, task.names[2]))
     yield "a GPU shows wrong elements alone: without --device cuda races and accesses out of bounds are looked for, too"
     yield "right" if run.is_right else "wrong"
 
@@ -187,35 +175,19 @@ def as_record(trials: Trials, run: CudaRun) -> dict[str, Any]:
 # --- in the child process
 
 
-class OwnKernel:
-    """One instance of a user's kernel."""
+def _compiled(text: str, instance: str) -> Any:
+    """One instance of a user's kernel, by its name with the template's arguments. DeviceUnavailable if it does not compile."""
+    import cupy
 
-    def __init__(self, text: str, instance: str) -> None:
-        """`text`: the source. `instance`: the kernel's name, with the template's arguments. DeviceUnavailable if it does not
-        compile."""
-        import cupy
-
-        trust_own_cache_only()
-        module = cupy.RawModule(code=text, options=_OPTIONS, name_expressions=(instance,))
-        try:
-            self._function = module.get_function(instance).kernel
-        except cupy.cuda.compiler.CompileException as error:
-            raise DeviceUnavailable(f"NVRTC does not compile it: {_first_error(str(error))}", code="compile-failed") from None
-
-    @property
-    def resources(self) -> tuple[int, int, int]:
-        """Registers of a thread, bytes of static shared memory, and bytes of local memory."""
-        return resources(self._function)
-
-    def prepared(
-        self, grid: Sequence[int], block: Sequence[int], shared: int, arguments: Sequence[np.ndarray]
-    ) -> Callable[[], None]:
-        """What launches the kernel on the current stream, when it is called. `arguments`: passed by value, each as an array."""
-        from cupy.cuda import get_current_stream
-
-        allow_shared_memory(self._function, shared)
-        launch = PreparedLaunch(self._function, tuple(grid), tuple(block), arguments, shared)
-        return lambda: launch(get_current_stream())
+    trust_own_cache_only()
+    module = cupy.RawModule(code=text, options=_OPTIONS, name_expressions=(instance,))
+    try:
+        return module.get_function(instance).kernel
+    except cupy.cuda.compiler.CompileException as error:
+        log = str(error)
+        lines = [line.strip() for line in log.splitlines() if re.search(r"\berror\b", line)]
+        first = lines[0] if lines else " ".join(log.split())[:200]
+        raise DeviceUnavailable(f"NVRTC does not compile it: {first}", code="compile-failed") from None
 
 
 def resources(function: Any) -> tuple[int, int, int]:
@@ -226,13 +198,6 @@ def resources(function: Any) -> tuple[int, int, int]:
         driver.funcGetAttribute(attribute, function.ptr) for attribute in (_NUM_REGS, _SHARED_SIZE_BYTES, _LOCAL_SIZE_BYTES)
     )
     return registers, shared, local
-
-
-def on_device(array: np.ndarray) -> Any:
-    """A copy on the current GPU, as a CuPy array."""
-    import cupy
-
-    return cupy.asarray(array)
 
 
 def failure_of(work: Callable[[], None]) -> str:
@@ -262,11 +227,6 @@ def milliseconds(launch: Callable[[], None], count: int) -> list[float]:
         end.synchronize()
         times.append(float(cupy.cuda.get_elapsed_time(begin, end)))
     return times
-
-
-def _first_error(log: str) -> str:
-    lines = [line.strip() for line in log.splitlines() if re.search(r"\berror\b", line)]
-    return lines[0] if lines else " ".join(log.split())[:200]
 
 
 @record
@@ -303,20 +263,27 @@ class GpuOutcome:
 def carried_out(given: GpuTask) -> GpuOutcome:
     """Launch the kernel on the first GPU. DeviceUnavailable where there is none, or the kernel does not compile."""
     gpu, task = usable_gpus()[0], given.task
+    import cupy
+
     signal.setitimer(signal.ITIMER_REAL, COMPILES)
-    kernel = OwnKernel(given.text, given.instance)
+    function = _compiled(given.text, given.instance)
     signal.setitimer(signal.ITIMER_REAL, 0)
     a, b, c, right = operands(task.sizes, task.dtype, task.seed, task.scales)
-    matrices = [on_device(each) for each in (a, b, c)]
+    matrices = [cupy.asarray(each) for each in (a, b, c)]
     arguments = [value_of(each, [matrix.data.ptr for matrix in matrices]) for each in given.arguments]
-    launch = kernel.prepared(task.grid, task.block, task.shared, arguments)
+    allow_shared_memory(function, task.shared)
+    prepared = PreparedLaunch(function, tuple(task.grid), tuple(task.block), arguments, task.shared)
+
+    def launch() -> None:
+        prepared(cupy.cuda.get_current_stream())
+
     about = (gpu.name, gpu.capability)
     if failure := failure_of(launch):
         return GpuOutcome(*about, failure)
     result = matrices[2].get()
     wrong, first = wrong_in(result, right)
     times = () if first else tuple(milliseconds(launch, LAUNCHES))
-    return GpuOutcome(*about, "", len(wrong), (int(wrong[0]), *first) if first else None, times, *kernel.resources)
+    return GpuOutcome(*about, "", len(wrong), (int(wrong[0]), *first) if first else None, times, *resources(function))
 
 
 def value_of(argument: Argument, addresses: Sequence[int]) -> np.ndarray:

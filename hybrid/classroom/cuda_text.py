@@ -30,9 +30,8 @@ _CONSTANT = re.compile(
 _INTEGER = r"(?:unsigned|signed|short|long|int|size_t|u?int(?:32|64)_t)"
 _BASIC = rf"float|double|{_INTEGER}(?:[ \t]+{_INTEGER})*"
 _ALIAS = re.compile(
-    rf"\btypedef\s+({_BASIC})\s+(\w+)\s*;|\busing\s+(\w+)\s*=\s*({_BASIC})\s*;"
-    rf"|#[ \t]*define[ \t]+(\w+)[ \t]+({_BASIC})[ \t]*$",
-    re.MULTILINE,
+    rf"(?m)\btypedef\s+({_BASIC})\s+(\w+)\s*;|\busing\s+(\w+)\s*=\s*({_BASIC})\s*;"
+    rf"|#[ \t]*define[ \t]+(\w+)[ \t]+({_BASIC})[ \t]*$"
 )
 _STRUCT = re.compile(r"\b(?:struct|class)\s*(?:__align__\s*\([^)]*\)\s*)?(\w*)\s*\{")
 _FIELD = re.compile(r"([\w ]+?)\s*(\**)\s*(?:__restrict__\s+)?(\w+)\s*(?:,|$)")

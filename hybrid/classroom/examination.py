@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: MIT
-"""Finds out whether a student's kernel is right: it is run with each access checked, and in several orders of its threads."""
+"""Runs a student's kernel on several shapes, with each access checked: one that multiplies matrices, in several orders of its
+threads; or a first kernel, such as a vector addition, reduction or stencil, whose result is compared."""
 
 from __future__ import annotations
 
 import math
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from hybrid.classroom.case import Case, Examination, Sizes
+import numpy as np
+
 from hybrid.classroom.cuda_text import arrays_of_threads, joined
-from hybrid.classroom.finding import Finding
-from hybrid.classroom.launch import Launch, Meaning
-from hybrid.classroom.mistakes import astray
-from hybrid.classroom.student_file import StudentFile, StudentKernel
-from hybrid.classroom.trial import Program, Task, of_matrices, operands
-from hybrid.classroom.unsupported import refuse_host_calls, refuse_unsupported, refuse_without_host
+from hybrid.classroom.launch import Launch, Meaning, indices_of, is_written, launch_of
+from hybrid.classroom.mistakes import Finding, astray
+from hybrid.classroom.report import Case, Examination, Sizes
+from hybrid.classroom.student_file import StudentFile, StudentKernel, refuse_host_calls, refuse_unsupported, refuse_without_host
+from hybrid.classroom.trial import Program, Task, of_arrays, of_matrices, operands
 from hybrid.core.problem import record
 from hybrid.emulation.child import new_folder
 from hybrid.emulation.errors import EmulationError
@@ -54,6 +55,19 @@ class Trials:
             judged = iter(self._cases(program, tasks))
             cases = self._in_time([refused.get(number) or next(judged) for number in range(len(shapes))])
         return Examination(self.kernel, self.meaning, self.launch, self._traced_astray(cases), static)
+
+    def usual_shapes(self) -> list[Sizes]:
+        """A shape of whole blocks and tiles, and one that is not; one smaller than a tile; one with a long sum; and one whose
+        elements a short cannot number. UsageError if the block is no arithmetic of sizes and constants."""
+        small = self.meaning.on((_LEAST, _LEAST, _LEAST))
+        block = self.launch.block_at({**self.file.constants, **dict(zip("nlm", small, strict=True))})
+        tile = min(_MOST, max(_LEAST, *block)) if min(block) > 1 else 4 * _LEAST
+        shapes = [(2 * tile, 3 * tile, tile), (2 * tile + 5, tile + 3, tile + 9), (3, 5, 2), (7, _LONG, 5), (_LONG, 3, 139)]
+        if "blockIdx" not in self.kernel.body:
+            shapes = [small, (5, 5, 5) if self.meaning.square else (5, 7, 6)]
+        elif self.meaning.square:
+            shapes = [(size,) * 3 for size in (2 * tile, 2 * tile + 5, 3, _LONG)]
+        return [self.meaning.on(shape) for shape in shapes]
 
     def _tasks(self, shapes: Sequence[Sizes]) -> tuple[list[Task], dict[int, Case]]:
         """The launches; and by their numbers, the shapes on which CUDA would refuse to launch the kernel. UsageError if it would
@@ -98,19 +112,15 @@ class Trials:
         task = self.task(sizes)
         with new_folder() as folder:
             program = self._program(folder, traced=True)
-            launched = program.launched(task, self._limit(), orders=1, watch=TRACE)
-            if not launched.outcomes:
-                why = launched.looked.findings[0].text if launched.looked.findings else "it crashed"
+            look, outcomes, traced = program.launched(task, orders=1, watch=TRACE)
+            if not outcomes:
+                why = look.findings[0].text if look.findings else "it crashed"
                 raise EmulationError("launch", f"{self.kernel.name} cannot be shown: {why}; lab run says where")
-            return Case(sizes, task.grid, task.block, (), shared=task.shared), program.accesses(launched)
+            return Case(sizes, task.grid, task.block, (), shared=task.shared), program.accesses(traced)
 
     def _program(self, folder: Path, *, traced: bool = False) -> Program:
         text = of_matrices(self.file, self.kernel, self.instance, self.meaning)
         return Program(self.file, self.kernel, text, folder / "program", traced=traced)
-
-    def _limit(self, part: str = "which") -> str:
-        """How the time is called that a launch has."""
-        return f"{math.ceil(self.seconds if part == 'which' else self.seconds / 2)} s, {part} --stall sets"
 
     def task(self, sizes: Sizes) -> Task:
         """A launch on this shape, or on the nearest that the kernel can take."""
@@ -125,43 +135,29 @@ class Trials:
             Finding(f"line {line}: each thread has an array {name} of its own: is __shared__ missing before it?", "no-value")
             for name, line in arrays_of_threads(self.file.text, self.kernel.line, self.kernel.body)
         )
-        seconds, limit = self.seconds, self._limit()
+        seconds = self.seconds
         sites: tuple[Site, ...] = ()
         for task in tasks:
             is_large = math.prod(task.sizes) > _LARGE
             orders = ORDERS[:1] if is_large and len(tasks) > 1 else ORDERS
             task = replace(task, seconds=seconds)
-            launched = program.launched(task, limit, orders=len(orders), watch=ELEMENTS if is_large else ELEMENTS | REQUESTS)
-            look = launched.looked
-            if look.is_endless:  # else four shapes of a kernel that never ends would take four times as long as one
-                seconds, limit = self.seconds / 2, self._limit("half of what")
+            watch = ELEMENTS if is_large else ELEMENTS | REQUESTS
+            look, outcomes, counts = program.launched(task, orders=len(orders), watch=watch)
             faults = look.findings
-            if len(launched.outcomes) < len(orders) and not faults:
+            # Else four shapes of a kernel that never ends would take four times as long as one.
+            seconds = self.seconds / 2 if any(each.code == "no-end" for each in faults) else seconds
+            if len(outcomes) < len(orders) and not faults:
                 faults = (Finding("it crashed: the kernel ended the process", "kernel-crashed"),)
             case = Case(
-                *(task.sizes, task.grid, task.block, launched.outcomes, (), (), task.shared),
+                *(task.sizes, task.grid, task.block, outcomes, (), (), task.shared),
                 *(faults, own or look.hints, look.notes, look.printed),
             )
             if is_large and not faults and len(tasks) == 1:
-                launched = program.launched(task, limit, orders=1, watch=REQUESTS)
-            if launched.outcomes and not faults:
-                sites = program.sites(launched) or (sites if case.wrong else ())  # which lines, another shape tells, too
-                case = replace(case, sites=sites, branches=program.branches(launched))
+                _, outcomes, counts = program.launched(task, orders=1, watch=REQUESTS)
+            if outcomes and not faults:
+                sites = program.sites(counts) or (sites if case.wrong else ())  # which lines, another shape tells, too
+                case = replace(case, sites=sites, branches=program.branches(counts))
             yield case
-
-
-def usual_shapes(kernel: StudentKernel, meaning: Meaning, launch: Launch, constants: dict[str, int]) -> list[Sizes]:
-    """A shape of whole blocks and tiles, and one that is not; one smaller than a tile; one with a long sum; and one whose
-    elements a short cannot number. UsageError if the block is no arithmetic of sizes and constants."""
-    small = meaning.on((_LEAST, _LEAST, _LEAST))
-    if "blockIdx" not in kernel.body:
-        return [small, meaning.on((5, 5, 5) if meaning.square else (5, 7, 6))]
-    block = launch.block_at({**constants, **dict(zip("nlm", small, strict=True))})
-    tile = min(_MOST, max(_LEAST, *block)) if min(block) > 1 else 4 * _LEAST
-    if meaning.square:
-        return [meaning.on((size,) * 3) for size in (2 * tile, 2 * tile + 5, 3, _LONG)]
-    shapes = [(2 * tile, 3 * tile, tile), (2 * tile + 5, tile + 3, tile + 9), (3, 5, 2), (7, _LONG, 5), (_LONG, 3, 139)]
-    return [meaning.on(shape) for shape in shapes]
 
 
 def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[StudentFile, StudentKernel, str]:
@@ -203,3 +199,218 @@ def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[Stu
     values = dict(zip(kernel.template, arguments, strict=True))
     constants = {key: int(value) for key, value in values.items() if value.isdecimal()}
     return replace(file, constants={**file.constants, **constants}), kernel.instance(arguments), wanted or kernel.name
+
+
+_TYPES = {  # of elements, as NumPy has them
+    "float": "f4", "double": "f8", "half": "f2", "__half": "f2", "int": "i4", "unsigned": "u4", "unsigned int": "u4",
+    "char": "i1", "unsigned char": "u1", "short": "i2", "long long": "i8",
+}  # fmt: skip
+_BINS, _SCALE, _UNWRITTEN = 256, 3, 0xA5
+_WEIGHTS, _WEIGHTED = (1, 2, 4, 2, 1), "weighted sum of neighbours"
+_OF_WEIGHTS = re.compile(r"w|.*(weight|mask|filter|coef)", re.IGNORECASE)
+_ROWS = re.compile(r"h|height|ny|rows?|num_?rows", re.IGNORECASE)
+_OF_BINS = re.compile(r"bin|range|level", re.IGNORECASE)
+_NAMES = {  # what a kernel computes, by its name
+    r"axpy": "a·x + y", r"transpose": "transpose", r"hist": "histogram", r"stencil": "stencil", r"dot|inner": "dot product",
+    r"(vec|mat|arr).*(add|sum)|(add|sum).*(vec|mat|arr)|^add": "x + y", r"reduc|^sum|total": "sum", r"scale": "a·x",
+    r"copy": "copy", r"relu": "max(x, 0)", r"exclusive": "exclusive scan", r"scan|prefix": "inclusive scan",
+}  # fmt: skip
+# Others have variants that are right, too.
+_PLAIN = {"a·x + y", "x + y", "transpose", "histogram", "dot product", "sum", "stencil"}
+_VARIANT = re.compile(r"max|min|mean|avg|norm|sq|prod|abs|weight", re.IGNORECASE)
+
+
+@record
+class FirstKernel:
+    """A kernel of arrays, sizes and numbers, and how it is launched. `arrays`: by name, the type of the elements, with what it
+    begins ("values", "zeros" or "unwritten"), and its length ("one", "blocks", "bins" or "all"); `result`: what is written."""
+
+    file: StudentFile
+    kernel: StudentKernel
+    instance: str
+    launch: Launch
+    arrays: Mapping[str, tuple[str, str, str]]
+    result: str
+    rows: str  # of two sizes, which is the number of rows
+    seconds: float  # that a run may take
+    seed: int
+    wanted: str  # where it is not "" what it must compute, whatever its name is
+
+    @property
+    def promised(self) -> str:
+        """What its name says that it computes; "" where it says nothing that is known."""
+        return self.wanted or next(
+            (what for pattern, what in _NAMES.items() if re.search(pattern, self.kernel.name, re.IGNORECASE)), ""
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether what its name promises is what it must compute."""
+        if self.wanted:
+            return True
+        of_weights = re.search(r"[*/]", re.sub(r"\[[^\]]*\]|[^;]*\bblock(?:Idx|Dim)\b[^;]*;", "", self.kernel.body))
+        is_variant = _VARIANT.search(self.kernel.name) or (self.promised == "stencil" and of_weights)
+        return self.promised in _PLAIN and not is_variant
+
+    def examined(self, shapes: Sequence[Sizes]) -> Examination:
+        """What is found of the kernel on these shapes, up to one on which it does not end: each other would take as long.
+        EmulationError if it does not compile."""
+        cases: list[Case] = []
+        with new_folder() as folder:
+            program = Program(self.file, self.kernel, of_arrays(self.file, self.kernel, self.instance), folder / "program")
+            for sizes in shapes:
+                cases.append(self._case(sizes, program))
+                if any(each.code == "no-end" for each in cases[-1].faults):
+                    break
+        computes = self.promised if self.is_plain else ""
+        return Examination(self.kernel, None, self.launch, tuple(cases), None, computes)
+
+    def usual_shapes(self) -> list[Sizes]:
+        """A shape of whole blocks, one that is not, a tiny one and a large one."""
+        names = [each.name for each in self.kernel.parameters if each.is_number and not _OF_BINS.search(each.name)]
+        if len(names) > 1:
+            return [(64, 96), (37, 50), (2, 3), (190, 200)]
+        is_strided = names and re.search(rf"\* *{names[0]}\b|\b{names[0]} *\*", self.kernel.body)
+        if is_strided and re.search(r"(threadIdx|blockIdx)\.y", self.kernel.body):  # rows of a square matrix
+            return [(edge, edge) for edge in (64, 37, 3, 190)]
+        (many, *_), (threads, *_), _ = self.launch.at({**self.file.constants, "n": 1 << 16, "m": 1 << 16})
+        (few, *_), *_ = self.launch.at({**self.file.constants, "n": 1, "m": 1})
+        if many == few and "gridDim" not in self.kernel.body:  # there are no more threads for more elements
+            return [(many * threads,), (many * threads - 3,), (3,)]
+        return [(4 * threads,), (4 * threads - 27,), (3,), (40_001,)]
+
+    def _case(self, sizes: Sizes, program: Program) -> Case:
+        """What is found on arrays of `sizes`: rows and columns, or the number of elements."""
+        rows, columns = (1, *sizes)[-2:]
+        launch = self.launch.at({**self.file.constants, "n": sizes[0], "m": columns})
+        of_length = {"one": 1, "blocks": launch[0][0], "bins": _BINS, "all": rows * columns}
+        begun: dict[str, np.ndarray] = {}
+        arrays, random = [], np.random.default_rng([self.seed, len(self.arrays)])
+        for name, (kind, begins, length) in self.arrays.items():
+            content = np.full(of_length[length] * np.dtype(kind).itemsize, _UNWRITTEN * (begins == "unwritten"), "u1").view(kind)
+            if begins == "values":
+                is_signed = content.dtype.kind != "u" and self.promised != "histogram"
+                drawn = random.integers(19, size=len(content)) - 9 * is_signed
+                content = begun[name] = drawn.astype(kind)
+                if self.wanted == _WEIGHTED and _OF_WEIGHTS.match(name):
+                    content.fill(0)
+                    content[: len(_WEIGHTS)] = _WEIGHTS[: len(content)]
+            arrays.append((content, True))
+        numbers = []
+        for each in (each for each in self.kernel.parameters if not each.is_pointer):
+            size = _BINS if _OF_BINS.search(each.name) else rows if each.name == self.rows else columns
+            numbers.append(size if each.is_number else _SCALE)
+        places = [(name, 0, len(content)) for name, (content, _) in zip(self.arrays, arrays, strict=True)]
+        looked, ended = program.ran(launch, arrays, numbers, places, self.seconds, watch=ELEMENTS | REQUESTS)
+        found = looked.findings
+        if not ended:
+            found = found or (Finding("it ended without a result", "kernel-crashed"),)
+        elif not found:
+            found = tuple(self._compared(sizes, begun, ended[0]["ended"][list(self.arrays).index(self.result)]))
+        grid, block, shared = launch
+        use = () if found else (program.sites(ended[0]), program.branches(ended[0]))
+        return Case(sizes, grid, block, (), *(use or ((), ())), shared, found, printed=looked.printed)
+
+    def _compared(self, sizes: Sizes, begun: Mapping[str, np.ndarray], ended: np.ndarray) -> Iterator[Finding]:
+        radius = next((value for name, value in self.file.constants.items() if re.match(r"R$|rad", name, re.IGNORECASE)), 1)
+        radius = len(_WEIGHTS) // 2 if self.wanted else radius
+        has_ends = self.promised in ("stencil", _WEIGHTED)  # in which kernels differ
+        # x before the y that becomes the result, and before weights
+        inputs = sorted(begun, key=lambda name: (name == self.result, _OF_WEIGHTS.match(name) is not None))
+        made = dict(_computed([begun[name].astype("f8") for name in inputs], sizes, radius, len(ended)))
+        if self.arrays[self.result][2] == "blocks":  # each block's part
+            ended = ended.astype("f8").sum(keepdims=True)
+        elif self.arrays[self.result][1] == "unwritten":
+            never = np.flatnonzero(ended.view(f"V{ended.itemsize}") == np.void(bytes([_UNWRITTEN]) * ended.itemsize))
+            if len(never) > 2 * radius * has_ends and self.is_plain:
+                text = f"{len(never)} of {self.result}'s {len(ended)} elements never written, the first {self.result}[{never[0]}]"
+                yield Finding(f"{text}{self._stored()}", "never-written")
+                return
+        right = made.get(self.promised)
+        if right is None or len(right) != len(ended) or _same(ended, right) or not self.is_plain:
+            return
+        also = next((f"; it is {what}" for what, each in made.items() if _same(ended, each)), "")
+        wrong = np.flatnonzero((ended != right) & np.isfinite(right))
+        text = f"{len(wrong)} of {len(ended)} elements are not the {self.promised} that the name promises, the first "
+        text += f"{self.result}[{wrong[0]}]: {ended[wrong[0]]:g} instead of {right[wrong[0]]:g}{also}{self._stored()}"
+        yield Finding(text, "wrong-elements")
+
+    def _stored(self) -> str:
+        lines = enumerate(self.file.lines[self.kernel.line - 1 :], self.kernel.line)
+        return next((f"; line {number} stores to {self.result}" for number, line in lines if is_written(self.result, line)), "")
+
+
+def _computed(inputs: list[np.ndarray], sizes: Sizes, radius: int, length: int) -> Iterator[tuple[str, np.ndarray]]:
+    """What a first kernel may compute of these inputs, by name; NaN where any value may be."""
+    if not inputs:
+        return
+    x, y = inputs[0], inputs[-1]
+    yield from (("sum", x.sum(keepdims=True)), ("copy", x), ("a·x", _SCALE * x), ("max(x, 0)", np.maximum(x, 0)))
+    if len(x) == len(y):
+        yield from (("dot product", np.array([x @ y])), ("x + y", x + y), ("x − y", x - y), ("a·x + y", _SCALE * x + y))
+    if x.min() >= 0:
+        yield "histogram", np.bincount(x.astype(int), minlength=length).astype(float)
+    yield from (("inclusive scan", np.cumsum(x)), ("exclusive scan", np.cumsum(x) - x))
+    if len(sizes) > 1:
+        yield "transpose", x.reshape(sizes).T.ravel()
+    if len(x) > 2 * radius:
+        for name, weights in (("stencil", np.ones(2 * radius + 1)), (_WEIGHTED, np.array(_WEIGHTS))):
+            window, edge = np.convolve(x, weights, "same"), len(weights) // 2
+            window[:edge] = window[len(x) - edge :] = np.nan  # kernels differ in what they make of the ends
+            yield name, window
+
+
+def _same(ended: np.ndarray, made: np.ndarray) -> bool:
+    return len(ended) == len(made) and bool(((ended == made) | np.isnan(made)).all())
+
+
+def first_kernel(
+    file: StudentFile, kernel: StudentKernel, instance: str, flags: Mapping[str, str], seconds: float, seed: int, wanted: str = ""
+) -> FirstKernel | None:
+    """The kernel, where its parameters are arrays, sizes and numbers and it multiplies no matrices; else None. UsageError where
+    it writes to no array."""
+    arrays = [each for each in kernel.parameters if each.is_pointer]
+    numbers = [each for each in kernel.parameters if each.is_number]
+    others = [each for each in kernel.parameters if not each.is_pointer and each not in numbers and each.type not in _TYPES]
+    indices = {index for each in arrays for index in indices_of(each.name, kernel.body)}
+    is_product = len(arrays) == 3 and (not indices or (len(indices) > 1 and any(set("*(") & set(index) for index in indices)))
+    is_other = others or not arrays or len(numbers) not in (1, 2) or (is_product and not wanted)
+    if is_other or not {each.type for each in arrays} <= _TYPES.keys():
+        return None
+    roles = {each.name: (_TYPES[each.type], *_role(each.name, kernel.body)) for each in arrays}
+    result = next((name for name in roles if _writes(name, kernel.body)), "")
+    if wanted == "histogram" and result:
+        roles[result] = (roles[result][0], "zeros", "bins")
+    if wanted == "sum" and result and roles[result][2] == "all":
+        roles[result] = (*roles[result][:2], "blocks")
+    if not result:
+        raise UsageError(f"{file.path.name}, line {kernel.line}: {kernel} writes to none of its arrays", code="lab-parameters")
+    # The number of rows is told by its name, else it is the first by which no index of an input is multiplied.
+    names = [each.name for each in numbers] if len(numbers) > 1 else []
+    inputs = [name for name, (_, begins, _) in roles.items() if begins == "values"]
+    read = " ".join(index for name in inputs for index in indices_of(name, kernel.body))
+    no_factors = [name for name in names if not re.search(rf"\* *{name}\b|\b{name} *\*", read)]
+    rows = next(iter([*filter(_ROWS.fullmatch, names), *no_factors]), "")
+    launch = launch_of(file, kernel, None, flags, rows)
+    return FirstKernel(file, kernel, instance, launch, roles, result, rows, seconds, seed, wanted)
+
+
+def _writes(name: str, body: str) -> bool:
+    is_pointed_to = re.search(rf"(?:^|[;{{}})])\s*\*\s*{name}\s*(?:[-+*/]?=(?!=)|\+\+)", body)
+    return is_written(name, body) or bool(is_pointed_to or re.search(rf"\batomic\w+\s*\(\s*&?\s*\(?\s*{name}\b", body))
+
+
+def _role(name: str, body: str) -> tuple[str, str]:
+    """With what an array begins, and how long it is."""
+    indices = {each.replace(" ", "") for each in indices_of(name, body)}
+    atomic = re.search(rf"\batomic\w+\s*\(\s*&?\s*\(?\s*{name}\b", body) is not None
+    by_value = any("[" in each for each in indices) or (atomic and "threadIdx.x" in indices)
+    length = "bins" if by_value else "all"
+    if indices <= {"0"}:
+        length = "one"
+    elif indices <= {"blockIdx.x", "bid"}:
+        length = "blocks"
+    stores = len(re.findall(rf"(?<![\w.]){name}\s*\[[^;=]*?\]\s*=(?!=)", body))
+    if not _writes(name, body):
+        return "values", length
+    return ("zeros" if atomic or length != "all" else "values" if len(indices_of(name, body)) > stores else "unwritten"), length

@@ -1,27 +1,43 @@
 # SPDX-License-Identifier: MIT
-"""The exercises: each has a statement, a file to begin with, hints, and demands on a solution, which is tried on random
-shapes."""
+"""The exercises: each is a row here and a file to begin with, whose first comment has its title, statement and hints. Solutions
+are tried on random shapes; a Python program with MPI is tried on one to four ranks."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable
+import re
+import resource
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from hybrid.classroom.case import Case, Sizes, is_dear
+from hybrid.classroom.mistakes import Finding
+from hybrid.classroom.report import Case, Sizes, is_dear, lanes_of
+from hybrid.classroom.student_file import text_of
+from hybrid.classroom.trial import operands, wrong_in
 from hybrid.core.problem import record
-from hybrid.emulation.observed import SHARED
-from hybrid.errors import UsageError
+from hybrid.core.text import counted
+from hybrid.emulation.child import new_folder, python_environment, supervised
+from hybrid.emulation.confined import LARGEST_FILE, Bounds, confined, installed_with, of_students
+from hybrid.emulation.observed import SHARED, Site
+from hybrid.errors import HybridError, StartError, UsageError
+from hybrid.ranks.launcher import mpirun
 
 Part = tuple[str, int, int]  # of a judgement: what it is about, the points that were got, and those that there are
 _RIGHT_POINTS = 6  # for right results, divided among the shapes
 _DEMAND_POINTS = 4  # for each demand
-_ALL = 4  # the most shapes
+_ALL = 1 << 10  # shapes
 _EDGES = (67, 71, 79)  # odd, and beyond what two tiles of 32 cover
 _SHORT, _TINY = range(17, 32, 2), range(2, 8)
+_MOST = {3: 512, 2: 512, 1: 1 << 17}  # of a size, by how many a shape has: each thread takes microseconds on a CPU
 
 
 @record
@@ -38,11 +54,9 @@ class Exercise:
     """An exercise."""
 
     name: str
-    title: str
-    statement: str
-    hints: tuple[str, ...]
     demands: tuple[Demand, ...] = ()
-    tile: Sizes = (16, 16, 16)  # the first shape consists of whole ones
+    computes: str = ""  # of a first kernel, what it must compute; "" for a product
+    tile: tuple[int, int, int] = (16, 16, 16)  # the first shape consists of whole ones
     tiny: bool = False  # solutions are also tried on a shape smaller than a tile
     vector: bool = False  # m is 1
     begins_right: int = 0  # on how many of the shapes, of the first ones, the file to begin with is right
@@ -57,26 +71,43 @@ class Exercise:
     def file_name(self) -> str:
         return f"{self.name}{'.py' if self.of_ranks else '.cu'}"
 
-    def shapes(self, seed: int) -> tuple[Sizes, ...]:
-        """The shapes on which a solution is tried. Those of a kernel: whole tiles; edges for every usual tile; a long sum; and
-        with `tiny` one smaller than a tile. Those of ranks: rows that four can share equally, or cannot, and too few rows."""
+    def shapes(self, seed: int, cases: str | None = None) -> tuple[Sizes, ...]:
+        """The shapes on which a solution is tried, then those in the file `cases`. Of a product: whole tiles; edges for every
+        usual tile; a long sum; and with `tiny` one smaller than a tile. Of arrays: whole blocks; others; tiny; large. Of ranks:
+        rows that four can share equally, or cannot, and too few rows. UsageError where a case is no shape."""
         random = np.random.default_rng(seed if self.of_ranks else [seed, *self.tile, self.vector])
 
         def one_of(*sizes: int) -> int:
             return int(random.choice(sizes))
 
+        drawn: list[Sizes]
         if self.of_ranks:
             rows = (one_of(12, 24, 36), one_of(7, 11, 13), 2)
-            return tuple((n, one_of(*range(5, 40)), one_of(*range(5, 40))) for n in rows)
-        n, l, m = (one_of(*range(32 + -32 % tile, 65, tile)) for tile in self.tile)
-        drawn = [(n, l, m), _EDGES, (one_of(*_SHORT), one_of(*range(151, 250, 2)), one_of(*_SHORT))]
-        if self.tiny:
-            drawn.append((one_of(*_TINY), one_of(*_TINY), one_of(*_TINY)))
-        return tuple((n, l, 1 if self.vector else m) for n, l, m in drawn)
+            drawn = [(n, one_of(*range(5, 40)), one_of(*range(5, 40))) for n in rows]
+        elif self.computes:
+            many = (range(8 << 10, 17 << 10, 1 << 10), range(501, 1001, 2), _TINY, range(30_001, 40_001, 2))
+            edges = (range(64, 129, 32), range(67, 128, 2), _TINY, range(151, 200, 2))
+            of_matrix = self.computes == "transpose"
+            drawn = [(one_of(*each), one_of(*each))[: 1 + of_matrix] for each in (edges if of_matrix else many)]
+        else:
+            n, l, m = (one_of(*range(32 + -32 % tile, 65, tile)) for tile in self.tile)
+            drawn = [(n, l, m), _EDGES, (one_of(*_SHORT), one_of(*range(151, 250, 2)), one_of(*_SHORT))]
+            if self.tiny:
+                drawn.append((one_of(*_TINY), one_of(*_TINY), one_of(*_TINY)))
+        for number, line in enumerate(text_of(cases).splitlines(), 1) if cases else ():
+            if words := line.partition("#")[0].split():
+                if len(words) != len(drawn[0]) or not all(
+                    each.isdecimal() and 0 < int(each) <= _MOST[len(words)] for each in words
+                ):
+                    wanted = {3: "n l m", 2: "rows and columns", 1: "the number of elements"}[len(drawn[0])]
+                    text = f"a case of {self.name} is {wanted}, each from 1 to {_MOST[len(drawn[0])]}"
+                    raise UsageError(f"{cases}, line {number}: {line.strip()}: {text}", code="sizes")
+                drawn.append(tuple(map(int, words)))
+        return tuple((*sizes[:2], 1) if self.vector else sizes for sizes in drawn)
 
-    def judged(self, cases: tuple[Case, ...]) -> list[Part]:
-        """The parts of the judgement of a solution."""
-        right = [case.is_right for case in cases]
+    def judged(self, cases: Sequence[Case], shapes: int) -> list[Part]:
+        """The parts of the judgement of a solution. `shapes`: how many there are; one that was not tried is not right."""
+        right = [case.is_right for case in cases] + [False] * (shapes - len(cases))
         met = [demand for demand in self.demands if right[0] and demand.holds(cases[0])]
         counted = right[self.begins_right :]
         if self.begins_right >= len(right):  # what the file to begin with does has points only together with what it does not
@@ -89,9 +120,14 @@ class Exercise:
         of_demands = [(demand.text, _DEMAND_POINTS * (demand in met), _DEMAND_POINTS) for demand in self.demands]
         return [(f"right on {sum(right)} of {len(right)} shapes{lacking}", points, _RIGHT_POINTS), *of_demands]
 
-    def text(self) -> str:
-        """The file to begin with."""
-        return (Path(__file__).resolve().parent / "exercises" / self.file_name).read_text(encoding="utf-8")
+    def told(self) -> tuple[str, str, list[str], str]:
+        """The title, the statement, the hints, and the file to begin with."""
+        lines = (Path(__file__).resolve().parent / "exercises" / self.file_name).read_text(encoding="utf-8").splitlines()
+        comment = list(takewhile(lambda line: line.startswith(("//", "# ")) and "lab:" not in line, lines[1:]))
+        title, *others = (line.lstrip("/# ") for line in comment)
+        hints = [line[2:] for line in others if line.startswith("? ")]
+        begin = [line for line in lines if line.lstrip("/# ")[:2] != "? "]
+        return title.rstrip("."), " ".join(others[: len(others) - len(hints)]), hints, "\n".join([*begin, ""])
 
 
 def named(name: str) -> Exercise:
@@ -102,154 +138,210 @@ def named(name: str) -> Exercise:
     raise UsageError(f"there is no exercise {name}: {', '.join(each.name for each in EXERCISES)}", code="setting")
 
 
-def _loads_at_most(most: float, *, at_start: bool = False) -> Demand:
+def _of_products(most: float, *, at_start: bool = False) -> Demand:
     text = f"at most {most:g} global loads per multiply-add"
     return Demand(text, lambda case: sum(case.outcomes[0].loads) <= most * math.prod(case.sizes), at_start)
 
 
-def _uses_shared_memory(case: Case) -> bool:
-    """Whether elements are stored in shared memory, and read there more often than they were loaded."""
-    lanes = {"load": 0, "store": 0, "atomic": 0}
-    for site in case.sites:
-        lanes[site.kind] += site.lanes * (site.space == SHARED)
-    return 0 < lanes["store"] < lanes["load"]
+def _of_elements(kind: str, most: float) -> Demand:
+    does = "atomic updates" if kind == "atomic" else f"{kind}s"
+    text = f"at most {most:g} {does} of global memory per element" if most else f"no {does} of global memory"
+    return Demand(text, lambda case: lanes_of(case, kind) <= most * math.prod(case.sizes))
 
 
-_COALESCED = Demand(
-    "all loads and stores of global memory are coalesced, or broadcast",
-    lambda case: bool(case.sites) and not any(is_dear(site) for site in case.sites if site.space != SHARED),
+def _all_cheap(text: str, wanted: Callable[[Site], bool]) -> Demand:
+    """That there are such accesses, and none costs more than it has to."""
+    return Demand(text, lambda case: {is_dear(site) for site in case.sites if wanted(site)} == {False})
+
+
+def _writers(text: str, most: Callable[[Case], int]) -> Demand:
+    return Demand(text, lambda case: case.outcomes[0].writers <= most(case))
+
+
+_COALESCED = _all_cheap("all loads and stores of global memory are coalesced, or broadcast", lambda site: site.space != SHARED)
+_COALESCED_LOADS = _all_cheap(
+    "all loads of global memory are coalesced", lambda site: site.space != SHARED and site.kind == "load"
 )
-_NO_CONFLICTS = Demand(
-    "no bank conflicts in shared memory",
-    lambda case: {is_dear(site) for site in case.sites if site.space == SHARED} == {False},
+_NO_CONFLICTS = _all_cheap("no bank conflicts in shared memory", lambda site: site.space == SHARED)
+_SHARED = Demand(  # elements are stored there, and read more often than stored
+    "shared memory is used",
+    lambda case: 0 < lanes_of(case, "store", shared=True) < lanes_of(case, "load", shared=True),
 )
-_SHARED = Demand("shared memory is used", _uses_shared_memory)
+_WIDE = (32, 32, 32)
 
 EXERCISES = (
-    Exercise(
-        "element",
-        "One thread an element",
-        "Each thread computes one element of C. There are as many threads as whole blocks need, so some have nothing to do.",
-        ("The row comes from y, the column from x: blockIdx * blockDim + threadIdx.", "A thread beyond C must not touch memory."),
-        tiny=True,
-    ),
-    Exercise(
-        "row",
-        "One thread a row",
-        "Each thread computes one row of C: PMPP, chapter 3, exercise 1a.",
-        ("There is one index: the row.", "Three loops would be the CPU's program. Which one is gone?"),
-        (Demand("no more threads than rows compute C", lambda case: case.outcomes[0].writers <= case.sizes[0]),),
-    ),
+    Exercise("add", computes="x + y"),
+    Exercise("saxpy", computes="a·x + y"),
+    Exercise("atomics", computes="sum"),
+    Exercise("reduction", (_of_elements("atomic", 0), replace(_COALESCED_LOADS, at_start=True)), "sum", begins_right=_ALL),
+    Exercise("histogram", (_of_elements("atomic", 1 / 4),), "histogram", begins_right=_ALL),
+    Exercise("transpose", (_COALESCED, _NO_CONFLICTS), "transpose", begins_right=_ALL),
+    Exercise("stencil", (_of_elements("load", 1.25),), "stencil", begins_right=_ALL),
+    Exercise("constant", (_of_elements("load", 5),), "weighted sum of neighbours", begins_right=_ALL),
+    Exercise("element", tiny=True),
+    Exercise("row", (_writers("no more threads than rows compute C", lambda case: case.sizes[0]),)),
     Exercise(
         "column",
-        "One thread a column",
-        "Each thread computes one column of C: PMPP, chapter 3, exercise 1b. Look at the sectors: which of the two, a thread "
-        "a row or a thread a column, loads memory better, and why?",
-        ("There is one index: the column.", "Threads of a warp have neighbouring columns, and so do the elements of a row."),
-        (Demand("no more threads than columns compute C", lambda case: case.outcomes[0].writers <= case.sizes[2]), _COALESCED),
+        (_writers("no more threads than columns compute C", lambda case: case.sizes[2]), _COALESCED),
         tile=(8, 16, 32),
     ),
-    Exercise(
-        "vector",
-        "A matrix times a vector",
-        "B and C have a single column: PMPP, chapter 3, exercise 2. Each thread computes one element of C.",
-        ("m is 1, and need not be used.", "The row of A that a thread reads begins at row * l."),
-        vector=True,
-    ),
-    Exercise(
-        "barriers",
-        "Two barriers are missing",
-        "The tiled kernel of the lecture, from which somebody has removed both __syncthreads(). Put them back.",
-        ("When may a thread read what others have stored?", "When may a thread overwrite what others still read?"),
-        only_with=_SHARED,
-    ),
-    Exercise(
-        "edges",
-        "Sizes that are no multiples of the tile",
-        "This tiled kernel is right where the tile divides n, l and m. Make it right for all sizes.",
-        (
-            "What should a tile hold where the matrix has ended, so that the sum does not change?",
-            "No thread may leave before the last barrier. How many tiles along k are there, if the last is not whole?",
-        ),
-        tiny=True,
-        begins_right=1,
-        only_with=_SHARED,
-    ),
-    Exercise(
-        "tiles",
-        "Tiles in shared memory, all by yourself",
-        "The kernel of `element` loads every element of A and B again and again. Load tiles of 16×16 elements into shared "
-        "memory, and use each 16 times.",
-        (
-            "A block goes along a row of tiles of A and a column of tiles of B.",
-            "Each thread loads one element of each tile, then waits, then adds 16 products, then waits.",
-        ),
-        (_loads_at_most(2 / 16), _SHARED),
-        begins_right=_ALL,
-    ),
-    Exercise(
-        "stride",
-        "A tile as a matrix of its own",
-        "The kernel of Hochberg's module takes each tile as a matrix: where it begins, how large it is, and how far apart its "
-        "rows lie. The function that says so is wrong. At the edges tiles are smaller.",
-        (
-            "The rows of a tile lie as far apart as those of the matrix that it is a part of.",
-            "The tile begins BLOCK_SIZE rows and columns further for each tile before it.",
-        ),
-        (_loads_at_most(2 / 16),),
-    ),
-    Exercise(
-        "coalesce",
-        "Neighbours in a warp",
-        "This kernel is right, but the threads of a warp go down a column of C. Let them go along a row.",
-        ("Threads of a warp differ in threadIdx.x first.", "Neighbours in memory are neighbours in a row."),
-        (_COALESCED,),
-        tile=(32, 32, 32),
-        begins_right=_ALL,
-    ),
-    Exercise(
-        "conflicts",
-        "Bank conflicts",
-        "This kernel stores A's tile turned, so that its threads write down a column of a 32×32 array: all of them into the same "
-        "bank. Keep it turned, and get rid of the conflicts.",
-        (
-            "Bank = word number modulo 32. How far apart are neighbours of a column?",
-            "A row may be longer than what is used of it.",
-        ),
-        (_NO_CONFLICTS, _loads_at_most(2 / 32, at_start=True)),
-        tile=(32, 32, 32),
-        begins_right=_ALL,
-    ),
+    Exercise("vector", vector=True),
+    Exercise("barriers", only_with=_SHARED),
+    Exercise("edges", tiny=True, begins_right=1, only_with=_SHARED),
+    Exercise("tiles", (_of_products(2 / 16), _SHARED), begins_right=_ALL),
+    Exercise("stride", (_of_products(2 / 16),)),
+    Exercise("coalesce", (_COALESCED,), tile=_WIDE, begins_right=_ALL),
+    Exercise("conflicts", (_NO_CONFLICTS, _of_products(2 / 32, at_start=True)), tile=_WIDE, begins_right=_ALL),
     Exercise(
         "registers",
-        "Four elements a thread",
-        "In the tiled kernel each product needs two loads from shared memory. Let each thread compute 2×2 elements of C, with "
-        "tiles of 32×32 and blocks of 16×16 threads.",
         (
-            "Each thread loads four elements of each tile.",
-            "Two values of A's column and two of B's row, kept in variables, make four products.",
-        ),
-        (
-            Demand(
-                "at most a thread for every four elements computes C",
-                lambda case: 4 * case.outcomes[0].writers <= case.sizes[0] * case.sizes[2],
-            ),
-            _loads_at_most(2 / 32),
+            _writers("a thread computes at least four elements", lambda case: case.sizes[0] * case.sizes[2] // 4),
+            _of_products(2 / 32),
             replace(_SHARED, at_start=True),
         ),
-        tile=(32, 32, 32),
+        tile=_WIDE,
         begins_right=_ALL,
     ),
-    Exercise(
-        "ranks",
-        "Rows over ranks",
-        "In Python, with mpi4py: rank 0 has A and B as NumPy arrays, the others have None. Give every rank rows of A and all of "
-        "B, let it multiply them with product(rows, b), which stands for its GPU, and return C at rank 0. n need not be a "
-        "multiple of the number of ranks.",
-        (
-            "comm.bcast gives everybody what rank 0 has; comm.scatter gives each rank one part of a list; comm.gather collects.",
-            "numpy.array_split cuts rows into as equal parts as can be, also where there are fewer rows than ranks.",
-        ),
-        of_ranks=True,
-    ),
+    Exercise("ranks", of_ranks=True),
 )
+
+
+_DTYPE = "float64"
+_RANKS = (1, 2, 3, 4)
+
+
+def judged_on_ranks(shapes: Sequence[Sizes], path: str, seconds: int, seed: int) -> tuple[list[str], list[Part], str]:
+    """The judgement of a solution by ranks: the lines about it, its parts, and in a line what is wrong. It is tried on each
+    number of ranks, up to one on which it does not end: on more it would only take as long again.
+
+    UsageError where the file cannot be read, HybridError where there is no mpirun.
+    """
+    text, lines, why, right, several = text_of(path), list[str](), "", 0, len(_RANKS) - 1
+    try:
+        for ranks in _RANKS:
+            rows, faults, is_shared = _on(ranks, shapes, Path(path).name, text, seconds, seed)
+            lines += [f"{counted(ranks, 'rank')}  {'; '.join(rows)}", *(f"  * {fault.line}" for fault in faults)]
+            why = why or "".join(f"{counted(ranks, 'rank')}: {fault.line}" for fault in faults[:1])
+            right += ranks > 1 and is_shared and not faults  # the file to begin with is right on one rank
+            if ranks < _RANKS[-1] and any(fault.code == "no-end" for fault in faults):
+                lines.append("more ranks were not tried")
+                break
+    except StartError as missing:
+        raise HybridError(f"the exercise needs MPI: {missing}", code="mpi-missing") from None
+    shared = right == several and not why
+    parts = [
+        (f"right and shared on {right} of {several} numbers of ranks", _RIGHT_POINTS * right // several, _RIGHT_POINTS),
+        ("each rank multiplies its share of the rows, and no more", _DEMAND_POINTS * shared, _DEMAND_POINTS),
+    ]
+    return lines, parts, why
+
+
+def _on(
+    ranks: int, shapes: Sequence[Sizes], file: str, text: str, seconds: int, seed: int
+) -> tuple[list[str], list[Finding], bool]:
+    """Try a solution on this number of ranks. Its processes see a copy of the file, and may write to a folder of their own.
+
+    Returns for each shape, up to one that gave none, how many rows each rank has multiplied; what is wrong; and whether no rank
+    multiplies more rows than it must, and all are multiplied once.
+    """
+    with new_folder() as folder:
+        results, copy = folder / "results.jsonl", folder / "solution" / file
+        copy.parent.mkdir()  # since Python looks for modules beside the results
+        copy.write_text(text, encoding="utf-8")
+        launcher, words = mpirun(ranks), [str(copy), results.name, str(seed), *(",".join(map(str, sizes)) for sizes in shapes)]
+        # mpi4py's runner ends all ranks when one of them raises.
+        command = [*launcher, sys.executable, "-m", "mpi4py", "-m", "hybrid.classroom.exercise", *words]
+        with confined(Bounds(seconds, folder, installed_with(launcher[0]), ranks=True)) as confine:
+            environment = of_students(python_environment(), folder)
+            ended = supervised(command, seconds, confine, stdin=subprocess.DEVNULL, cwd=folder, env=environment)
+        is_own = results.is_file() and not results.is_symlink()
+        lines = results.read_text(encoding="utf-8", errors="replace").splitlines() if is_own else []
+    names, shown, faults, is_shared = ["×".join(map(str, sizes)) for sizes in shapes], [], [], True
+    for line, sizes, name in zip(lines, shapes, names, strict=False):
+        rows, wrong = _outcome(line, sizes, ranks, seed)
+        shown.append(f"{name}: rows {', '.join(map(str, rows))}")
+        faults += [Finding(f"{name}: {text}", code) for code, text in wrong.items()]
+        is_shared &= sum(rows) == sizes[0] and max(rows) <= -(-sizes[0] // ranks)
+    if ended.status is None:
+        text = f"it had not ended after {seconds} s: does every rank take part in each collective call?"
+        faults.append(Finding(text, "no-end"))
+    elif ended.status or len(shown) < len(shapes):
+        faults.append(_cause(ended.out + ended.err, "".join(names[len(shown) :][:1]), ended.status, file))
+    return shown, faults, is_shared
+
+
+def _outcome(line: str, sizes: Sizes, ranks: int, seed: int) -> tuple[tuple[int, ...], dict[str, str]]:
+    """How many rows each rank has multiplied, and by its code what is wrong with C on rank 0, from what that wrote: all of it is
+    verified, since a student's code can write there, too."""
+    right = operands(sizes, _DTYPE, seed)[-1]
+    try:
+        told = json.loads(line)
+        rows, c = tuple(map(int, told["rows"])), np.asarray(told["c"], _DTYPE)
+        if tuple(told["sizes"]) != sizes or len(rows) != ranks:
+            raise ValueError
+    except (ValueError, TypeError, KeyError):
+        return (0,) * ranks, {"no-result": "what came from rank 0 is no result of multiply"}
+    if told["c"] is None:
+        return rows, {"no-result": "rank 0 returns None"}
+    if c.shape != right.shape:
+        shape = "×".join(map(str, c.shape)) or "a number"
+        return rows, {"shapes": f"C is {shape}, and should be {'×'.join(map(str, right.shape))}"}
+    wrong, _ = wrong_in(c, right)
+    if not len(wrong):
+        return rows, {}
+    row, column = divmod(int(wrong[0]), right.shape[1])
+    return rows, {"wrong-elements": f"{len(wrong)} of {c.size} elements are wrong, the first is C[{row}][{column}]"}
+
+
+def _cause(out: str, unanswered: str, status: int, file: str) -> Finding:
+    """Why a program ended: the error that Python's traceback names, and in which line of the file of this name, or else the exit
+    status, and the last line that was printed before the launcher's message, which a line of dashes or the like begins.
+    `unanswered`: the shape without a result; "" for none."""
+    lines = [line.strip() for line in out.splitlines() if line.strip()]
+    for number, line in enumerate(lines):
+        if line.startswith("Traceback"):
+            error = next((each for each in lines[number + 1 :] if each.split(":")[0].isidentifier()), "")
+            traced = " ".join(lines[number : lines.index(error, number) if error else None])
+            places = re.findall(rf'/{re.escape(file)}", line (\d+)', traced)
+            return Finding((error or line) + (f" (line {places[-1]})" if places else ""), "raised")
+    printed = [*takewhile(lambda line: any(map(str.isalnum, line)), lines)][-1:]
+    ended = f"{unanswered}: the program ended before multiply had returned on every rank" if unanswered else "the program ended"
+    return Finding(": ".join([f"{ended}, with exit status {status}", *printed]), "exit-status")
+
+
+def main(file: str, results: str, seed: str, *shapes: str) -> None:
+    """Each rank of `python -m hybrid.classroom.exercise FILE.py RESULTS SEED N,L,M ...` calls the student's
+    multiply(comm, a, b, product). Rank 0 writes a JSON line for each shape: C, and how many rows each rank has multiplied."""
+    from hybrid.ranks.mpi import all_processes, leave
+
+    comm = all_processes()
+    # Only after MPI has started, since the memory that its ranks share is a larger file.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
+    multiply = runpy.run_path(file).get("multiply")
+    if not callable(multiply):
+        raise AttributeError(f"{Path(file).name} has no function multiply(comm, a, b, product)")
+    own = comm.Dup()  # so that what the student's collective calls leave over is not taken for ours
+    for shape in shapes:
+        sizes = tuple(map(int, shape.split(",")))
+        outcome = _tried(multiply, comm, own, sizes, int(seed))
+        if comm.rank == 0:
+            with Path(results).open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(outcome) + "\n")
+    leave()
+
+
+def _tried(multiply: Callable[..., Any], comm: Any, own: Any, sizes: tuple[int, ...], seed: int) -> dict[str, Any]:
+    given = operands(sizes, _DTYPE, seed)[:2] if comm.rank == 0 else (None, None)
+    multiplied: list[int] = []
+
+    def product(rows: Any, right: Any) -> Any:
+        multiplied.append(len(rows))
+        return np.asarray(rows) @ np.asarray(right)
+
+    c = multiply(comm, *given, product)
+    rows = own.gather(sum(multiplied))
+    return {"sizes": sizes, "rows": rows, "c": None if c is None or comm.rank else np.asarray(c, _DTYPE).tolist()}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

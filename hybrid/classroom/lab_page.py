@@ -1,35 +1,49 @@
 # SPDX-License-Identifier: MIT
-"""What the lab found of a student's kernel, as one HTML page: the source with counters in its margin, maps of C, the roofline; or
-as one picture."""
+"""HTML pages and pictures of a student's kernel: the source with counters in its margin, maps of C, the roofline, the steps of a
+lecture's picture; and a class's page."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from html import escape
+from pathlib import Path
 
 import numpy as np
 
-from hybrid.classroom.case import (
+from hybrid.classroom.cuda_text import blanked, evaluated_or_0
+from hybrid.classroom.examination import Trials
+from hybrid.classroom.exercise import Part
+from hybrid.classroom.gpu_models import OnGpu
+from hybrid.classroom.launch import launch_of
+from hybrid.classroom.mistakes import Element, with_elements
+from hybrid.classroom.report import (
+    KINDS,
     Case,
     Counter,
     Examination,
     Names,
+    about,
     divergence,
     findings,
+    heading,
     intensity,
     lines_named,
+    map_of,
     traffic,
     use_of_memory,
+    verdict,
 )
-from hybrid.classroom.on_gpu import OnGpu
-from hybrid.classroom.report import KINDS, heading, map_of, verdict
-from hybrid.classroom.student_file import StudentFile
+from hybrid.classroom.student_file import StudentFile, parsed
 from hybrid.core.problem import Problem
+from hybrid.emulation.observed import Access
+from hybrid.errors import UsageError
 from hybrid.reporting import steps_page, svg
 from hybrid.reporting.html_page import document
-from hybrid.reporting.steps_page import Picture
+from hybrid.reporting.steps_page import Array, Picture, Step, Touch
 
 _MOST = (96, 96)  # squares of a map, each way
 _COLOURS = ("", "second", "third", "first")  # of the kinds
@@ -49,6 +63,9 @@ main { max-width: 76rem; }
 .margin { font: 0.8rem/1.5 system-ui, sans-serif; width: 23rem; }
 .margin span { display: block; }
 .dear { color: var(--bad); }
+.points { white-space: nowrap; width: 5rem; }
+.lines { white-space: pre-wrap; font-size: 0.8rem; }
+a { color: inherit; }
 svg { display: block; width: 100%; max-width: 30rem; height: auto; margin: 0.5rem 0; }
 @media (max-width: 52rem) {
   .source tr { display: block; }
@@ -59,31 +76,58 @@ svg { display: block; width: 100%; max-width: 30rem; height: auto; margin: 0.5re
 )
 
 
-def page_of(file: StudentFile, examination: Examination, gpu: OnGpu | None, steps: Picture | str) -> str:
-    """The page's text. `steps`: of a small launch, or why they are not shown."""
-    kernel, meaning = examination.kernel, examination.meaning
-    names, told, title = examination.names, verdict(examination), f"{file.path.name}, {kernel.name}"
+def page_of(
+    file: StudentFile, examination: Examination, gpu: OnGpu | None, steps: Picture | str, parts: Sequence[Part] = ()
+) -> str:
+    """The page's text. `steps`: of a small launch, or why they are not shown, or "". `parts`: of the points for it."""
+    names, told, title = examination.names, verdict(examination), f"{file.path.name}, {examination.kernel.name}"
     body = [
         f"<h1>{escape(title)}: {_coloured(told, examination.is_right)}</h1>",
-        *(
-            f'<p class="soft">{escape(line)}</p>'
-            for line in (str(kernel), meaning.told(kernel), str(examination.launch), examination.launch.why)
-        ),
+        *_points_for(parts),
+        *(f'<p class="soft">{escape(line)}</p>' for line in about(examination.kernel, examination.meaning, examination.launch)),
         *(line for case in examination.cases for line in _case(case, names)),
         "<h2>The kernel, line by line</h2>",
         *_source(file.text.removesuffix("\n").split("\n"), examination, names),
-        "<h2>Step by step</h2>",
-        *([f"<p>{escape(steps)}</p>"] if isinstance(steps, str) else steps_page.stage(steps)),
     ]
+    if steps:
+        shown = [f"<p>{escape(steps)}</p>"] if isinstance(steps, str) else steps_page.stage(steps)
+        body += ["<h2>Step by step</h2>", *shown]
     if gpu is not None:
         first, *others = gpu.told()
-        about, _, first = first.partition(": ")
-        body += [f"<h2>{escape(_sentence(about)[:-1])}</h2>", *(f"<p>{escape(_sentence(line))}</p>" for line in (first, *others))]
+        which, _, first = first.partition(": ")
+        body += [f"<h2>{escape(_sentence(which)[:-1])}</h2>", *(f"<p>{escape(_sentence(line))}</p>" for line in (first, *others))]
         if points := _points(gpu, examination.cases[0]):
             body += _drawn(_roofline_of(f"roofline of {gpu.gpu.name}", gpu, points))
     if isinstance(steps, str):
         return document(f"{title}: {told}", body, _STYLE)
     return document(f"{title}: {told}", body, _STYLE + steps_page.beside("css"), steps_page.beside("js"))
+
+
+def plain_page(title: str, parts: Sequence[Part], lines: Iterable[str]) -> str:
+    """The page of a file that is no kernel, or could not be judged."""
+    text = escape("\n".join(lines))
+    return document(title, [f"<h1>{escape(title)}</h1>", *_points_for(parts), f'<pre class="lines">{text}</pre>'], _STYLE)
+
+
+def class_page(title: str, rows: Iterable[tuple[str, str]], summary: Iterable[str]) -> str:
+    """The page of a class. `rows`: of HTML, for each file its points, and its name with what is wrong."""
+    body = [f"<h1>{escape(title)}</h1>", "<ul>", *(f"<li>{escape(line.strip())}</li>" for line in summary), "</ul>"]
+    return document(title, [*body, *_table(rows)], _STYLE)
+
+
+def _points_for(parts: Sequence[Part]) -> list[str]:
+    if not parts:
+        return []
+    got, all_points = sum(points for _, points, _ in parts), sum(most for *_, most in parts)
+    return [
+        f"<h2>{got} of {all_points} points</h2>",
+        *_table((f"{points} of {most}", escape(text)) for text, points, most in parts),
+    ]
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> list[str]:
+    lines = (f'<tr><td class="points">{points}</td><td>{text}</td></tr>' for points, text in rows)
+    return ["<table>", *lines, "</table>"]
 
 
 def write_picture(path: str, examination: Examination, gpu: OnGpu | None) -> bool:
@@ -93,7 +137,7 @@ def write_picture(path: str, examination: Examination, gpu: OnGpu | None) -> boo
     if wrong is not None:
         drawn = _map_of(heading(wrong, names).partition(", ")[0], *map_of(wrong, names[2], _MOST))
     elif gpu is not None and (points := _points(gpu, examination.cases[0])):
-        drawn = _roofline_of(f"{examination.kernel.name} on {gpu.gpu.name}, {examination.meaning.dtype}", gpu, points)
+        drawn = _roofline_of(f"{examination.kernel.name} on {gpu.gpu.name}, {examination.dtype}", gpu, points)
     if drawn is not None:
         svg.write(path, *drawn)
     return drawn is not None
@@ -136,7 +180,7 @@ def _source(lines: Sequence[str], examination: Examination, names: Names) -> Ite
         margin[counter.line].append((counter, ""))
     for case in cases:
         for counter in divergence(case):
-            margin[counter.line].append((counter, f"{case.sizes[0]}×{case.sizes[2]}: divergent "))
+            margin[counter.line].append((counter, f"{case.sizes[0]}×{case.sizes[-1]}: divergent "))
     named = {line for case in cases for finding in findings(case, names) for line in lines_named(finding)}
     has_margin = bool(margin)
     yield '<table class="source">'
@@ -155,7 +199,8 @@ def _points(gpu: OnGpu | None, case: Case) -> dict[str, float]:
     """What is shown on a GPU's roofline, with its operations a byte: the kernel, and one that would move each element once."""
     if gpu is None or gpu.intensity is None or not gpu.gpu.rate(gpu.dtype):
         return {}
-    problem = Problem(*case.sizes, gpu.dtype)
+    n, l, m = case.sizes
+    problem = Problem(n, l, m, gpu.dtype)
     return {"this kernel": gpu.intensity, "each element moved once": problem.operations / problem.bytes_of_matrices}
 
 
@@ -231,3 +276,142 @@ def _roofs(bandwidth: float, peak: float, points: Mapping[str, float]) -> Iterat
 
 def _short(number: float) -> str:
     return f"{number / 1e6:g}M" if number >= 1e6 else f"{number / 1000:g}k" if number >= 1000 else f"{number:g}"
+
+
+_TILE = re.compile(
+    r"^([ \t]*(?:#[ \t]*define[ \t]+|(?:static\s+)?(?:const|constexpr)\s+(?:unsigned\s+)?int\s+)"
+    r"\w*(?:TILE|BLOCK)\w*[ \t]*=?[ \t]*)(\d+)",
+    re.MULTILINE | re.IGNORECASE,
+)
+_MOST_PRODUCTS = 1 << 12  # multiplications: more are no picture
+_SMALL, _LARGEST = 2, 16  # the width of tiles, where it can be chosen; the largest width of a square matrix
+
+Block = tuple[int, int]
+Stored = tuple[Access, Element | None]  # an access, and the element of a matrix that it reads or stores
+
+
+def with_tile(texts: Mapping[Path, str], tile: int) -> dict[Path, str]:
+    """The texts with another width of the tiles. UsageError unless they have exactly one constant whose name has TILE or
+    BLOCK."""
+    changed = {path: _TILE.subn(rf"\g<1>{tile}", text) for path, text in texts.items()}
+    count = sum(each for _, each in changed.values())
+    if count != 1:
+        has = f"{count} such constants, and which is meant cannot be told" if count else "none"
+        raise UsageError(
+            f"--tile changes the constant of the file that is called TILE… or BLOCK…: it has {has}", code="lab-shown"
+        )
+    return {path: text for path, (text, _) in changed.items()}
+
+
+def picture(trials: Trials, sizes: tuple[int, int, int]) -> Picture:
+    """The picture of a launch on this shape. UsageError if that is too large, EmulationError if the kernel does not compile or is
+    stopped."""
+    n, l, m = sizes
+    if n * l * m > _MOST_PRODUCTS:
+        raise UsageError(
+            f"{n}×{l}×{m} are {n * l * m} multiplications: at most {_MOST_PRODUCTS} can be shown, such as --width 16",
+            code="lab-shown",
+        )
+    if any(len(extents) > 2 for extents in (trials.launch.grid, trials.launch.block)):
+        raise UsageError(
+            f"a picture shows blocks and threads by x and y, and this launch has a z: {trials.launch}", code="lab-shown"
+        )
+    case, accesses = trials.traced(sizes)
+    item = np.dtype(trials.meaning.dtype).itemsize
+    arrays = _arrays(trials, case, accesses, item)
+    by_block: dict[Block, list[Stored]] = {}
+    for access, element in with_elements(accesses, item):
+        by_block.setdefault(access.block, []).append((access, element))
+    steps = {
+        block: tuple(_steps(of_block, arrays, item))
+        for block, of_block in sorted(by_block.items(), key=lambda each: each[0][::-1])
+    }
+    return Picture(str(trials.kernel), tuple(trials.file.text.rstrip("\n").split("\n")), case.grid, case.block, arrays, steps)
+
+
+def _steps(accesses: Sequence[Stored], arrays: Sequence[Array], item: int) -> Iterator[Step]:
+    """The executions of lines by a block's threads.
+
+    A thread executes a line anew if one of the line's instructions comes again, or if another line came between. The n-th
+    execution of a line by all threads is one step. Steps are in the order in which a thread first makes them.
+    """
+    now: dict[int, tuple[int, int, set[int]]] = {}  # by thread: barriers and line of its last access, and the instructions since
+    counts: dict[tuple[int, int, int], int] = {}  # by thread, barriers and line
+    position: dict[int, int] = {}  # by thread: how many executions it has begun
+    runs: dict[tuple[int, int, int], tuple[int, list[Stored]]] = {}  # by barriers, line and number
+    for access, element in accesses:
+        barriers, line, seen = now.get(access.thread, (-1, 0, set()))
+        key = (access.thread, access.barriers, access.line)
+        if (barriers, line) != key[1:] or access.instruction in seen:
+            seen = set()
+            counts[key] = counts.get(key, 0) + 1
+            position[access.thread] = position.get(access.thread, 0) + 1
+        now[access.thread] = (access.barriers, access.line, seen | {access.instruction})
+        run = (access.barriers, access.line, counts[key])
+        first, of_run = runs.setdefault(run, (position[access.thread], []))
+        of_run.append((access, element))
+        runs[run] = (min(first, position[access.thread]), of_run)
+    for (barriers, line, _), (_, of_run) in sorted(runs.items(), key=lambda each: (each[0][0], each[1][0], each[0][1])):
+        yield Step(barriers, line, tuple(touch for each in of_run for touch in _touches(*each, arrays, item)))
+
+
+def _touches(access: Access, stored: Element | None, arrays: Sequence[Array], item: int) -> Iterator[Touch]:
+    """The elements that an access touches: several for a vector load. `stored`: the first that is stored in shared memory."""
+    number = access.of if isinstance(access.of, int) else [each.name for each in arrays].index(access.of)
+    first = access.byte // item
+    for element in range(first, -(-(access.byte + access.bytes) // item)):
+        text = ""
+        if access.writes and arrays[number].shared:
+            of = arrays[stored[0]] if stored else None
+            text = "{}{},{}".format(of.name, *divmod(stored[1] + element - first, of.columns)) if of and stored else "0"
+        yield Touch(access.thread, number, element, access.writes, text)
+
+
+def _arrays(trials: Trials, case: Case, accesses: Sequence[Access], item: int) -> tuple[Array, ...]:
+    (n, l, m), names = case.sizes, trials.meaning.names(trials.kernel)
+    arrays = [Array(name, *shape, False) for name, shape in zip(names, ((n, l), (l, m), (n, m)), strict=True)]
+    for name in dict.fromkeys(access.of for access in accesses if isinstance(access.of, str)):
+        elements = 1 + max(access.byte for access in accesses if access.of == name) // item
+        declared = re.search(rf"\b{re.escape(name)}\s*(?:\[[^\]]*\])*\[([^\]]*)\]", trials.kernel.body)
+        columns = (evaluated_or_0(declared[1], trials.file.constants) if declared else 0) or elements
+        arrays.append(Array(name, -(-elements // columns), columns, True))
+    return tuple(arrays)
+
+
+def small_steps(trials: Trials, anew: Callable[[StudentFile], Trials]) -> Picture:
+    """The steps of a launch on small matrices. Tiles or blocks have the width 2, if the file's width can be changed, else its
+    own. `anew`: the trials of a changed file. HybridError where there are none."""
+    for changed, note in ((_with_small_tiles(trials, anew), "tiles"), (_with_small_blocks(trials), "blocks")):
+        if changed is not None:
+            return replace(picture(changed, changed.meaning.on((2 * _SMALL,) * 3)), note=f", with {note} of {_SMALL}")
+    _, block, _ = trials.launch.at({**trials.file.constants, "n": _LARGEST, "l": _LARGEST, "m": _LARGEST})
+    return picture(trials, trials.meaning.on((min(_LARGEST, 2 * max(block)),) * 3))
+
+
+def _with_small_tiles(trials: Trials, anew: Callable[[StudentFile], Trials]) -> Trials | None:
+    """The trials with a smaller width of the tiles. None unless the launch follows the tile's constant, the only one whose name
+    has TILE or BLOCK, and its number is nowhere else in the file."""
+    text = "\n".join(trials.file.texts.values())
+    found = [int(width) for _, width in _TILE.findall(text)]
+    if len(found) != 1 or found[0] <= _SMALL or len(re.findall(rf"\b{found[0]}\b", blanked(text))) > 1:
+        return None
+    changed = anew(parsed(with_tile(trials.file.texts, _SMALL)))
+    sizes = dict.fromkeys("nlm", found[0])
+    (_, before, _), (_, after, _) = (each.launch.at({**each.file.constants, **sizes}) for each in (trials, changed))
+    return changed if max(after) <= _SMALL * _SMALL < max(before) * max(before) else None
+
+
+def _with_small_blocks(trials: Trials) -> Trials | None:
+    """The trials with a smaller block. None unless the kernel computes with blockDim, has no shared memory, and does not have the
+    blocks' width as a number."""
+    body, launch = trials.kernel.body, trials.launch
+    has_width = any(re.search(rf"\b{re.escape(width)}\b", body) for width in launch.block if width != "1")
+    if (
+        not launch.follows_block
+        or has_width
+        or "__shared__" in body
+        or not {"blockDim", "blockIdx"} <= set(re.findall(r"\w+", body))
+    ):
+        return None
+    block = f"{_SMALL},{_SMALL}" if launch.block[1] != "1" else str(_SMALL)
+    return replace(trials, launch=launch_of(trials.file, trials.kernel, trials.meaning, {"block": block}))

@@ -25,7 +25,8 @@ _OF_MATRIX = {  # rows and columns, by the names that lectures give to matrices
     **dict.fromkeys(("b", "n", "nd", "d_b", "dn"), ("l", "m")),
     **dict.fromkeys(("c", "p", "pd", "d_c", "dp"), ("n", "m")),
 }
-_LEADING = re.compile(r"ld_?([abc])", re.IGNORECASE)
+_LEADING = {f"ld{line}{matrix}": {"b": "l"}.get(matrix, "n") for line in ("", "_") for matrix in "abc"}  # of columns: rows
+_TURNED = {"A": "B", "B": "A", "n": "m", "m": "n"}
 _VECTOR = re.compile(r"vec", re.IGNORECASE)
 ALPHA, BETA = 2, 3  # whole numbers, so that sums stay exact
 
@@ -38,50 +39,42 @@ class Meaning:
     dtype: str
     square: bool  # one size stands for all three, or for n and l where B is a vector
     vector: bool = False  # B is a vector, so m is 1
+    by_columns: bool = False  # matrices lie column by column: of the kernel's, A is our Bᵀ, B our Aᵀ, C our Cᵀ, n our m, m our n
 
     @property
     def scales(self) -> tuple[float, float]:
         """The values of alpha and beta in C = alpha·A·B + beta·C."""
         return (ALPHA if "alpha" in self.of else 1), (BETA if "beta" in self.of else 0)
 
-    def on(self, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
+    def on(self, sizes: Sequence[int]) -> tuple[int, int, int]:
         """The shape on which the kernel is run in place of this one: itself, unless the kernel takes square matrices or a
         vector."""
-        n, l, m = sizes
+        n, l, m = sizes[::-1] if self.by_columns else sizes
         if self.square:
             n = l = max(n, l if self.vector else max(l, m))
-        return n, l, (1 if self.vector else n if self.square else m)
-
-    @property
-    def limit(self) -> str:
-        """Why the kernel does not take every shape; "" if it does."""
-        square = "has one size, so its matrices are square" if self.square else ""
-        return " and ".join(filter(None, (square, "multiplies by a vector" if self.vector else "")))
+        m = 1 if self.vector else n if self.square else m
+        return (m, l, n) if self.by_columns else (n, l, m)
 
     def names(self, kernel: StudentKernel) -> tuple[str, str, str]:
         """What the kernel calls A, B and C."""
-        called = dict(zip(self.of, (each.name for each in kernel.parameters), strict=True))
+        called = dict(zip(self.of, (each.name + "ᵀ" * self.by_columns for each in kernel.parameters), strict=True))
         return called["A"], called["B"], called["C"]
-
-    def row_strides(self, kernel: StudentKernel) -> dict[str, str]:
-        """What BLAS calls lda, ldb and ldc, each with its matrix, where it is what it is of matrices stored row by row."""
-        of = {each.name: size for each, size in zip(kernel.parameters, self.of, strict=True) if each.is_number}
-        named = {name: _LEADING.fullmatch(name) for name in of}
-        return {name: found[1].upper() for name, found in named.items() if found and of[name] == _by_matrix(name.lower())}
 
     def told(self, kernel: StudentKernel) -> str:
         """A line that says what the kernel's parameters are, where their names do not, and the type."""
-        pairs = [(each.name, of) for each, of in zip(kernel.parameters, self.of, strict=True)]
+        as_told = _TURNED if self.by_columns else {}
+        pairs = [(each.name, as_told.get(of, of)) for each, of in zip(kernel.parameters, self.of, strict=True)]
         if self.square:
             pairs = [(name, ("n = l" if self.vector else "n = l = m") if of == "n" else of) for name, of in pairs]
         values = dict(zip(SCALES, self.scales, strict=True))
         pairs = [(name, f"{values[of]:g}" if of in values else of) for name, of in pairs]
-        return "; ".join([*(f"{name} is {of}" for name, of in pairs if name != of), *(["m is 1"] * self.vector), self.dtype])
+        told = "; ".join([*(f"{name} is {of}" for name, of in pairs if name != of), *(["m is 1"] * self.vector), self.dtype])
+        return f"{told}, stored column by column: transposes are told" if self.by_columns else told
 
 
-def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str]) -> Meaning:
-    """What the parameters are. `let`: the sizes that parameters are, as the user says. UsageError where that leaves something
-    open."""
+def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str], by_columns: bool) -> Meaning:
+    """What the parameters are. `let`: the sizes that parameters are, as the user says. `by_columns`: matrices are stored so.
+    UsageError where that leaves something open."""
     for each in kernel.parameters:
         if "[" in each.type:
             raise UsageError(
@@ -108,13 +101,18 @@ def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str])
             code="lab-parameters",
         )
     numbers = [each for each in kernel.parameters if each.is_number]
-    names = [each.name for each in matrices]
-    by_a_vector = _by_a_vector(names, kernel.body)
-    of_numbers = _sizes([each.name for each in numbers], let, by_a_vector=bool(by_a_vector))
+    names, sizes = [each.name for each in matrices], [each.name for each in numbers]
+    by_a_vector, known = _by_a_vector(names, sizes, kernel.body)
+    if by_columns:
+        if not all(each.is_pointer for each in matrices):
+            raise UsageError(f"{kernel}: --layout columns is for pointers, and no structs", code="option-combination")
+        known |= {name: _LEADING[name.lower()] for name in sizes if name.lower() in _LEADING}
     letters = dict(zip(names, by_a_vector or _letters(names, kernel.body), strict=True))
-    of = tuple({**of_numbers, **letters}.get(each.name, each.name.lower()) for each in kernel.parameters)
+    of_names = {**_sizes(sizes, let, known), **letters}
+    of = tuple(of_names.get(each.name, each.name.lower()) for each in kernel.parameters)
+    of = tuple(_TURNED.get(each, each) for each in of) if by_columns else of
     vector = bool(by_a_vector) or any(letter == "B" and _VECTOR.search(name) for name, letter in letters.items())
-    return Meaning(of, ELEMENTS[elements.pop()], len(numbers) == 1, vector)
+    return Meaning(of, ELEMENTS[elements.pop()], len(numbers) == 1, vector, by_columns)
 
 
 def _letters(names: Sequence[str], body: str) -> str:
@@ -135,8 +133,9 @@ def _letters(names: Sequence[str], body: str) -> str:
     return "".join("C" if name == result else "AB"[factors.index(name)] for name in names)
 
 
-def _by_a_vector(names: Sequence[str], body: str) -> str:
-    """The letters as `_letters` gives them, for a kernel that multiplies by a vector; "" for others.
+def _by_a_vector(names: Sequence[str], sizes: Sequence[str], body: str) -> tuple[str, dict[str, str]]:
+    """The letters as `_letters` gives them, for a kernel that multiplies by a vector, and which of n and l its sizes are, as the
+    matrix's index tells; "" for others.
 
     It is one where a factor and the result are indexed by a single variable, and the other factor by both, as in
     out[i] += matrix[i * n + j] * vector[j].
@@ -146,11 +145,16 @@ def _by_a_vector(names: Sequence[str], body: str) -> str:
     simple = [name for name, found in indices.items() if found and all(re.fullmatch(r"\s*\w+\s*", each) for each in found)]
     computed = [name for name, found in indices.items() if any("*" in each for each in found)]
     if len(written) != 1 or len(simple) != 2 or len(computed) != 1 or written[0] not in simple:
-        return ""
+        return "", {}
     variables = {index.strip() for name in simple for index in indices[name]}
     if any(not variables <= set(re.findall(r"\w+", index)) for index in indices[computed[0]]):
-        return ""
-    return "".join("C" if name == written[0] else "A" if name in computed else "B" for name in names)
+        return "", {}
+    of = {}
+    for size in sizes:
+        if found := re.search(rf"(\w+)\s*\*\s*{size}\b|\b{size}\s*\*\s*(\w+)", indices[computed[0]][0]):
+            is_row = (found[1] or found[2]) in map(str.strip, indices[written[0]])
+            of = {other: "n" if is_row else "l" for other in sizes if len(sizes) == 2} | {size: "l" if is_row else "n"}
+    return "".join("C" if name == written[0] else "A" if name in computed else "B" for name in names), of
 
 
 def indices_of(name: str, body: str) -> list[str]:
@@ -177,8 +181,8 @@ def _element(file: StudentFile, parameter: Parameter) -> str:
     return pointers[0]
 
 
-def _sizes(names: Sequence[str], let: Mapping[str, str], *, by_a_vector: bool) -> dict[str, str]:
-    """Which of "n", "l" and "m" each whole number is, by its name."""
+def _sizes(names: Sequence[str], let: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    """Which of "n", "l" and "m" each whole number is, by its name, unless it is known."""
     if unknown := set(let) - set(names):
         raise UsageError(
             f"--let {sorted(unknown)[0]}: the kernel has no such number; it has {', '.join(names) or 'none'}",
@@ -195,9 +199,7 @@ def _sizes(names: Sequence[str], let: Mapping[str, str], *, by_a_vector: bool) -
         usual = {"n": "n", "l": "l", "m": "m"}
     sizes = {}
     for name in names:
-        size = let.get(name) or usual.get(name.lower()) or _by_matrix(name.lower())
-        if by_a_vector and not size:  # there is one matrix
-            size = "n" if name.lower() in _ROWS else "l" if name.lower() in _COLUMNS else ""
+        size = let.get(name) or known.get(name) or usual.get(name.lower()) or _by_matrix(name.lower())
         if not size:
             raise UsageError(f"what {name} stands for cannot be told: --let {name}=SIZE says it, {_SIZES}", code="lab-parameters")
         sizes[name] = size
@@ -219,13 +221,13 @@ def _by_matrix(name: str) -> str:
 
 Extents = tuple[int, ...]  # x and y, and z where that is told
 
-_TILE = re.compile(r"tile|block", re.IGNORECASE)
+_TILE, _Y = re.compile(r"tile|block", re.IGNORECASE), re.compile(r"(?:threadIdx|blockIdx)\.y")
 # A thread's number is divided by the threads of a warp.
 _BY_WARPS = re.compile(r"blockIdx\.x[^;]*(?:/\s*\(?(?:warpSize|32|WARP\w*)\b|>>\s*5\b)")
 _FIELDS_OF_ROWS, _FIELDS_OF_COLUMNS = ("height", "rows", "h"), ("width", "columns", "cols", "w")  # fields of a struct
 _OF_COMMENT = ("kernel", "grid", "block", "shared")
 _LONGEST = 32  # side of a square block
-_DEFAULT_TILE, _DEFAULT_THREADS = 16, 128
+_DEFAULT_TILE = 16
 _MOST_THREADS, _MOST_DEEP, _MOST_SHARED = 1024, 64, 227 << 10  # of a block, and of its z
 
 
@@ -269,80 +271,54 @@ class Launch:
         return text + (f" shared({self.shared})" if self.shared != "0" else "")
 
 
-def launch_of(file: StudentFile, kernel: StudentKernel, meaning: Meaning, flags: Mapping[str, str]) -> Launch:
-    """The launch that the options say, or a comment "// lab: grid(…) block(…)", or one that is guessed from the kernel.
+def launch_of(
+    file: StudentFile, kernel: StudentKernel, meaning: Meaning | None, flags: Mapping[str, str], rows: str = ""
+) -> Launch:
+    """The launch that the options say, or a comment "// lab: grid(…) block(…)", or one that is guessed from the kernel's built-in
+    variables, its arrays and the file's constants.
 
+    `meaning`: None of a kernel that multiplies no matrices: its sizes are n, or n for the parameter `rows` and m for another.
     `flags`: the options, which may use the kernel's own names of sizes or n, l and m, as the comment may.
     """
-    own = {each.name: of for each, of in zip(kernel.parameters, meaning.of, strict=True) if each.is_number}
+    body, is_product = kernel.body, meaning is not None
+    of = meaning.of if meaning is not None else ["n" if each.name == rows or not rows else "m" for each in kernel.parameters]
+    own = {each.name: size for each, size in zip(kernel.parameters, of, strict=True) if each.is_number}
     given = {name: flags.get(name) or within_comment(file.launch_comment, name) for name in ("grid", "block", "shared")}
     said = {name: re.sub(r"\b[A-Za-z_]\w*", lambda word: own.get(word[0], word[0]), text) for name, text in given.items()}
-    outer = ("n", "m") if _has_rows_along_x(kernel, meaning) else ("m", "n")
-    guessed = _guess(file, kernel, outer)
-    is_asked = any(flags.get(name) for name in ("grid", "block"))
-    is_told = any(said[name] for name in ("grid", "block"))
-    where = "as asked for" if is_asked else "from the comment // lab:" if is_told else guessed.why
-    grid, block = (_extents(said[name]) if said[name] else getattr(guessed, name) for name in ("grid", "block"))
-    if said["block"] and not said["grid"]:
-        grid = _covering(kernel, block, outer)
+    outer = ("n", "m") if meaning is not None and _has_rows_along_x(kernel, meaning) else ("m", "n")
+    whole, has_y, has_blocks = "n * m" if is_product else "n", _Y.search(body) is not None, "blockIdx" in body
+    tile = _tile(file, kernel) or ("" if is_product or has_y else _threads_of_arrays(file, kernel))
+    why = f"guessed{f' from {tile}' if tile else ''}: a thread for each element{' of C' * is_product}"
+    block: tuple[str, ...] = (tile or str(_DEFAULT_TILE),) * 2 if has_y else (tile or ("128" if is_product else "256"), "1")
+    if is_product and not has_blocks:
+        block, why = (outer if has_y else ("m", "1")), "guessed: the kernel reads no blockIdx, so there is one block"
+    elif is_product and not has_y:
+        why = "guessed: the kernel reads no y, so there is a thread for each element of C, or more than enough"
+        if _BY_WARPS.search(body) and not said["block"]:
+            whole = "32 * n * m"
+            why = "guessed: the kernel divides by a warp's 32 threads, so there is a warp for each element of C"
+    is_told, is_asked = (any(each.get(name) for name in ("grid", "block")) for each in (said, flags))
+    if is_told:
+        why = "as asked for" if is_asked else "from the comment // lab:"
+    block = _extents(said["block"]) if said["block"] else block
+    covering = (_blocks_of(outer[0], block[0]), _blocks_of(outer[1], block[1])) if has_y else (_blocks_of(whole, block[0]), "1")
+    grid = _extents(said["grid"]) if said["grid"] else covering if has_blocks else ("1", "1")
+    shared = said["shared"] or "0"
     if "cuda_on_cpu::dynamic_shared_memory" in file.compiled and not said["shared"]:
-        raise UsageError(
-            f"{file.path.name} has dynamic shared memory: --shared BYTES, or // lab: shared(BYTES), tells how much",
-            code="lab-launch",
-        )
-    is_unsure = not is_told and guessed.is_unsure
-    return Launch(grid, block, said["shared"] or "0", where, not is_told, not said["grid"], is_unsure)
+        shared = f"8 * {block[0]} * {block[1]}"
+        if is_product:
+            text = f"{file.path.name} has dynamic shared memory: --shared BYTES, or // lab: shared(BYTES), tells how much"
+            raise UsageError(text, code="lab-launch")
+    is_unsure = has_blocks and has_y and not (is_told or tile) and bool(shared_arrays(body))
+    return Launch(grid, block, shared, why, not is_told, not said["grid"], is_unsure)
 
 
-def _guess(file: StudentFile, kernel: StudentKernel, outer: tuple[str, str]) -> Launch:
-    """The launch that the built-in variables in the kernel's body, its arrays and the file's constants suggest. `outer`: the
-    sizes of C along x and y."""
-    text = kernel.body
-    if "blockIdx" not in text:
-        block = outer if ".y" in text else ("m", "1")
-        return Launch(("1", "1"), block, "0", "guessed: the kernel reads no blockIdx, so there is one block")
-    tile = _tile(file, kernel)
-    if not re.search(r"(threadIdx|blockIdx)\.y", text):
-        block = (tile or str(_DEFAULT_THREADS), "1")
-        if _BY_WARPS.search(text):
-            grid = (_blocks_of("32 * n * m", block[0]), "1")
-            return Launch(
-                grid, block, "0", "guessed: the kernel divides by a warp's 32 threads, so there is a warp for each element of C"
-            )
-        return Launch(
-            _covering(kernel, block, outer),
-            block,
-            "0",
-            "guessed: the kernel reads no y, so there is a thread for each element of C, or more than enough",
-        )
-    why = f"guessed from {tile}" if tile else "guessed"
-    is_unsure = not tile and bool(shared_arrays(kernel.body))
-    tile = tile or str(_DEFAULT_TILE)
-    return Launch(
-        _covering(kernel, (tile, tile), outer), (tile, tile), "0", f"{why}: a thread for each element of C", is_unsure=is_unsure
-    )
-
-
-def launch_of_arrays(file: StudentFile, kernel: StudentKernel, flags: Mapping[str, str]) -> Launch:
-    """The launch of a kernel that multiplies no matrices: with a thread for each of n elements, or of n rows and m columns."""
-    given = {name: flags.get(name) or within_comment(file.launch_comment, name) for name in ("grid", "block", "shared")}
-    numbers = [each.name for each in kernel.parameters if each.is_number]
-    given = {name: re.sub(rf"\b(?:{'|'.join(numbers)})\b", "n", text) for name, text in given.items()}
+def _threads_of_arrays(file: StudentFile, kernel: StudentKernel) -> str:
+    """The threads of a block for which the longest of the shared arrays is; "" for none."""
     extents = [evaluated_or_0(each[0], file.constants) for each in shared_arrays(kernel.body).values() if len(each) == 1]
-    is_flat = not re.search(r"(threadIdx|blockIdx)\.y", kernel.body)
-    longest = max(extents, default=0) if is_flat else 0
+    longest = max(extents, default=0)
     longest -= longest % 32 if longest > 32 else 0  # an array may have neighbours of the block, too
-    tile = _tile(file, kernel) or (str(longest) if 0 < longest <= _MOST_THREADS else "")
-    usual = (tile or "256", "1") if is_flat else (tile or str(_DEFAULT_TILE),) * 2
-    block = _extents(given["block"]) if given["block"] else usual
-    grid: tuple[str, ...] = ("1", "1")
-    if given["grid"]:
-        grid = _extents(given["grid"])
-    elif "blockIdx" in kernel.body:
-        grid = (_blocks_of("n", block[0]), "1") if is_flat else (_blocks_of("m", block[0]), _blocks_of("n", block[1]))
-    shared = given["shared"] or (f"8 * {block[0]} * {block[1]}" if "cuda_on_cpu::dynamic_shared_memory" in file.compiled else "0")
-    why = "from the comment // lab:, or as asked for" if given["grid"] or given["block"] else "guessed: a thread for each element"
-    return Launch(grid, block, shared, why, is_guess=not given["grid"])
+    return str(longest) if 0 < longest <= _MOST_THREADS else ""
 
 
 def _has_rows_along_x(kernel: StudentKernel, meaning: Meaning) -> bool:
@@ -365,7 +341,10 @@ def _tile(file: StudentFile, kernel: StudentKernel) -> str:
         name for name in file.constants if _TILE.search(name) and re.search(rf"\b{name}\b", file.compiled.split(name, 1)[-1])
     ]
     extents = {name: evaluated_or_0(name, file.constants) for name in named}
-    arrays = [_as_square(texts) for texts in shared_arrays(kernel.body).values()]
+    arrays = []
+    for texts in shared_arrays(kernel.body).values():  # [T * T] is taken as [T][T]
+        factors = texts[0].replace(" ", "").split("*") if len(texts) == 1 else []
+        arrays.append(tuple(factors) if len(factors) == 2 else texts)
     widths = {columns for rows, columns in (_without_padding(each[-2:]) for each in arrays if len(each) > 1) if rows == columns}
     squares = {text: evaluated_or_0(text, file.constants) for text in widths}
     fitting = {text for text, value in squares.items() if 0 < value <= _LONGEST}
@@ -374,25 +353,11 @@ def _tile(file: StudentFile, kernel: StudentKernel) -> str:
     return named[0] if named else ""
 
 
-def _as_square(extents: tuple[str, ...]) -> tuple[str, ...]:
-    """The extents of an array, those of [T * T] as if it were [T][T]."""
-    factors = extents[0].replace(" ", "").split("*") if len(extents) == 1 else []
-    return tuple(factors) if len(factors) == 2 else extents
-
-
 def _without_padding(extents: tuple[str, ...]) -> tuple[str, str]:
     """The extents of an array without padding: T and T for [T][T + 1] or [32][33], which avoids bank conflicts."""
     rows, columns = (re.sub(r"\s*\+\s*1$", "", text) for text in extents)
     is_padded = rows.isdigit() and columns == str(int(rows) + 1)
     return rows, rows if is_padded else columns
-
-
-def _covering(kernel: StudentKernel, block: tuple[str, ...], outer: tuple[str, str]) -> tuple[str, ...]:
-    """The grid of such blocks that has a thread for each element of C. `outer`: its sizes along x and y."""
-    x, y = block[:2]
-    if not re.search(r"(threadIdx|blockIdx)\.y", kernel.body):
-        return (_blocks_of("n * m", x), "1")
-    return (_blocks_of(outer[0], x), _blocks_of(outer[1], y))
 
 
 def _blocks_of(size: str, threads: str) -> str:

@@ -1,20 +1,55 @@
 # SPDX-License-Identifier: MIT
-"""Why is a C wrong? Mistakes that are tried until one gives every element as it is; what a small launch's accesses tell; and of a
-whole program, whether a launch has computed the product of what it was given."""
+"""What the lab found, in sentences with codes; and why a C is wrong: mistakes that are tried until one gives every element as it
+is, what a small launch's accesses tell, and whether a launch of a whole program has computed a product."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from hybrid.classroom.finding import Finding
 from hybrid.core.problem import record
 from hybrid.core.text import counted
 from hybrid.emulation.observed import Access
+from hybrid.errors import known, with_code
+
+Place = tuple[str, int]  # a file's name and a line
+
+
+@record
+class Finding:
+    """A sentence about something wrong; as text it is this sentence. `code`: what it is, of `hybrid.errors.CODES`."""
+
+    text: str
+    code: str
+    places: tuple[Place, ...] = ()  # whose lines are to be shown
+
+    def __post_init__(self) -> None:
+        known(self.code)
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def line(self) -> str:
+        """The sentence as it is printed, with its code."""
+        return with_code(self.text, self.code)
+
+    def told(self, sources: Mapping[str, Sequence[str]], places: Iterable[Place]) -> Iterator[str]:
+        """The sentence as a report has it, and the sources' lines at these places."""
+        yield f"  * {self.line}"
+        for file, line in places:
+            lines = sources.get(file, ())
+            if 0 < line <= len(lines):
+                yield f"      {line:>4}  {lines[line - 1].strip()}"
+
+    def as_record(self) -> dict[str, str]:
+        """Its entry in a JSON line."""
+        return {"code": self.code, "text": self.text}
+
 
 Mistake = tuple[str, str]  # a code, and a sentence with {A}, {B} and {C}
 _MOST_TERMS = 2048  # of a sum: longer ones are not solved for
@@ -42,7 +77,7 @@ def _turned(c: np.ndarray, _: np.ndarray, a: np.ndarray, b: np.ndarray, wrong: n
         product = x @ y
         if _is(c, product.T.reshape(c.shape) if "C" in matrices else product, wrong):
             listed = " and ".join(filter(None, (", ".join(f"{{{each}}}" for each in matrices[:-1]), f"{{{matrices[-1]}}}")))
-            by_columns = "column by column" + (", as BLAS and Fortran have it" if matrices == "ABC" else "")
+            by_columns = "column by column" + (", as BLAS and Fortran have it (--layout columns)" if matrices == "ABC" else "")
             yield (
                 "transposed-index",
                 f"row and column are exchanged in the index of {listed}: with {listed} stored {by_columns}, {{C}} would be right",

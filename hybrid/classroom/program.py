@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from hybrid.classroom.cuda_text import INCLUDE, blanked, joined, ours, rewritten, with_dynamic_shared
-from hybrid.classroom.finding import Finding, Place
-from hybrid.classroom.student_file import StudentFile, kernels_of
+from hybrid.classroom.mistakes import Finding, Place
+from hybrid.classroom.student_file import StudentFile, kernels_of, refuse_host_calls, refuse_unsupported
 from hybrid.classroom.telling import Telling, dropped_results
-from hybrid.classroom.unsupported import refuse_host_calls, refuse_unsupported
 from hybrid.core.problem import record
 from hybrid.emulation import whole_program
 from hybrid.emulation.child import new_folder
@@ -57,7 +56,7 @@ class Account:
 def account_of(ran: Ran, program: Path, warnings: str, sources: Mapping[str, Sequence[str]], seconds: int) -> Account:
     """The account of a process. `program`: the executable, which still exists; `warnings`: the compiler's; `sources`: the lines
     of each file; `seconds`: that it had."""
-    telling = Telling(ran, program, warnings, sources, f"{seconds} s, which --stall sets")
+    telling = Telling(ran, program, warnings, sources, seconds)
     found, end = telling.findings(), next(telling.of("end"), None)
     failed = _first_failed(ran.findings, dropped_results(warnings), telling)
     notes = list(telling.notes())
@@ -174,11 +173,17 @@ def _for_cpu(file: StudentFile) -> str:
 
 
 def _started(file: StudentFile, ranks: int) -> whole_program.Ranks:
-    """How the program is started on so many ranks. HybridError where there is no MPI."""
+    """How the program is started on this number of ranks. HybridError where there is no MPI."""
     try:
         command = mpirun(ranks)
         variable = "OMPI_COMM_WORLD_RANK" if family_of(command[0]) == "Open MPI" else "PMI_RANK"
-        return whole_program.Ranks(ranks, command, variable, _compiler_flags(Path(command[0]).with_name("mpicc")))
+        mpicc = Path(command[0]).with_name("mpicc")
+        if not mpicc.exists():
+            raise StartError(
+                f"no {mpicc.name} beside {command[0]}", "install your MPI's files for developers", code="mpi-missing"
+            )
+        shown = subprocess.run([str(mpicc), "-show"], capture_output=True, text=True, check=True, timeout=30).stdout  # noqa: S603
+        return whole_program.Ranks(ranks, command, variable, shlex.split(shown)[1:])
     except StartError as missing:
         raise HybridError(f"{file.path} is a program of MPI (mpi.h): {missing}", code="mpi-missing") from None
 
@@ -216,13 +221,3 @@ def ran(
         program, warnings = whole_program.built(folder / file.path.name, text, flags)
         outcomes = whole_program.run(program, file.path, arguments, seconds, show, started, devices=devices or 1)
         return of_all_ranks([account_of(outcome, program, warnings, sources, seconds) for outcome in outcomes])
-
-
-def _compiler_flags(mpicc: Path) -> list[str]:
-    """The compiler flags for a C++ program that calls MPI, as its mpicc tells them. StartError where there is none."""
-    if not mpicc.exists():
-        raise StartError(
-            f"no mpicc beside {mpicc.with_name('mpirun')}", "install your MPI's files for developers", code="mpi-missing"
-        )
-    shown = subprocess.run([str(mpicc), "-show"], capture_output=True, text=True, check=True, timeout=30).stdout  # noqa: S603
-    return shlex.split(shown)[1:]

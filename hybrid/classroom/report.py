@@ -1,31 +1,279 @@
 # SPDX-License-Identifier: MIT
-"""What is said of a student's kernel, on one screen, with a map of C in characters; and its JSON line."""
+"""What was found of a student's kernel on one shape and on all: faults, causes before their consequences, and counters, in a
+lecture's words; on one screen, with a map of C in characters; and its JSON line."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybrid.classroom.case import (
-    Case,
-    Examination,
-    Names,
-    divergence,
-    findings,
-    intensity,
-    kind_of,
-    lines_named,
-    traffic,
-    use_of_memory,
-)
-from hybrid.classroom.finding import Finding
-from hybrid.classroom.first_kernel import FirstKernel
-from hybrid.classroom.on_gpu import OnGpu
-from hybrid.classroom.student_file import StudentFile
+from hybrid.classroom.launch import Extents, Launch, Meaning
+from hybrid.classroom.mistakes import Finding
+from hybrid.classroom.student_file import ELEMENTS, StudentFile, StudentKernel
+from hybrid.classroom.trial import Outcome
+from hybrid.core.problem import record
 from hybrid.core.text import counted
+from hybrid.emulation.observed import SECTOR_BYTES, SHARED, Branch, Site
+
+if TYPE_CHECKING:
+    from hybrid.classroom.gpu_models import OnGpu
+
+Sizes = tuple[int, ...]  # n, l, m of a product; of another kernel rows and columns, or the number of elements
+Names = tuple[str, ...]  # of A, B and C in the kernel, or of its arrays
+
+
+@record
+class Case:
+    """The kernel on one shape."""
+
+    sizes: Sizes
+    grid: Extents
+    block: Extents
+    outcomes: tuple[Outcome, ...] = ()  # of a product in each order of the threads; after one that was stopped there are no more
+    sites: tuple[Site, ...] = ()  # where no fault is found, how its lines use memory
+    branches: tuple[Branch, ...] = ()  # where no fault is found, where the lanes of warps diverge
+    shared: int = 0  # bytes of dynamic shared memory
+    faults: tuple[Finding, ...] = ()  # other than wrong elements: races, stray accesses, a divergent barrier, an endless loop
+    hints: tuple[Finding, ...] = ()  # what may be why C is wrong, and is no fault where it is right
+    notes: tuple[str, ...] = ()
+    printed: tuple[str, ...] = ()  # lines that the kernel printed, in one order of the threads
+
+    @property
+    def wrong(self) -> set[int]:
+        """The wrong elements of C, numbered row by row."""
+        return {each for outcome in self.outcomes for each in outcome.wrong}
+
+    @property
+    def never(self) -> set[int]:
+        """Elements that no thread writes."""
+        return {each for outcome in self.outcomes for each in outcome.never}
+
+    @property
+    def uncertain(self) -> set[int]:
+        """Elements that several threads write."""
+        return {each for outcome in self.outcomes for each in outcome.several}
+
+    @property
+    def depends_on_order(self) -> bool:
+        """Whether C is not the same in every order of the threads."""
+        return len({outcome.digest for outcome in self.outcomes}) > 1
+
+    @property
+    def outside(self) -> tuple[tuple[str, int], ...]:
+        """Elements that were written where nothing may be: the matrix, and the number counted from its first element."""
+        return next((outcome.outside for outcome in self.outcomes if outcome.outside), ())
+
+    @property
+    def is_right(self) -> bool:
+        return not (self.wrong or self.faults or self.outside or self.uncertain)
+
+
+@record
+class Examination:
+    """The kernel on all shapes."""
+
+    kernel: StudentKernel
+    meaning: Meaning | None  # None of one that multiplies no matrices
+    launch: Launch
+    cases: tuple[Case, ...]
+    static_shared: int | None  # bytes of a block's __shared__ variables; None where they are not known
+    computes: str = ""  # with what it is compared, where it multiplies no matrices; "" for nothing
+
+    @property
+    def is_right(self) -> bool:
+        return all(case.is_right for case in self.cases)
+
+    @property
+    def dtype(self) -> str:
+        types = (ELEMENTS[each.type] for each in self.kernel.parameters if each.is_pointer and each.type in ELEMENTS)
+        return self.meaning.dtype if self.meaning is not None else next(types, "")
+
+    @property
+    def names(self) -> Names:
+        if self.meaning is not None:
+            return self.meaning.names(self.kernel)
+        arrays = [each.name for each in self.kernel.parameters if each.is_pointer]
+        return tuple("/".join(arrays[number::3]) for number in range(3))  # as the observers number them
+
+
+# Faults that explain wrong elements: a race, an access to memory that is not the kernel's, a value that nobody wrote.
+_CAUSES = ({"data-race"}, {"out-of-bounds", "illegal-address"}, {"uninitialised", "no-value"})
+WARP = 32  # threads
+_SHARING = 4  # lanes, on average, that want the same element: from here on a load counts as a broadcast
+_EXACT_IN_FLOAT, _FLOAT = 2**24, 1e-6
+_NO_VALUE = -1e37  # numbers below are made of bytes of 0xFE, with which variables begin; no right sum is one
+
+
+def lines_named(finding: Finding) -> set[int]:
+    """The lines of the student's file that a finding names."""
+    found = re.findall(r"\bline (\d+)\b(?! of \w+\.\w)|\w\.cu:(\d+)", finding.text)
+    return {int(number) for pair in found for number in pair if number}
+
+
+def findings(case: Case, names: Names) -> list[Finding]:
+    """What is wrong, causes before their consequences. Consequences that say nothing new are left out. `names`: of A, B and C."""
+    found = without_repetition(case.faults)
+    if not case.outcomes:
+        return found
+    (n, _, m), c = case.sizes, names[2]
+    has_race, is_stray, has_no_value = (any(fault.code in codes for fault in found) for codes in _CAUSES)
+    for name, number in () if is_stray else case.outside:
+        found.append(Finding(f"it writes {name}[{number // m}][{number % m}], where nothing may be written", "out-of-bounds"))
+    if case.uncertain and not is_stray:
+        found.append(Finding(f"{counted(len(case.uncertain), 'element')} of {c} written by several threads", "several-writers"))
+    if case.never:
+        what = f"{len(case.never)} of {c}'s {n * m} elements never written{_part(sorted(case.never), n, m)}"
+        found.append(Finding(f"{what}{_lines('; {} stores to ' + c, case, {2}, 'store')}", "never-written"))
+    worst = max(case.outcomes, key=lambda outcome: len(outcome.wrong), default=None)
+    if worst is not None and worst.mistake and not (has_race or is_stray or has_no_value or case.outside):
+        code, text = worst.mistake
+        if "index of {C}:" in text:
+            where = _lines("; {} stores it", case, {2}, "store")
+        else:  # where the factors are in shared memory, that is where they are read, unless wrong ones are loaded
+            in_shared = code == "wrong-terms" and any(site.space == SHARED and site.kind == "load" for site in case.sites)
+            where = _lines("; {} reads the factors", case, {SHARED} if in_shared else {0, 1}, "load")
+        found.append(Finding(text.format(**dict(zip("ABC", names, strict=True))) + where, code))
+    if worst is not None and worst.first_wrong is not None:
+        if not (has_race or is_stray or has_no_value or worst.mistake):
+            if case.hints:
+                found += case.hints
+            elif worst.nan > len(case.never):
+                text = f"{c} has NaN, and its factors have none: memory or a variable that nothing has written is read"
+                found.append(Finding(text, "uninitialised"))
+            elif worst.first_wrong[0] < _NO_VALUE:
+                text = "a variable is used that has never been given a value: here it then begins with a huge negative one"
+                found.append(Finding(text, "no-value"))
+        first = f"the first {c}{_first(worst.wrong[0], worst.first_wrong, worst.first_writer, m)}"
+        found.append(Finding(f"{len(case.wrong)} of {n * m} elements are wrong, {first}", "wrong-elements"))
+    if case.depends_on_order and not has_race:
+        found.append(Finding(f"{c} depends on the order in which blocks, warps and threads run", "order-dependent"))
+    return found
+
+
+def _part(numbers: Sequence[int], n: int, m: int) -> str:
+    """Which rows or columns of C, of n×m, these elements are, where they are whole ones; else the first of them."""
+    rows, columns = sorted({number // m for number in numbers}), sorted({number % m for number in numbers})
+    is_block = len(numbers) == len(rows) * len(columns)
+    for several, of, others, name in ((columns, m, len(rows) == n, "columns"), (rows, n, len(columns) == m, "rows")):
+        if is_block and others and len(several) < of and several[-1] - several[0] < len(several):
+            return f": the {name} {several[0]} to {several[-1]}"
+    return f", the first [{numbers[0] // m}][{numbers[0] % m}]" if len(numbers) < n * m else ""
+
+
+def _lines(text: str, case: Case, spaces: set[int], kind: str) -> str:
+    """The text with the lines that use such memory so; "" where they are not known."""
+    lines = sorted({site.line for site in case.sites if site.space in spaces and site.kind == kind})
+    return text.format(" and ".join(f"line {line}" for line in lines[:2])) if lines else ""
+
+
+def without_repetition(faults: Sequence[Finding]) -> list[Finding]:
+    """The faults, but of those that differ only in elements and threads just the first, and without missing values that follow
+    from a race."""
+    first: dict[str, Finding] = {}
+    for fault in faults:
+        first.setdefault(kind_of(fault), fault)
+    races = [fault for fault in first.values() if fault.code == "data-race"]
+    racing = {name for race in races for name in re.findall(r"(\w+)\[", race.text)}
+    follow = [
+        fault
+        for fault in first.values()
+        if fault.code == "uninitialised" and (reads := re.search(r"line \d+ reads (\w+)\[", fault.text)) and reads[1] in racing
+    ]
+    return [*races, *(fault for fault in first.values() if fault not in follow and fault not in races)]
+
+
+def kind_of(finding: Finding) -> str:
+    """A finding without its elements, numbers and threads: findings of the same kind have the same lines and arrays."""
+    text = re.sub(r"\[[^\]]*\]|\((?:block|thread) .*\)|: thread \(.*", "", finding.text)
+    return re.sub(r"(?<!line )(?<![\w.:])-?\d+(?:\.\d+)?", "", text)
+
+
+def _first(number: int, values: tuple[float, float], writer: Sequence[Extents], m: int) -> str:
+    """A wrong element: its indices, what it is instead of what is right, and who wrote it."""
+    is_now, right = values
+    digits = 6 if f"{is_now:g}" != f"{right:g}" else 17  # enough to show that the two are not the same
+    text = f"[{number // m}][{number % m}]: {is_now:.{digits}g} instead of {right:.{digits}g}"
+    if writer:
+        text += ", written by block ({}), thread ({})".format(*(", ".join(map(str, place)) for place in writer))
+    if right > _EXACT_IN_FLOAT and abs(is_now - right) < _FLOAT * right:  # so large as only sums of double become
+        text += "; right to the digits of a float: is a variable one that should be a double?"
+    return text
+
+
+@record
+class Counter:
+    """What a line of the kernel does."""
+
+    line: int
+    text: str
+    dear: bool  # it costs more than it has to
+
+
+def lanes_of(case: Case, kind: str, *, shared: bool = False) -> int:
+    """How often threads made accesses of this kind, to global or shared memory."""
+    return sum(site.lanes for site in case.sites if site.kind == kind and (site.space == SHARED) == shared)
+
+
+def traffic(case: Case, names: Names) -> str:
+    """Loads and stores of global memory, in a line."""
+    if not case.outcomes:
+        numbers = (f"{kind}s {lanes_of(case, kind) / math.prod(case.sizes):.3g}" for kind in ("load", "store", "atomic"))
+        return f"accesses of global memory per element: {', '.join(numbers)}"
+    n, l, m = case.sizes
+    outcome = case.outcomes[0]
+    a, b = (loads / (n * l * m) for loads in outcome.loads)
+    stores = outcome.stores / (n * m)
+    each = f"{names[0]} {a:.3g}, {names[1]} {b:.3g}"
+    return f"global loads per multiply-add: {a + b:.3g} ({each}); stores per element: {stores:.3g}"
+
+
+def intensity(case: Case) -> float | None:
+    """Operations for each byte of global memory that is moved, in whole sectors; None for other kernels than
+    products, and where no memory was looked at."""
+    moved = SECTOR_BYTES * sum(site.sectors for site in case.sites if site.space != SHARED)
+    return 2 * math.prod(case.sizes) / moved if moved and case.outcomes else None
+
+
+def divergence(case: Case) -> Iterator[Counter]:
+    """The lines at whose branches lanes of a warp go different ways."""
+    for branch in case.branches:
+        if branch.divergent:
+            executions = counted(branch.executions, "execution")
+            yield Counter(branch.line, f"in {branch.divergent} of {executions} by a warp", dear=True)
+
+
+def is_dear(site: Site) -> bool:
+    """Whether it costs more than it has to: by bank conflicts, or as more is moved than is wanted, and that is no broadcast."""
+    if site.space == SHARED:
+        return site.steps > site.least_steps
+    return site.bytes < SECTOR_BYTES * site.sectors and site.lanes < _SHARING * site.addresses
+
+
+def use_of_memory(site: Site, names: Names) -> Counter:
+    """How a line's requests use memory."""
+    shared, lanes = site.space == SHARED, site.lanes / site.requests
+    what = "shared memory" if shared else names[site.space]
+    does = {"load": f"loads from {what}", "store": f"stores to {what}", "atomic": f"updates {what} atomically"}[site.kind]
+    of_lanes = f"a request of {lanes:.3g} lane{'s' * (lanes != 1)}" if lanes < WARP else "a warp's request"
+    if shared:
+        ways = site.steps / site.least_steps
+        how = "no bank conflicts" if ways <= 1 else f"{ways:.3g}-way bank conflicts"
+        return Counter(site.line, f"{does}: {how}, for {of_lanes}", is_dear(site))
+    sectors, used = site.sectors / site.requests, site.bytes / (SECTOR_BYTES * site.sectors)
+    if site.kind == "atomic" and site.lanes > site.addresses:
+        how = f"{site.lanes / site.addresses:.3g} lanes at the same element, one after the other"
+    elif site.lanes >= _SHARING * site.addresses:
+        how = f"broadcast, {site.lanes / site.addresses:.3g} lanes want the same"
+    else:
+        how = "coalesced" if used >= 1 else f"not coalesced, {100 * used:.0f} % of what is moved is wanted"
+    many = f"{sectors:.3g} sector{'' if sectors == 1 else 's'} of {SECTOR_BYTES} bytes"
+    return Counter(site.line, f"{does}: {many} for {of_lanes}: {how}", is_dear(site))
+
 
 _MOST = 4  # findings of a shape that are shown
 _MOST_PRINTED = 8  # lines
@@ -36,20 +284,16 @@ KINDS, _CHARACTERS = ("right", "wrong", "never written", "written by several thr
 def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) -> Iterator[str]:
     """The lines about an examination, and about what a GPU would make of the kernel."""
     kernel, meaning, launch = examination.kernel, examination.meaning, examination.launch
-    yield f"{file.path.name}, line {kernel.line}: {kernel}"
-    yield f"  {meaning.told(kernel)}"
-    yield f"  {launch}"
-    yield f"  {launch.why}"
+    yield f"{file.path.name}, line {kernel.line}: " + "\n  ".join(about(kernel, meaning, launch))
     # Wrong elements that the kernel itself explains tell nothing of the launch.
     explained = any(outcome.mistake for case in examination.cases for outcome in case.outcomes) or any(
         fault.code in ("data-race", "kernel-barrier", "uninitialised") for case in examination.cases for fault in case.faults
     )
     is_known = any(case.is_right for case in examination.cases) or (explained and not launch.is_unsure)
-    if launch.is_guess and not is_known:
+    if launch.is_guess and not is_known and meaning is not None:
         yield "  this guess may be wrong: --grid and --block, or a line // lab: grid(…) block(…), tell another launch"
-    if not examination.is_right and (strides := meaning.row_strides(kernel)):
-        by_columns = (f"--let {name}={'l' if matrix == 'B' else 'n'}" for name, matrix in strides.items())
-        yield f"  row strides: {', '.join(strides)}; of matrices that are stored column by column: {' '.join(by_columns)}"
+    if meaning is not None and not (examination.is_right or meaning.by_columns) and "ld" in f"{kernel}".lower():
+        yield "  matrices are taken as stored row by row: --layout columns takes them as BLAS does"
     if file.has_main:
         yield "  host code is left out: main() does not run, and the lab launches the kernel"
     shown = _Shown()
@@ -69,25 +313,9 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
     yield verdict(examination)
 
 
-def told_of_first(first: FirstKernel, cases: Sequence[tuple[tuple[int, ...], Sequence[Finding]]]) -> Iterator[str]:
-    """The lines about a first kernel and what was found on its shapes."""
-    yield f"{first.file.path.name}, line {first.kernel.line}: {first.kernel}"
-    yield f"  {first.launch}"
-    yield f"  {first.launch.why}"
-    shown = _Shown()
-    for sizes, found in cases:
-        new = [finding for finding in found if kind_of(finding) not in shown.kinds]
-        shown.kinds.update(map(kind_of, new))
-        again = ", as found above" * (len(new) < len(found))
-        yield f"{'×'.join(map(str, sizes))} elements: {f'WRONG{again}' if found else 'no error found'}"
-        for finding in new:
-            yield from _with_lines(finding, first.file.lines, shown)
-    if any(found for _, found in cases):
-        yield "wrong"
-    elif first.is_plain:
-        yield f"right: {first.promised}"
-    else:
-        yield f"no error found; what {first.kernel.name} should compute is not known, so its results were not compared"
+def about(kernel: StudentKernel, meaning: Meaning | None, launch: Launch) -> list[str]:
+    """The kernel, what its parameters are, and how it is launched."""
+    return [str(kernel), *([meaning.told(kernel)] if meaning is not None else []), str(launch), launch.why]
 
 
 def _with_lines(finding: Finding, source: Sequence[str], shown: _Shown) -> Iterator[str]:
@@ -103,12 +331,16 @@ def verdict(examination: Examination) -> str:
     if right[0] and not all(right):
         sizes = ("×".join(map(str, case.sizes)) for case in examination.cases if not case.is_right)
         return f"right on the first shape, wrong on {', '.join(sizes)}"
-    return "right" if all(right) else "wrong"
+    if not all(right):
+        return "wrong"
+    if examination.computes:
+        return f"right: {examination.computes}"
+    unknown = f"no error found; what {examination.kernel.name} should compute is not known, so its results were not compared"
+    return "right" if examination.meaning is not None else unknown
 
 
 def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> Iterator[str]:
     """The lines about one shape, without what other shapes have shown."""
-    n, _, m = case.sizes
     yield heading(case, names)
     found = findings(case, names)
     faults = [finding for finding in found if finding in case.faults]
@@ -123,7 +355,7 @@ def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> 
     if len(new) > _MOST:
         yield f"  and {len(new) - _MOST} more; --json FILE keeps all"
     differing = case.wrong | case.uncertain
-    if differing and len(case.wrong) < n * m and (new or not faults) and not shown.map:
+    if differing and len(case.wrong) < case.sizes[0] * case.sizes[-1] and (new or not faults) and not shown.map:
         shown.map = True
         squares, scale = map_of(case, names[2], _MOST_CHARACTERS)
         legend = ", ".join(map(" ".join, zip(_CHARACTERS[::-1], KINDS[::-1], strict=True)))
@@ -161,11 +393,14 @@ def _in_short(finding: Finding) -> str:
 
 def heading(case: Case, names: Names) -> str:
     """The shape, the launch and whether C is right."""
-    (n, l, m), (a, b, c) = case.sizes, names
     grid, block = ("×".join(map(str, each)) for each in (case.grid, case.block))
+    launch = f", {grid} blocks of {block} threads" if any(case.grid) else ""
+    if len(case.sizes) < 3:
+        what = "no error found" if case.is_right else "WRONG"
+        return f"{'×'.join(map(str, case.sizes))} elements{launch}: {what}"
+    (n, l, m), (a, b, c) = case.sizes, names
     orders = " in every order of the threads" if len(case.outcomes) > 1 else ""
     is_right = f"right{orders}" if case.is_right else "WRONG"
-    launch = f", {grid} blocks of {block} threads" if any(case.grid) else ""
     return f"{c} ({n}×{m}) = {a} ({n}×{l}) · {b} ({l}×{m}){launch}: {is_right}"
 
 
@@ -183,7 +418,8 @@ def as_record(file_name: str, examination: Examination, gpu: OnGpu | None = None
     names = examination.names
     cases = [
         {
-            **dict(zip("nlm", case.sizes, strict=True)),
+            "sizes": case.sizes,
+            **dict(zip("nlm", case.sizes if len(case.sizes) == 3 else (), strict=False)),
             "grid": list(case.grid),
             "block": list(case.block),
             "right": case.is_right,
@@ -200,7 +436,8 @@ def as_record(file_name: str, examination: Examination, gpu: OnGpu | None = None
     return {
         "file": file_name,
         "kernel": examination.kernel.name,
-        "dtype": examination.meaning.dtype,
+        "dtype": examination.dtype,
+        "computes": examination.computes,
         "launch": str(examination.launch),
         "right": examination.is_right,
         "cases": cases,
@@ -209,8 +446,8 @@ def as_record(file_name: str, examination: Examination, gpu: OnGpu | None = None
 
 
 def map_of(case: Case, name: str, most: tuple[int, int]) -> tuple[np.ndarray, str]:
-    """For each square of a map of C, which has at most so many lines and columns, the largest of the KINDS of its elements; and
-    what a square stands for. A matrix of one column is drawn as a line."""
+    """A map of C: for each square the largest of the KINDS of its elements; and what a square stands for. `most`: lines and
+    columns. A matrix of one column is drawn as a line."""
     n, _, m = case.sizes
     codes = np.zeros((n, m), int)
     for code, elements in enumerate((case.wrong, case.never, case.uncertain), 1):

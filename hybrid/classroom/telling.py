@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid.classroom.cuda_text import after_bracket, blanked, constants_in, dynamic_arrays, element_text, extents_of, split
-from hybrid.classroom.finding import Finding, Place
-from hybrid.classroom.mistakes import Judged, judged
+from hybrid.classroom.mistakes import Finding, Judged, Place, judged
 from hybrid.classroom.student_file import exchanged
 from hybrid.core.problem import record
 from hybrid.core.text import counted
@@ -149,11 +149,6 @@ class Looked:
     notes: tuple[str, ...] = ()
     printed: tuple[str, ...] = ()  # lines
 
-    @property
-    def is_endless(self) -> bool:
-        """Whether the launch was ended because its time was up."""
-        return any(finding.code == "no-end" for finding in self.findings)
-
 
 class Telling:
     """Makes sentences of what the runtime found in a process."""
@@ -164,20 +159,22 @@ class Telling:
         program: Path,
         warnings: str,
         sources: Mapping[str, Sequence[str]],
-        limit: str,
+        seconds: float,
         matrices: Sequence[Matrix] | None = None,
     ) -> None:
-        """`warnings`: the compiler's. `limit`: the time that the process had. `matrices`: of the kernel that a program of ours
+        """`warnings`: the compiler's. `seconds`: that the process had. `matrices`: of the kernel that a program of ours
         launches; None for a student's program, in whose text the arrays have names."""
         self._is_kernel = matrices is not None
         self._events = [each for each in ran.findings if not self._is_kernel or each["event"] not in ("leak", "unseen", "use")]
-        self._warnings, self._limit, self._sources, self._own = warnings, limit, sources, next(iter(sources))
+        self._warnings, self._sources, self._own = warnings, sources, next(iter(sources))
+        self._limit = f"{math.ceil(seconds)} s (--stall)"
         self._allocations = Allocations(ran.findings, sources) if matrices is None else _Matrices(matrices)
         self._symbols, plain = symbols_of(program), blanked("\n".join(line for lines in sources.values() for line in lines))
         self._extents, self._dynamic = extents_of(plain, constants_in(plain)), dynamic_arrays(plain)
         launches = ((each, judged(each)) for each in self.of("product"))
         self.products = [(each, found) for each, found in launches if found is not None]
-        named = {offset for each in self._events for key in _PLACES for offset in _listed(each.get(key, 0))}
+        of_events = (each[key] for each in self._events for key in _PLACES if key in each)
+        named = {offset for one in of_events for offset in (one if isinstance(one, list) else [one])}
         offsets = sorted({*named, *(found.at for _, found in self.products)} - {0})
         self._places = dict(zip(offsets, places_of(offsets, program, set(sources)), strict=True))
         self._status = ran.status
@@ -434,7 +431,3 @@ def _index_text(event: Mapping[str, Any], what: str) -> str:
     """The index of the event's block or thread, as: block (0, 1)."""
     index = event[what]
     return f"{what} ({', '.join(map(str, index if index[2] else index[:2]))})"
-
-
-def _listed(value: Any) -> list[int]:
-    return value if isinstance(value, list) else [value]

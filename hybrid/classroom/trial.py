@@ -99,15 +99,6 @@ class Outcome:
     stores: float
 
 
-@record
-class Launched:
-    """What came of a kernel on one shape."""
-
-    looked: Looked
-    outcomes: tuple[Outcome, ...]  # one for each order, up to the first that was stopped
-    counted: dict[str, np.ndarray]  # of the first order
-
-
 class Program:
     """A kernel that is compiled, with a main function that launches it."""
 
@@ -125,20 +116,18 @@ class Program:
         numbers: Sequence[int],
         names: Sequence[Matrix],
         seconds: float,
-        limit: str,
         *,
         orders: int = 1,
         seed: int = 0,
-        watch: int = 0,
+        watch: int,
     ) -> tuple[Looked, list[dict[str, Any]]]:
         """What was found in a launch, and for each order in which it ended, what it tells.
 
         `launch`: grid, block and bytes of shared memory. `arrays`: each with whether the kernel gets its values. `names`: of the
-        arrays. `limit`: how to say `seconds`. `watch`: what the observers count, of three matrices.
+        arrays. `watch`: what the observers count, of three matrices.
         """
         grid, block, shared = launch
-        item = arrays[-1][0].itemsize if watch else 0
-        words = [*(*grid, 1)[:3], *(*block, 1)[:3], shared, orders, seed, watch, item, len(arrays)]
+        words = [*(*grid, 1)[:3], *(*block, 1)[:3], shared, orders, seed, watch, arrays[-1][0].itemsize, len(arrays)]
         words += [number for array, has_values in arrays for number in (array.nbytes, int(has_values))]
         printed: list[str] = []
         (ran,) = whole_program.run(
@@ -148,14 +137,15 @@ class Program:
             launches=orders,
         )
         sources = {path.name: text.split("\n") for path, text in self._file.texts.items()}
-        found = Telling(ran, self._path, self._warnings, sources, limit, names).looked("".join(printed))
+        found = Telling(ran, self._path, self._warnings, sources, seconds, names).looked("".join(printed))
         outcomes = [each for each in ran.findings if each["event"] == "outcome"]
         for each in outcomes:
             each["ended"] = [end.view(array.dtype) for end, (array, _) in zip(each["ended"], arrays, strict=True)]
         return found, outcomes
 
-    def launched(self, task: Task, limit: str, *, orders: int, watch: int) -> Launched:
-        """What came of a kernel that multiplies matrices."""
+    def launched(self, task: Task, *, orders: int, watch: int) -> tuple[Looked, tuple[Outcome, ...], dict[str, Any]]:
+        """What came of a kernel that multiplies matrices: what was found; the outcome of each order, up to the first that was
+        stopped; and what was counted in the first."""
         n, l, m = task.sizes
         a, b, c, right = operands(task.sizes, task.dtype, task.seed, task.scales)
         names = [(name, *shape) for name, shape in zip(task.names, ((n, l), (l, m), (n, m)), strict=True)]
@@ -165,27 +155,25 @@ class Program:
             task.sizes,
             names,
             task.seconds,
-            limit,
             orders=orders,
             seed=task.seed,
             watch=watch,
         )
-        outcomes = tuple(_outcome(task, each, (a, b, c), right) for each in ended)
-        return Launched(found, outcomes, ended[0] if ended else {})
+        return found, tuple(_outcome(task, each, (a, b, c), right) for each in ended), ended[0] if ended else {}
 
-    def sites(self, launched: Launched) -> tuple[Site, ...]:
+    def sites(self, counted: Mapping[str, Any]) -> tuple[Site, ...]:
         """How lines of the file use memory."""
-        return sites_of(launched.counted["sites"], self._path, self._file.path.name)
+        return sites_of(counted["sites"], self._path, self._file.path.name)
 
-    def branches(self, launched: Launched) -> tuple[Branch, ...]:
+    def branches(self, counted: Mapping[str, Any]) -> tuple[Branch, ...]:
         """Where the lanes of warps diverge."""
-        return branches_of(launched.counted["branches"], self._path, self._file.path.name)
+        return branches_of(counted["branches"], self._path, self._file.path.name)
 
-    def accesses(self, launched: Launched) -> list[Access]:
+    def accesses(self, counted: Mapping[str, Any]) -> list[Access]:
         """All accesses to memory, in their order. EmulationError where they are too many to be kept."""
-        if not launched.counted["is_all"]:
+        if not counted["is_all"]:
             raise EmulationError("launch", "the kernel accesses memory more often than can be shown: take smaller sizes")
-        return accesses_of(launched.counted["trace"], self._path, self._file.path.name, self.shared_variables())
+        return accesses_of(counted["trace"], self._path, self._file.path.name, self.shared_variables())
 
     def shared_variables(self) -> list[tuple[str, int, int]]:
         """The name, the place and the bytes of each __shared__ variable."""
@@ -217,19 +205,10 @@ def _outcome(task: Task, event: Mapping[str, Any], begun: Sequence[np.ndarray], 
     )
 
 
-def _block_and_thread(number: int, task: Task) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The place of the block and of the thread with this number, which counts threads block by block."""
-    block, thread = divmod(number, math.prod(task.block))
-    return _place(block, task.grid), _place(thread, task.block)
-
-
-def _place(number: int, extents: Sequence[int]) -> tuple[int, ...]:
-    """x, y and, where the launch has one, z of this number, of which x counts first."""
-    place = []
-    for extent in extents:
-        number, at = divmod(number, extent)
-        place.append(at)
-    return tuple(place)
+def _block_and_thread(number: int, task: Task) -> tuple[tuple[int, ...], ...]:
+    """The place of the block and of the thread with this number, which counts threads block by block, and x first."""
+    both = zip(divmod(number, math.prod(task.block)), (task.grid, task.block), strict=True)
+    return tuple(tuple(map(int, np.unravel_index(each, extents[::-1])[::-1])) for each, extents in both)
 
 
 # --- the program's text

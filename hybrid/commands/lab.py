@@ -12,7 +12,6 @@ from hybrid.commands.parser import Parser, at_least, file_name
 from hybrid.errors import UsageError
 
 NAME = "hybrid.lab"
-_WIDTH = 4
 _MOST_ON_GPU = 8192  # of a size
 _EXERCISE = "its name; python -m hybrid.lab exercises lists them"
 
@@ -103,13 +102,17 @@ def build_parser() -> Parser:
         judging.add_argument("files", type=file_name, nargs=files or 1, metavar="FILE", help="yours, .cu or for ranks .py")
         _add_launch(judging)
         _add_json(judging)
+    check.set_defaults(cases=None)
     grade.add_argument("--csv", type=file_name, metavar="FILE", help="write a line of points for each file")
+    grade.add_argument("--pages", type=file_name, metavar="FOLDER", help="write a page for each file, and index.html of all")
+    grade.add_argument("--cases", type=file_name, metavar="FILE", help="also on these shapes, a line each: n l m, or of arrays n")
+    grade.add_argument("--jobs", type=at_least(1), metavar="N", help="files judged at a time (as many as there are cores)")
     show = commands.add_parser(
         "show", help="which thread loads what, step by step", description="Which thread loads and stores what?", epilog=_MORE_SHOW
     )
     show.add_argument("file", type=file_name, metavar="NAME|FILE.cu", help="a kernel of the lectures, or a file of your own")
     _add_launch(show)
-    show.add_argument("--width", type=at_least(1), default=_WIDTH, metavar="W", help=f"of square matrices ({_WIDTH})")
+    show.add_argument("--width", type=at_least(1), metavar="W", help="of square matrices (4 with --tile, else a small launch)")
     show.add_argument("--sizes", nargs=3, type=at_least(1), metavar=("n", "l", "m"), help="of matrices that are not square")
     show.add_argument("--tile", type=at_least(1), metavar="T", help="another width of the tiles than the file's (lectures: 2)")
     show.add_argument("--of", type=_pair, default=(0, 0), metavar="X,Y", help="the block that is told in words (0,0)")
@@ -139,6 +142,9 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--block", default="", metavar="X,Y[,Z]", help="threads of a block")
     parser.add_argument("--shared", default="", metavar="BYTES", help="dynamic shared memory (0)")
     parser.add_argument("--let", action="append", default=[], type=_let, metavar="NAME=SIZE", help="a parameter is n, l or m")
+    parser.add_argument(
+        "--layout", choices=("rows", "columns"), default="rows", help="columns: matrices lie column by column, as in BLAS (rows)"
+    )
     parser.add_argument(
         "--stall", type=at_least(1), metavar="S", help="seconds after which a launch is given up (20), or a whole program (60)"
     )

@@ -5,25 +5,30 @@ from __future__ import annotations
 
 import argparse
 import csv
+import re
 import secrets
+import signal
 import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
+from html import escape
+from multiprocessing import active_children, get_context
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from hybrid.classroom import cuda_run, lab_page, program, rank_exercise, report
+from hybrid.classroom import cuda_run, lab_page, program, report
 from hybrid.classroom.cuda_text import joined
-from hybrid.classroom.examination import Trials, chosen, usual_shapes
-from hybrid.classroom.exercise import EXERCISES, Exercise, Part, named
-from hybrid.classroom.first_kernel import FirstKernel, first_kernel
-from hybrid.classroom.gpu_models import detail, model_of, table
+from hybrid.classroom.examination import FirstKernel, Trials, chosen, first_kernel
+from hybrid.classroom.exercise import EXERCISES, Exercise, Part, judged_on_ranks, named
+from hybrid.classroom.gpu_models import detail, model_of, on_gpu, table
+from hybrid.classroom.lab_page import picture, small_steps, with_tile
 from hybrid.classroom.launch import launch_of, meaning_of, within_comment
-from hybrid.classroom.on_gpu import on_gpu
-from hybrid.classroom.steps import picture, small_steps, with_tile
-from hybrid.classroom.student_file import StudentFile, StudentKernel, parsed, read, texts_of
-from hybrid.classroom.unsupported import refuse_as_nvcc
+from hybrid.classroom.student_file import StudentFile, StudentKernel, parsed, read, refuse_as_nvcc, texts_of
 from hybrid.commands.lab import NAME
 from hybrid.commands.lectures import example_or_file
 from hybrid.commands.streams import text_stream
@@ -31,16 +36,18 @@ from hybrid.core.problem import record
 from hybrid.core.text import counted
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.emulation import confined
-from hybrid.errors import CODES, DeviceUnavailable, HybridError, UsageError, one_line, with_code
+from hybrid.errors import CODES, DeviceUnavailable, HybridError, RankFailed, UsageError, code_of, one_line, with_code
 from hybrid.host.files import refuse_same, refuse_unwritable
+from hybrid.host.threads import usable_cores
 from hybrid.kernels.catalogue import dotted
 from hybrid.reporting import html_page, jsonl, steps_page, svg
 from hybrid.reporting.progress import Progress
+from hybrid.reporting.steps_page import Picture
 
 _STALL, _PROGRAM_STALL = 20, 60  # seconds
 _MOST = 512  # of a size: a thread of the kernel takes microseconds on a CPU
 _LECTURES = ("element", "tiled")
-_WIDTH = 110  # of lines of text
+_WIDTH, _SMALL = 110, 4  # of lines of text; of matrices of which steps are shown
 
 
 def work(options: argparse.Namespace) -> int:
@@ -75,7 +82,7 @@ def _flags(options: argparse.Namespace) -> dict[str, str]:
 def _trials(given: StudentFile, options: argparse.Namespace, *, for_cpu: bool = True) -> Trials:
     """The trials of a kernel of this file, as the options say. UsageError where the options leave something open."""
     file, kernel, instance = _chosen(given, options, for_cpu=for_cpu)
-    meaning = meaning_of(file, kernel, dict(options.let))
+    meaning = meaning_of(file, kernel, dict(options.let), options.layout == "columns")
     if not any(each.is_number or each.type in file.structs for each in kernel.parameters) and not getattr(options, "sizes", None):
         what = "--sizes n l m tells it" if hasattr(options, "sizes") else "a solution is tried on several: let it take n, l and m"
         raise UsageError(f"{kernel} is told no size, so it is for matrices of one shape: {what}", code="lab-parameters")
@@ -84,10 +91,11 @@ def _trials(given: StudentFile, options: argparse.Namespace, *, for_cpu: bool = 
     return Trials(file, kernel, instance, meaning, launch, options.stall or _STALL, seed)
 
 
-def _refuse_impossible(trials: Trials, sizes: tuple[int, int, int]) -> None:
+def _refuse_impossible(trials: Trials, sizes: tuple[int, ...]) -> None:
     """UsageError for a shape that the kernel cannot take."""
     if (possible := trials.meaning.on(sizes)) != sizes:
-        raise UsageError(f"{trials.kernel.name} {trials.meaning.limit}: --sizes {' '.join(map(str, possible))}", code="sizes")
+        why = "multiplies by a vector" if trials.meaning.vector else "has one size, so its matrices are square"
+        raise UsageError(f"{trials.kernel.name} {why}: --sizes {' '.join(map(str, possible))}", code="sizes")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -109,15 +117,14 @@ def _run(options: argparse.Namespace) -> int:
             f"{file.path} is not run as a whole program (main() and launches): no --ranks or --devices, nothing after --",
             code="option-combination",
         )
-    if not (options.sizes or options.let or options.html or options.picture or options.gpu):
-        chosen_file, kernel, instance = _chosen(file, options)
-        if first := first_kernel(chosen_file, kernel, instance, _flags(options)):
-            return _run_first(first, options)
     model = model_of(options.gpu) if options.gpu else None
-    trials = _trials(file, options)
-    kernel, meaning = trials.kernel, trials.meaning
-    shapes = [tuple(options.sizes)] if options.sizes else usual_shapes(kernel, meaning, trials.launch, trials.file.constants)
-    _refuse_impossible(trials, shapes[0])
+    trials: Trials | FirstKernel | None = None
+    if not (options.sizes or options.let):
+        trials = first_kernel(*_chosen(file, options), _flags(options), options.stall or _PROGRAM_STALL, options.seed or 0)
+    if trials is None:
+        trials = _trials(file, options)
+        _refuse_impossible(trials, tuple(options.sizes or trials.usual_shapes()[0]))
+    shapes = [tuple(options.sizes)] if options.sizes else trials.usual_shapes()
     with Progress(part=lambda: f"run {file.path.name}"):
         examination = trials.examined(shapes)
     gpu = on_gpu(model, trials, examination) if model else None
@@ -128,21 +135,15 @@ def _run(options: argparse.Namespace) -> int:
     if options.picture and not lab_page.write_picture(options.picture, examination, gpu):
         print(f"{options.picture} is not written: no C is wrong, and the roofline is drawn with --gpu NAME", file=stream)
     if options.html:
-        steps = small_steps(trials, lambda changed: _trials(changed, options))
+        steps: Picture | str = "Steps are shown of products of matrices."
+        if isinstance(trials, Trials):
+            try:
+                steps = small_steps(trials, lambda changed: _trials(changed, options))
+            except HybridError as error:
+                steps = str(error)
         html_page.write(options.html, lab_page.page_of(trials.file, examination, gpu, steps))
     _keep(options, {"seed": trials.seed, **report.as_record(file.path.name, examination, gpu)})
     return 0 if examination.is_right else 1
-
-
-def _run_first(first: FirstKernel, options: argparse.Namespace) -> int:
-    with Progress(part=lambda: f"run {first.file.path.name}"):
-        cases = first.judged(options.stall or _PROGRAM_STALL)
-    print("\n".join(report.told_of_first(first, cases)), file=text_stream(options.json))
-    is_right = not any(found for _, found in cases)
-    records = [{"sizes": sizes, "findings": [each.as_record() for each in found]} for sizes, found in cases]
-    about = {"file": first.file.path.name, "kernel": first.kernel.name, "computes": first.promised if first.is_plain else ""}
-    _keep(options, {**about, "right": is_right, "cases": records})
-    return 0 if is_right else 1
 
 
 def _run_program(file: StudentFile, options: argparse.Namespace) -> int:
@@ -182,12 +183,12 @@ def _run_on_gpu(file: StudentFile, options: argparse.Namespace) -> int:
 def _show(options: argparse.Namespace) -> int:
     """A kernel's small product, step by step, in words, and as a page with buttons or a picture."""
     with Progress(part=lambda: f"trace {options.file}"):
-        texts = texts_of(str(example_or_file(options.file)))
-        tile = options.tile or (2 if options.file in _LECTURES else None)
+        texts, is_told = texts_of(str(example_or_file(options.file))), options.width or options.sizes or options.tile
+        tile = options.tile or (2 if options.file in _LECTURES and is_told else None)
         trials = _trials(parsed(with_tile(texts, tile) if tile else texts), options)
-        sizes = tuple(options.sizes) if options.sizes else trials.meaning.on((options.width,) * 3)
+        sizes = tuple(options.sizes) if options.sizes else trials.meaning.on((options.width or _SMALL,) * 3)
         _refuse_impossible(trials, sizes)
-        shown = picture(trials, sizes)
+        shown = picture(trials, sizes) if is_told else small_steps(trials, lambda changed: _trials(changed, options))
     x, y = options.of
     if (x, y) not in shown.steps:
         raise UsageError(f"--of {x},{y}: the grid has {shown.grid[0]}×{shown.grid[1]} blocks", code="number")
@@ -217,16 +218,17 @@ def _gpus(options: argparse.Namespace) -> int:
 def _exercises(options: argparse.Namespace) -> int:
     if options.name is None:
         for each in EXERCISES:
-            print(f"{each.name:<10} {each.points:>2} points  {each.title}")
+            print(f"{each.name:<10} {each.points:>2} points  {each.told()[0]}")
         return 0
     exercise = named(options.name)
-    print(f"{exercise.title}\n")
-    print(textwrap.fill(exercise.statement, _WIDTH))
+    title, statement, hints, _ = exercise.told()
+    print(f"{title}\n")
+    print(textwrap.fill(statement, _WIDTH))
     for text in [f"Besides: {demand.text}." for demand in exercise.demands]:
         print(text)
-    for number, hint in enumerate(exercise.hints[: options.hint], 1):
+    for number, hint in enumerate(hints[: options.hint], 1):
         print(f"Hint {number}: {hint}")
-    hidden = len(exercise.hints) - options.hint
+    hidden = len(hints) - options.hint
     if hidden > 0:
         print(f"{counted(hidden, 'hint')} more: --hint {options.hint + 1}")
     print(f"\nBegin with: python -m hybrid.lab start {exercise.name} > {exercise.file_name}")
@@ -234,7 +236,7 @@ def _exercises(options: argparse.Namespace) -> int:
 
 
 def _start(options: argparse.Namespace) -> int:
-    print(named(options.name).text(), end="")
+    print(named(options.name).told()[-1], end="")
     return 0
 
 
@@ -242,33 +244,54 @@ def _start(options: argparse.Namespace) -> int:
 class _Judgement:
     """What was found of one file."""
 
-    lines: list[str]  # all that is to be said of it
-    parts: list[Part]  # its points, for each part of the exercise
-    why: str  # in a line, what is wrong with it
+    path: str
+    lines: Sequence[str]  # all that is to be said of it
+    parts: Sequence[Part]  # its points, for each part of the exercise
+    why: str  # in a line, what is wrong with it; "" for nothing
+    page: str = ""  # of HTML
 
     @property
-    def points(self) -> int:
-        return sum(points for _, points, _ in self.parts)
+    def points(self) -> int | None:
+        """None where it is not judged, since the lab lacks something."""
+        return None if self.code in ("lab-unsupported", RankFailed.code) else sum(points for _, points, _ in self.parts)
+
+    @property
+    def code(self) -> str:
+        """What is wrong, of CODES; "" for nothing."""
+        return self.why.rpartition("[")[2].rstrip("]")
+
+    def as_record(self, exercise: Exercise, seed: int) -> dict[str, Any]:
+        told = "; ".join([*(f"{text} ({points} of {of})" for text, points, of in self.parts), *filter(None, [self.why])])
+        about = {"exercise": exercise.name, "file": self.path, "seed": seed, "points": self.points, "of": exercise.points}
+        return {**about, "code": self.code, "why": told}
 
 
-def _judged(exercise: Exercise, path: str, options: argparse.Namespace) -> _Judgement:
-    with Progress(part=lambda: f"{options.command} {path}"):
-        if exercise.of_ranks:
-            tries = rank_exercise.tried(exercise, path, options.stall or _STALL, options.seed)
-            wrong = next((f"{counted(each.ranks, 'rank')}: {each.faults[0].line}" for each in tries if each.faults), "")
-            return _Judgement(rank_exercise.told(tries), rank_exercise.judged(tries), wrong)
-        trials = _trials(read(path), options)
+def _judged(exercise: Exercise, options: argparse.Namespace, path: str) -> _Judgement:
+    shapes = exercise.shapes(options.seed, options.cases)
+    if exercise.of_ranks:
+        return _Judgement(path, *judged_on_ranks(shapes, path, options.stall or _STALL, options.seed))
+    file = read(path)
+    trials: Trials | FirstKernel | None
+    if exercise.computes:
+        wanted = (options.stall or _STALL, options.seed, exercise.computes)
+        trials = first_kernel(*_chosen(file, options), _flags(options), *wanted)
+        if trials is None:
+            raise UsageError(f"{path}: the kernel's parameters are not those of {exercise.name}", code="lab-parameters")
+    else:
+        trials = _trials(file, options)
         if not exercise.vector:  # whatever the kernel makes of B
             trials = replace(trials, meaning=replace(trials.meaning, vector=False))
-        examination = trials.examined(exercise.shapes(options.seed))
-        lines, why = list(report.told(trials.file, examination)), report.first_finding(examination)
-        return _Judgement(lines, exercise.judged(examination.cases), why)
+    examination = trials.examined(shapes)
+    parts = exercise.judged(examination.cases, len(shapes))
+    page = lab_page.page_of(trials.file, examination, None, "", parts) if options.pages else ""
+    return _Judgement(path, list(report.told(trials.file, examination)), parts, report.first_finding(examination), page)
 
 
 def _check(options: argparse.Namespace) -> int:
-    exercise, path = named(options.name), options.files[0]
+    exercise, path, options.pages = named(options.name), options.files[0], None
     options.seed = secrets.randbits(32) if options.seed is None else options.seed
-    judgement = _judged(exercise, path, options)
+    with Progress(part=lambda: f"check {path}"):
+        judgement = _judged(exercise, options, path)
     stream = text_stream(options.json)
     print("\n".join(judgement.lines), file=stream)
     for text, points, of in judgement.parts:
@@ -277,53 +300,85 @@ def _check(options: argparse.Namespace) -> int:
     if not is_solved:
         print(f"--seed {options.seed} gives the same shapes and elements again", file=stream)
     print(f"{exercise.name}: {judgement.points} of {exercise.points} points", file=stream)
-    _keep(options, _row(exercise, options, path, judgement.points))
+    _keep(options, judgement.as_record(exercise, options.seed))
     return 0 if is_solved else 1
 
 
 def _grade(options: argparse.Namespace) -> int:
-    """Judge all files on the same shapes. A file that cannot be judged has no points, and the others are judged all the same; one
-    that uses what the CPU runtime does not have is not judged."""
-    exercise, stream, rows = named(options.name), text_stream(options.json), []
+    """Judge all files on the same shapes, several at a time. The exit code is 1 where a file could not be judged."""
+    exercise, stream = named(options.name), text_stream(options.json)
     options.seed = options.seed or 0  # grades are the same each time
-    for path in options.files:
-        got: int | None = 0
-        why, code = "", ""
+    exercise.shapes(options.seed, options.cases)  # which refuses wrong cases
+    if options.pages:
+        Path(options.pages).mkdir(parents=True, exist_ok=True)
+    judgements, rows = list[_Judgement](), list[dict[str, Any]]()
+    jobs = min(options.jobs or len(usable_cores()), len(options.files))
+    with (
+        ProcessPoolExecutor(jobs, get_context("fork"), _begin_job) as pool,
+        Progress(part=lambda: f"grade {len(options.files)} files"),
+    ):
         try:
-            judgement = _judged(exercise, path, options)
-            got = judgement.points
-            parts = [f"{text} ({points} of {of})" for text, points, of in judgement.parts]
-            why = "; ".join([*parts, *filter(None, [judgement.why])])
-            code = judgement.why.rpartition("[")[2].rstrip("]")
-        except DeviceUnavailable:
+            for each in pool.map(partial(_graded, options), options.files):
+                judgements.append(each)
+                rows.append(each.as_record(exercise, options.seed))
+                got = "?" if each.points is None else each.points
+                print(f"{got:>3} of {exercise.points}  {each.path}  {rows[-1]['why']}", file=stream, flush=True)
+                _keep(options, rows[-1])
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for job in active_children():
+                job.terminate()
             raise
-        except HybridError as error:
-            why, code = with_code(one_line(error), error.code), error.code
-            got = None if code == "lab-unsupported" else 0
-        except (OSError, RecursionError) as error:  # of a file that is no source at all, say: the class goes on
-            why, code = one_line(error), type(error).__name__
-        print(f"{'?' if got is None else got:>3} of {exercise.points}  {path}  {why}", file=stream, flush=True)
-        rows.append({**_row(exercise, options, path, got), "code": code, "why": why})
-        _keep(options, rows[-1])
-    print("\n".join(_summary(exercise, rows)), file=stream)
+    summary = list(_summary(exercise, judgements))
+    print("\n".join(summary), file=stream)
     if options.csv:
         with open(options.csv, "w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, rows[0].keys())
             writer.writeheader()
             writer.writerows(rows)
-    return 0
+    if options.pages:
+        _write_pages(Path(options.pages), exercise, judgements, summary)
+    return int(any(each.code == RankFailed.code for each in judgements))
 
 
-def _summary(exercise: Exercise, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _begin_job() -> None:
+    """In a new process of the pool: it ends without a word when it is asked to, and the command says a line."""
+    for each in confined.ASKED:
+        signal.signal(each, lambda signum, frame: sys.exit(128 + signum))
+
+
+def _graded(options: argparse.Namespace, path: str) -> _Judgement:
+    """The judgement of a file. One that cannot be judged has no points, or none that count where the lab lacks something; the
+    others are judged all the same."""
+    try:
+        return _judged(named(options.name), options, path)
+    except DeviceUnavailable:
+        raise
+    except Exception as error:
+        code = "file-unreadable" if isinstance(error, (OSError, RecursionError)) else code_of(error)
+        why = with_code(one_line(error), code)
+        return _Judgement(path, (why,), (), why)
+
+
+def _summary(exercise: Exercise, judgements: Sequence[_Judgement]) -> Iterator[str]:
     """How a class did: the points, and what is wrong how often."""
-    judged = [row["points"] for row in rows if row["points"] is not None]
+    judged = [each.points for each in judgements if each.points is not None]
     full = sum(points == exercise.points for points in judged)
-    yield f"{exercise.name}: {counted(len(judged), 'file')} judged of {len(rows)}, {full} with all {exercise.points} points"
+    yield f"{exercise.name}: {counted(len(judged), 'file')} judged of {len(judgements)}, {full} with all {exercise.points} points"
     if judged:
         yield f"  points: {min(judged)} to {max(judged)}, on average {sum(judged) / len(judged):.3g}"
-    for code, times in Counter(row["code"] for row in rows if row["code"]).most_common():
+    for part, times in Counter(text for each in judgements for text, points, of in each.parts[1:] if points < of).most_common():
+        yield f"  {times:>3} × not: {part}"
+    for code, times in Counter(each.code for each in judgements if each.code).most_common():
         yield f"  {times:>3} × {CODES.get(code, code)} [{code}]"
 
 
-def _row(exercise: Exercise, options: argparse.Namespace, path: str, got: int | None) -> dict[str, Any]:
-    return {"exercise": exercise.name, "file": path, "seed": options.seed, "points": got, "of": exercise.points}
+def _write_pages(folder: Path, exercise: Exercise, judgements: Sequence[_Judgement], summary: Sequence[str]) -> None:
+    """Write a page for each file, and index.html with the class."""
+    rows = []
+    for each in judgements:
+        name = re.sub(r"[^\w.-]+", "-", each.path).strip("-.") + ".html"
+        html_page.write(str(folder / name), each.page or lab_page.plain_page(Path(each.path).name, each.parts, each.lines))
+        points = "?" if each.points is None else each.points
+        rows.append((f"{points} of {exercise.points}", f'<a href="{quote(name)}">{escape(each.path)}</a> {escape(each.why)}'))
+    html_page.write(str(folder / "index.html"), lab_page.class_page(f"{exercise.name}: {exercise.told()[0]}", rows, summary))

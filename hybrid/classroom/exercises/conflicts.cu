@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: MIT
+// Bank conflicts.
+// This kernel stores A's tile turned, so that its threads write down a column of a 32×32 array: all of them into the same bank.
+// Keep it turned, and get rid of the conflicts.
+// ? Bank = word number modulo 32. How far apart are neighbours of a column?
+// ? A row may be longer than what is used of it.
 #define TILE 32
 __global__ void multiply(const float* a, const float* b, float* c, int n, int l, int m)
 {

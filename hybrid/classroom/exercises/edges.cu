@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: MIT
+// Sizes that are no multiples of the tile.
+// This tiled kernel is right where the tile divides n, l and m. Make it right for all sizes.
+// ? What should a tile hold where the matrix has ended, so that the sum does not change?
+// ? No thread may leave before the last barrier. How many tiles along k are there, if the last is not whole?
 #define TILE 16
 __global__ void multiply(const float* a, const float* b, float* c, int n, int l, int m)
 {

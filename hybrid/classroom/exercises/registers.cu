@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: MIT
+// Four elements a thread.
+// In the tiled kernel each product needs two loads from shared memory. Let each thread compute 2×2 elements of C, with tiles of
+// 32×32 and blocks of 16×16 threads.
+// ? Each thread loads four elements of each tile.
+// ? Two values of A's column and two of B's row, kept in variables, make four products.
 // lab: block(16, 16) grid((m + 31) / 32, (n + 31) / 32)
 #define TILE 16
 __global__ void multiply(const float* a, const float* b, float* c, int n, int l, int m)

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: MIT
+// A tile as a matrix of its own.
+// The kernel of Hochberg's module takes each tile as a matrix: where it begins, how large it is, and how far apart its rows
+// lie. The function that says so is wrong. At the edges tiles are smaller.
+// ? The rows of a tile lie as far apart as those of the matrix that it is a part of.
+// ? The tile begins BLOCK_SIZE rows and columns further for each tile before it.
 #define BLOCK_SIZE 16
 typedef struct {
     int width, height, stride;

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.common import frame
-from hybrid.classroom.on_gpu import Resources, resources_in
+from hybrid.classroom.gpu_models import Resources, resources_in
 from hybrid.core.problem import copy_width
 from hybrid.core.settings import one_of
 from hybrid.core.text import counted

@@ -8,12 +8,15 @@ import re
 
 import pytest
 from support.lab import DATA, changed, judged, lab
+from support.pages import Page
 from support.selection import exhaustive
 
 SOLUTIONS = DATA / "solutions"
+ELEMENT, RANKS_SOLUTION = SOLUTIONS / "element.cu", SOLUTIONS / "ranks.py"
 POINTS = {
     "element": 6, "row": 10, "column": 14, "vector": 6, "barriers": 6, "edges": 6, "stride": 10, "tiles": 14, "coalesce": 10,
     "conflicts": 14, "registers": 18, "ranks": 10,
+    "add": 6, "saxpy": 6, "atomics": 6, "reduction": 14, "histogram": 10, "transpose": 14, "stencil": 10, "constant": 10,
 }  # fmt: skip
 THE_SAME = {"barriers": "tiles", "edges": "tiles"}  # what solves both
 HEAD = "__global__ void multiply(const float* a, const float* b, float* c, int n, int l, int m)\n"
@@ -53,6 +56,40 @@ __global__ void multiply(float* A, const float* B, const float* C, int n)
     A[i] = sum;
 }
 """
+
+I = "int i = blockIdx.x * blockDim.x + threadIdx.x"
+# How the file to begin with becomes a solution.
+SOLVED = {
+    "add": [("// one element of c", f"{I};\n    if (i < n) c[i] = a[i] + b[i];")],
+    "saxpy": [("// elements of y", f"for ({I}; i < n; i += gridDim.x * blockDim.x)\n        y[i] = a * x[i] + y[i];")],
+    "atomics": [("sum[0] += in[i]", "atomicAdd(sum, in[i])")],
+    "reduction": [("if (i < n) atomicAdd(&sums[blockIdx.x], in[i]);",
+        "__shared__ int part[256];\n    int t = threadIdx.x;\n    part[t] = i < n ? in[i] : 0;\n"
+        "    for (int d = 128; d > 0; d /= 2) {\n        __syncthreads();\n        if (t < d) part[t] += part[t + d];\n    }\n"
+        "    if (t == 0) sums[blockIdx.x] = part[0];")],
+    "histogram": [("int threads", "__shared__ int own[256];\n    own[threadIdx.x] = 0;\n    __syncthreads();\n    int threads"),
+        ("&bins[in[i]], 1);", "&own[in[i]], 1);\n    __syncthreads();\n    atomicAdd(&bins[threadIdx.x], own[threadIdx.x]);")],
+    "transpose": [("if (x < columns && y < rows) out[x * rows + y] =",
+        "__shared__ float tile[32][33];\n    if (x < columns && y < rows) tile[threadIdx.y][threadIdx.x] ="),
+        ("columns + x];", "columns + x];\n    __syncthreads();\n    x = blockIdx.y * 32 + threadIdx.x, y = blockIdx.x * 32 + "
+        "threadIdx.y;\n    if (x < rows && y < columns) out[y * rows + x] = tile[threadIdx.x][threadIdx.y];")],
+    "stencil": [("in[i + d]", "near[t + RADIUS + d]"), ("if (i < RADIUS ||", "__shared__ float near[256 + 2 * RADIUS];\n"
+        "    int t = threadIdx.x, first = i - t - RADIUS;\n    for (int e = t; e < 256 + 2 * RADIUS; e += 256)\n"
+        "        near[e] = first + e >= 0 && first + e < n ? in[first + e] : 0;\n    __syncthreads();\n    if (i < RADIUS ||")],
+    "constant": [("const float* weights, ", ""), ("__global__", "__constant__ float weights[5] = {1, 2, 4, 2, 1};\n__global__")],
+    "column": [("// one column of C", "int column = blockIdx.x * blockDim.x + threadIdx.x;\n    if (column >= m) return;\n"
+        "    for (int row = 0; row < n; ++row) {\n        float sum = 0;\n        " + LOOP + "\n        " + STORE + "\n    }")],
+    "vector": [("// one element of the vector c; m is 1", "int row = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "    if (row >= n) return;\n    float sum = 0;\n    " + LOOP.replace(" * m + column", "") + "\n    c[row] = sum;")],
+    "stride": [("BLOCK_SIZE, BLOCK_SIZE, BLOCK_SIZE, parent.elements", "min(BLOCK_SIZE, parent.width - column * BLOCK_SIZE), "
+        "min(BLOCK_SIZE, parent.height - row * BLOCK_SIZE),\n        parent.stride, "
+        "parent.elements + row * BLOCK_SIZE * parent.stride + column * BLOCK_SIZE")],
+    "coalesce": [("(n + 31) / 32, (m + 7)", "(m + 31) / 32, (n + 7)"), ("row = blockIdx.x * blockDim.x + threadIdx.x",
+        "row = blockIdx.y * blockDim.y + threadIdx.y"), ("column = blockIdx.y * blockDim.y + threadIdx.y",
+        "column = blockIdx.x * blockDim.x + threadIdx.x")],
+    "conflicts": [("[TILE][TILE],", "[TILE][TILE + 1],")],
+}  # fmt: skip
+ARRAYS = ("add", "saxpy", "atomics", "reduction", "histogram", "transpose", "stencil", "constant")
 
 # Of each exercise other ways to write it: the solution that is changed, what is replaced by what, and the points.
 VARIANTS = {
@@ -125,7 +162,8 @@ FIRST = ("coalesce", ("every other column",))  # by default
 
 
 def solution(name):
-    return SOLUTIONS / f"{THE_SAME.get(name, name)}{'.py' if name == 'ranks' else '.cu'}"
+    name = THE_SAME.get(name, name)
+    return changed(lab("start", name).stdout, SOLVED[name]) if name in SOLVED else (SOLUTIONS / f"{name}.cu").read_text("utf-8")
 
 
 @pytest.mark.needs("compiler", "addr2line")
@@ -138,11 +176,12 @@ def test_points_for_each_way_to_write_it(tmp_path, name, variants):
     (tmp_path / "begin.cu").write_text(lab("start", name).stdout)
     (tmp_path / "broken.cu").write_text(f"{HEAD}{{ undeclared(1); }}\n")
     (tmp_path / "not_ours.cu").write_text(f'{HEAD}{{ asm("nop;"); }}\n')
-    files = [tmp_path / f"{each}.cu" for each in ("begin", "none", "broken", "not_ours")] + [solution(name)]
-    expected = {"begin.cu": 0, "none.cu": 0, "broken.cu": 0, "not_ours.cu": None, solution(name).name: POINTS[name]}
+    (tmp_path / "solved.cu").write_text(solution(name))
+    files = [tmp_path / f"{each}.cu" for each in ("begin", "none", "broken", "not_ours", "solved")]
+    expected = {"begin.cu": 0, "none.cu": 0, "broken.cu": 0, "not_ours.cu": None, "solved.cu": POINTS[name]}
     for number, variant in enumerate(variants):
         base, changes, points = VARIANTS[name][variant]
-        text = base if "\n" in base else (SOLUTIONS / f"{base}.cu").read_text(encoding="utf-8")
+        text = base if "\n" in base else solution(base)
         files.append(tmp_path / f"{number} {variant}.cu".replace(" ", "_"))
         files[-1].write_text(changed(text, changes), encoding="utf-8")
         expected[files[-1].name] = points
@@ -160,6 +199,33 @@ def test_points_for_each_way_to_write_it(tmp_path, name, variants):
 
 
 @pytest.mark.needs("compiler", "addr2line")
+@pytest.mark.parametrize("name", exhaustive(["transpose"], ARRAYS))
+def test_an_exercise_of_arrays_with_the_teacher_s_cases_and_a_page_for_each_file(tmp_path, name):
+    begin = lab("start", name).stdout
+    (tmp_path / "begin.cu").write_text(begin)
+    (tmp_path / "mine.cu").write_text(solution(name))
+    (tmp_path / "cases").write_text("# hidden\n33 95\n" if name == "transpose" else "257\n")
+    done = lab(
+        *("grade", name, tmp_path / "mine.cu", tmp_path / "begin.cu", "--cases", tmp_path / "cases", "--jobs", 2, "--stall", 90),
+        *("--pages", tmp_path / "pages", "--json", tmp_path / "lines"),
+        limit=280,
+    )
+    lines = list(map(json.loads, (tmp_path / "lines").read_text().splitlines()))
+    assert [line["points"] for line in lines] == [POINTS[name], 0], done.stdout
+    assert "right on 5 of 5 shapes" in lines[0]["why"]
+    pages = Page((tmp_path / "pages" / "index.html").read_text(encoding="utf-8")).attributes("href")
+    mine, start = ((tmp_path / "pages" / page).read_text(encoding="utf-8") for page in pages)
+    assert f"<h2>{POINTS[name]} of {POINTS[name]} points</h2>" in mine
+    assert "begin.cu" in start
+
+
+def test_a_case_that_is_no_shape_is_refused_before_anything_is_judged(tmp_path):
+    (tmp_path / "cases").write_text("16 16 16\n16 16\n")
+    refused = lab("grade", "element", tmp_path / "none.cu", "--cases", tmp_path / "cases")
+    assert (refused.returncode, "line 2" in refused.stderr, "[sizes]" in refused.stderr, refused.stdout) == (2, True, True, "")
+
+
+@pytest.mark.needs("compiler", "addr2line")
 def test_a_fault_on_one_shape_does_not_show_on_the_others(tmp_path):
     """A store beside C on the shape with a long sum, the third of four."""
     text = changed(
@@ -173,7 +239,7 @@ def test_a_fault_on_one_shape_does_not_show_on_the_others(tmp_path):
 
 def shapes_of(exercise, seed):
     """As they are told of a solution."""
-    said = judged("check", exercise, solution(exercise), "--seed", seed).said
+    said = judged("check", exercise, ELEMENT, "--seed", seed).said
     return [
         dict(zip("nml", map(int, each), strict=True))
         for each in re.findall(r"^\w+ \((\d+)×(\d+)\) = \w+ \(\d+×(\d+)\)", said, re.MULTILINE)
@@ -191,7 +257,7 @@ def test_shapes_are_drawn_anew_and_given_again_by_their_seed():
     assert edges["n"] != edges["m"]
     assert long["l"] >= 100
     assert max(tiny.values()) < 16
-    seeds = {judged("check", "element", solution("element")).record["seed"] for _ in range(2)}
+    seeds = {judged("check", "element", ELEMENT).record["seed"] for _ in range(2)}
     assert len(seeds) == 2  # where none is given
 
 
@@ -225,7 +291,7 @@ RANKS = {
 @pytest.mark.exhaustive
 @pytest.mark.launcher
 def test_a_program_of_ranks_that_is_right():
-    verdict = judged("check", "ranks", solution("ranks"), "--stall", 90)
+    verdict = judged("check", "ranks", RANKS_SOLUTION, "--stall", 90)
     assert (verdict.code, verdict.record["points"]) == (0, 10), verdict.said
 
 
@@ -234,7 +300,7 @@ def test_a_program_of_ranks_that_is_right():
 def test_an_error_of_a_program_of_ranks_costs_points(tmp_path, error):
     """Tried on one to four ranks; one that ends before its work is done has no points."""
     old, new, points = RANKS[error]
-    (tmp_path / "mine.py").write_text(changed(solution("ranks").read_text(encoding="utf-8"), [(old, new)]), encoding="utf-8")
+    (tmp_path / "mine.py").write_text(changed(RANKS_SOLUTION.read_text(encoding="utf-8"), [(old, new)]), encoding="utf-8")
     verdict = judged("check", "ranks", tmp_path / "mine.py", "--seed", 1, "--stall", 15 if "wait" in error else 90)
     assert (verdict.code, verdict.record["points"]) == (1, points), verdict.said
 

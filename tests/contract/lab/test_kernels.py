@@ -220,15 +220,36 @@ COLUMNS = """__global__ void gemm(int m, int n, int k, const float* A, int lda, 
 """
 
 
+VECTOR = """__global__ void gemv(int m, int n, const float* A, const float* x, float* y)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= m) return;
+    float sum = 0;
+    for (int j = 0; j < n; ++j) sum += A[j * m + i] * x[j];
+    y[i] = sum;
+}
+"""
+
+
 @pytest.mark.exhaustive
-def test_matrices_by_columns_are_told_as_such(tmp_path):
-    """As BLAS has them, with leading dimensions; the options that launch such a kernel are named."""
+@pytest.mark.parametrize("text", [COLUMNS, VECTOR], ids=["matrix", "vector"])
+def test_matrices_by_columns_are_right_where_the_layout_says_so(tmp_path, text):
+    """As BLAS has them, with leading dimensions; the option is named where it is not given."""
     path = tmp_path / "mine.cu"
-    path.write_text(COLUMNS)
-    let = ["--let", "lda=n", "--let", "ldb=l", "--let", "ldc=n"]
-    assert " ".join(let) in lab("run", path).stdout
-    verdict = judged("run", path, *let, "--grid", "(m + 15) / 16,(n + 15) / 16", "--block", "16,16")
-    assert verdict.findings == {("transposed-index", 6), (WRONG, 0)}
+    path.write_text(text)
+    assert "column" in lab("run", path).stdout
+    assert judged("run", path, "--layout", "columns").code == 0
+    path.write_text(changed(text, [("] = sum", "] = sum + 1")]))
+    assert judged("run", path, "--layout", "columns").code == 1
+
+
+@pytest.mark.parametrize("sizes", exhaustive(["n m"], ["n m", "m n", "rows l"]))
+def test_the_sizes_of_a_matrix_times_a_vector_follow_from_its_index(tmp_path, sizes):
+    rows, columns = sizes.split()
+    text = VECTOR.replace("A[j * m + i]", "A[i * n + j]")
+    names = {"m": rows, "n": columns}
+    (tmp_path / "mine.cu").write_text(re.sub(r"\b[mn]\b", lambda name: names[name[0]], text))
+    assert judged("run", tmp_path / "mine.cu").code == 0
 
 
 def test_a_right_kernel_is_judged_by_what_it_computes_not_by_what_it_says(tmp_path):

@@ -74,6 +74,15 @@ def test_a_kernel_of_one_s_own_is_shown_as_it_is_not_as_it_should_be(tmp_path):
 
 
 @pytest.mark.exhaustive
+def test_a_small_launch_is_chosen_where_no_size_is_given(tmp_path):
+    """Tiles of 2 for those of 16, or blocks of 2."""
+    for name, steps in (("tiles", 9), ("element", 5)):
+        text = shown(DATA / "solutions" / f"{name}.cu")
+        assert "2×2 blocks of 2×2 threads" in text
+        assert len(rows(text)) == steps
+
+
+@pytest.mark.exhaustive
 def test_dynamic_shared_memory_and_a_template(tmp_path):
     (tmp_path / "dynamic.cu").write_text(
         "// lab: block(2, 2) grid((m + 1) / 2, (n + 1) / 2) shared(16)\n"
