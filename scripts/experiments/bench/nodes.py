@@ -18,14 +18,16 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from experiments.bench.network import Network, why_not
 from experiments.common import frame
-from experiments.start import ROOT
+from experiments.start import ROOT, SCRIPTS
 from hybrid.core.problem import Problem, Span, Topology, block
 from hybrid.emulation.build import c_compiler
 from hybrid.errors import DeviceUnavailable, HybridError
@@ -171,9 +173,60 @@ def _ours(network: Network, sizes: Sizes) -> float:
 
 
 def _python(way: str, network: Network, sizes: Sizes) -> float:
-    alone = ("env", "OPENBLAS_NUM_THREADS=1", "MKL_NUM_THREADS=1", "HYBRID_THREADS=1", f"PYTHONPATH={ROOT}")
-    program = [sys.executable, "-m", "mpi4py", str(_HERE / "nodes_program.py"), way, *map(str, sizes)]
+    alone = ("env", "OPENBLAS_NUM_THREADS=1", "MKL_NUM_THREADS=1", "HYBRID_THREADS=1", f"PYTHONPATH={ROOT}:{SCRIPTS}")
+    program = [sys.executable, "-m", "mpi4py", "-c", f"from experiments.bench.nodes import on_nodes; on_nodes({way!r}, *{sizes})"]
     return float(network.run([*alone, *program], _LIMIT))
+
+
+def on_nodes(way: str, n: int, l: int, m: int) -> None:
+    """A product of operands that lie on the ranks, of which rank 0 prints the seconds.
+
+    allgather: the simplest program that is right: rows of A and B, all of B gathered, C gathered at rank 0; stays: C is not.
+    rows: hybrid.multiply on row blocks, whose product stays on the ranks, and is checked; blocks: on those of a grid.
+    """
+    import numpy as np
+    from mpi4py import MPI
+
+    import hybrid
+
+    comm = MPI.COMM_WORLD
+    random, (down, across) = np.random.default_rng(comm.rank), _grid_of(comm.size)
+    row, column = divmod(comm.rank, across)
+    of_a, of_b = ([len(block(length, comm.size, rank)) for rank in range(comm.size)] for length in (n, l))
+
+    def multiplied(*operands: Any) -> None:
+        hybrid.multiply(*operands, comm=comm, device="cpu")
+
+    def of_grid(height: int, width: int) -> Any:
+        rows, columns = block(height, down, row), block(width, across, column)
+        array = random.random((len(rows), len(columns)))
+        return hybrid.Block2D(array, (height, width), [(rows.lo, rows.hi)], [(columns.lo, columns.hi)])
+
+    if way == "blocks":
+        a, b, few = of_grid(n, l), of_grid(l, m), of_grid(comm.size, comm.size)
+    else:
+        a, b, few = random.random((of_a[comm.rank], l)), random.random((of_b[comm.rank], m)), np.ones((1, comm.size))
+        whole, c = np.empty((l, m)), np.empty((n if comm.rank == 0 else 0, m))
+    if way == "rows":
+        a, b, few = map(hybrid.RowBlock, (a, b, few))
+
+    def gathered() -> None:
+        comm.Allgatherv(b, [whole, [m * each for each in of_b]])
+        part = a @ whole
+        if way == "allgather":
+            comm.Gatherv(part, [c, [m * each for each in of_a]])
+
+    if way in ("rows", "blocks"):
+        multiplied(few, few)  # what is made once, such as communicators
+    comm.Barrier()
+    began = time.perf_counter()
+    if way in ("rows", "blocks"):
+        multiplied(a, b)
+    else:
+        gathered()
+    comm.Barrier()
+    if comm.rank == 0:
+        print(time.perf_counter() - began)
 
 
 def _pdgemm_in(folder: Path) -> Path:
