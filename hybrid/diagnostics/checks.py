@@ -63,7 +63,7 @@ def inspect_mpi(*, started: bool) -> MpiOfRank:
 
 
 def _library_of_child() -> Library | Unknown:
-    result = run_probe("tries.mpi", limit=_MPI_LIMIT)
+    result = run_probe("probes.mpi", limit=_MPI_LIMIT)
     if "library" not in result.report:
         return Unknown(f"MPI does not start in a process alone, which {result.ended or 'reported nothing'}")
     library = result.report["library"]
@@ -524,7 +524,7 @@ class Trial:
 
 
 def inspect_gpus() -> VisibleGpus | Unknown:
-    result = run_probe("tries.gpus")
+    result = run_probe("probes.gpus")
     report, ended = result.report, result.ended
     if "driver" not in report:
         return Unknown(f"the process that looks for GPUs {ended or 'reported nothing'}")
@@ -629,7 +629,7 @@ def usable_of(visible: VisibleGpus | Unknown) -> tuple[Gpu, ...]:
 
 def try_gpu(gpu: Gpu) -> Trial:
     """Compile and run a kernel, copy, and pin memory, in a child process."""
-    result = run_probe("tries.gpu_trial", str(gpu.index))
+    result = run_probe("probes.gpu_trial", str(gpu.index))
     report = result.report
     if not report.get("works"):
         return Trial(False, f"{report.get('stage', 'starting')}: {result.ended or 'the result is wrong'}")

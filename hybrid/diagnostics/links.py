@@ -439,7 +439,7 @@ def measure(team: Team, chosen: Sequence[Gpu | None]) -> Measurements:
     if not nodes:
         return Measurements()
     if team.size == 1:
-        return collect([run_probe("rates.gpu_pairs", str(SIZE), limit=_LIMIT)], [team.host], nodes, one_process=True)
+        return collect([run_probe("probe_rates.gpu_pairs", str(SIZE), limit=_LIMIT)], [team.host], nodes, one_process=True)
     gpu = chosen[team.rank]
     task = {
         "rank": team.rank,
@@ -448,7 +448,7 @@ def measure(team: Team, chosen: Sequence[Gpu | None]) -> Measurements:
         "uuids": [None if gpu is None else gpu.uuid for gpu in chosen],
         "size": SIZE,
     }
-    result = run_proxies(team, "rates.all_ranks", json.dumps({**task, "index": gpu.index}) if gpu else None, _LIMIT)
+    result = run_proxies(team, "probe_rates.all_ranks", json.dumps({**task, "index": gpu.index}) if gpu else None, _LIMIT)
     with team.phase("bandwidths", timed=False) as exchange:
         exchange.mine = (result, team.host)
     results, hosts = zip(*exchange.all, strict=True)

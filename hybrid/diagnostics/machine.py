@@ -40,7 +40,7 @@ def measure(team: Team, chosen: Sequence[Gpu | None], links: Sequence[Link]) -> 
     with team.phase("machine", timed=False) as phase:
         mine = chosen[team.rank]
         if team.rank == measured[0] and mine is not None:
-            phase.mine = run_probe("rates.machine_rates", json.dumps({**_TASK, "index": mine.index}), limit=_LIMIT)
+            phase.mine = run_probe("probe_rates.machine_rates", json.dumps({**_TASK, "index": mine.index}), limit=_LIMIT)
     return interpret(phase.all[measured[0]], [link.alone.to_gpu for link in links])
 
 

@@ -43,7 +43,7 @@ class ProbeResult:
 
 
 def run_probe(probe: str, *arguments: str, limit: int = LIMIT) -> ProbeResult:
-    """Run the probe `module.function` of hybrid.diagnostics.probes for `limit` seconds at most."""
+    """Run the probe `module.function` of this room for `limit` seconds at most."""
     with tempfile.TemporaryFile() as errors:
         process = _Probe([probe, str(limit), *arguments], limit, errors)
         try:

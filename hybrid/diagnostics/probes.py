@@ -1,18 +1,32 @@
 # SPDX-License-Identifier: MIT
-"""Tries what may end the process: MPI's start, the driver and CuPy, and a kernel on a GPU."""
+"""What may end or block a process is tried in one of its own: python -m hybrid.diagnostics.probes MODULE.FUNCTION LIMIT ARGUMENT…
+
+A function of a module of this room is called with the arguments. It reports what it finds as soon as it has found it, so that
+nothing is lost when the next attempt ends the process. The process ends after LIMIT seconds, also when nobody waits for it any
+more, and leaves no core file. The probes here try MPI's start, the driver and CuPy, and a kernel on a GPU.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
+import resource
+import signal
+import sys
 from dataclasses import asdict
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import Any
 
 from hybrid.devices.cuda_kernels import trust_own_cache_only
-from hybrid.diagnostics.probes import report
 from hybrid.errors import DeviceUnavailable, one_line
 from hybrid.ranks.mpi import library_in_use, start_mpi
+
+
+def report(**found: Any) -> None:
+    """Write a line of JSON to standard output. Of several values of the same key the last counts."""
+    sys.stdout.write(f"\n{json.dumps(found)}\n")  # a library may have printed a line without its end
+    sys.stdout.flush()
 
 
 def mpi() -> None:
@@ -102,3 +116,11 @@ def _name(driver: Any, status: int) -> str:
     name = ctypes.c_char_p()
     driver.cuGetErrorName(status, ctypes.byref(name))
     return (name.value or b"an unknown error").decode()
+
+
+if __name__ == "__main__":
+    name, seconds, *arguments = sys.argv[1:]
+    signal.alarm(int(seconds))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    module, _, function = name.partition(".")
+    getattr(import_module(f"hybrid.diagnostics.{module}"), function)(*arguments)
