@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-strict-aliasing", "-ffp-contract=off", "-w")
 _KERNEL = {  # flags for a kernel, by the check that it is compiled for
     "": ("-O2",),
-    "undefined": ("-O1", "-g1", "-fsanitize=undefined", "-fno-sanitize-recover=all"),
+    "undefined": ("-O1", "-g1", "-fsanitize=undefined"),
     # Not -O0, where every use of a variable that a lambda captures is an access, and kernels take minutes. At -O1 two
     # loads of the same element may be merged, as nvcc may do, too.
     "accesses": ("-O1", "-g1", "-gdwarf-4", "-fsanitize=thread"),

@@ -61,8 +61,8 @@ class Loads:
 class EmulatedKernel:
     """One instance of a kernel's template, such as tiled<double, 16>.
 
-    `checks`: "", "accesses" (each is looked at), "loads" (they are counted, also where they are wrong), or "undefined": UBSan,
-    which ends the process.
+    `checks`: "", "accesses" (each is looked at), "loads" (they are counted, also where they are wrong), or "undefined":
+    UBSan tells on standard error.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class EmulatedKernel:
 
     @classmethod
     def several(
-        cls, source: Path, expressions: Sequence[str], capability: int = 90, checks: str = "", built: Path | None = None
+        cls, source: Path, expressions: Sequence[str], capability: int = 90, checks: str = ""
     ) -> dict[str, EmulatedKernel]:
-        """Instances compiled together, which takes less time than one by one. `built`: the library that `build` made of them."""
-        library = _Library(built or build(source, expressions, capability=capability, checks=_BUILT_FOR[checks]))
+        """Instances compiled together, which takes less time than one by one."""
+        library = _Library(build(source, expressions, capability=capability, checks=_BUILT_FOR[checks]))
         return {each: cls(source, each, checks=checks, among=(library, number)) for number, each in enumerate(expressions)}
 
     def __call__(

@@ -1,14 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Tiles of C from remainders on emulated GPUs of any compute capability, by the launches of a rank.
+"""Tiles of C from remainders on emulated GPUs of any compute capability, by the launches of a rank."""
 
-`python -m support.remainder_tiles` is a child process that UBSan may end: it computes a ragged tile.
-"""
-
-import json
-import sys
 from collections.abc import Callable, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +11,6 @@ from hybrid.arrays.gemm import complex_view, product_type, real_operands
 from hybrid.core.problem import Span
 from hybrid.devices.base import EmulatedDevice
 from hybrid.devices.remainders import RemainderLaunches
-from hybrid.emulation.build import build
-from hybrid.emulation.child import Ended, run_child
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.kernels.catalogue import KERNELS, Launch, named
 from hybrid.planning.arithmetic import BYTES, Arithmetic, Summary, remainder_layout
@@ -26,17 +18,20 @@ from hybrid.testing.checked_kernels import Guarded
 
 
 class Gpu(EmulatedDevice):
-    """`how`: the order of threads and of copies."""
+    """`checks`: of each kernel; `how`: the order of threads and of copies."""
 
-    def __init__(self, capability: int, **how: Any) -> None:
+    def __init__(self, capability: int, checks: str = "", **how: Any) -> None:
         super().__init__(named("naive"), "float64")
-        self.capability, self._how = capability, how
+        self.capability, self._checks, self._how = capability, checks, how
         self.launched: list[Launch] = []
 
     def kernel(self, launch: Launch, arguments: Sequence[Any]) -> Callable[[None], None]:
         self.launched.append(launch)
         of_kind = launch.source.startswith("products") or launch.expression == "least_ratio"  # the others are the same for all
-        instance = self._instance(launch, self.capability if of_kind else 80)
+        key = launch.expression, self.capability if of_kind else 80
+        if key not in self._kernels:
+            self._kernels[key] = EmulatedKernel(KERNELS / launch.source, *key, self._checks)
+        instance = self._kernels[key]
         matrices = [np.array([[each]]) if isinstance(each, np.generic) else each for each in arguments]
         how = {"cluster": launch.cluster, **self._how}
         return lambda stream: instance(launch.grid, launch.block, launch.shared_bytes, matrices, **how)
@@ -100,28 +95,3 @@ def all_steps(gpu: Gpu) -> None:
         tile.ratio()
         for arithmetic in (Arithmetic(3), BYTES):
             tile.product(arithmetic)
-
-
-def checked(checks: str) -> Ended:
-    """How a child process ended that launches every kernel under these checks: with 0 where it found nothing."""
-    gpu = Gpu(80)
-    all_steps(gpu)
-    launched = {launch.expression: launch.source for launch in gpu.launched}
-    built = [
-        (str(build(KERNELS / source, [expression], capability=80, checks=checks)), source, expression)
-        for expression, source in launched.items()
-    ]
-    return run_child("support.remainder_tiles", [{"libraries": built, "checks": checks}], 600)
-
-
-def main() -> None:
-    (task,) = json.load(sys.stdin)
-    gpu = Gpu(80, order="shuffled", copies="mixed")
-    for library, source, name in task["libraries"]:
-        kernels = EmulatedKernel.several(Path(source), [name], checks=task["checks"], built=Path(library))
-        gpu._kernels[name, 80] = kernels[name]
-    all_steps(gpu)
-
-
-if __name__ == "__main__":
-    main()

@@ -9,12 +9,9 @@ import sys
 
 import numpy as np
 import pytest
-from support.remainder_tiles import checked
 
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import COPIES, ORDERS, EmulatedKernel
-from hybrid.kernels.catalogue import CATALOGUE, KERNELS
-from hybrid.testing.checked_kernels import Job, run_checked
 
 pytestmark = pytest.mark.needs("compiler")
 
@@ -226,8 +223,6 @@ def test_a_launch_begins_anew_whatever_came_before_and_a_stack_that_is_too_small
     assert (done.returncode, done.stdout.split()) == (-signal.SIGSEGV, ["5.0"]), done.stderr
 
 
-# --- each access looked at, which the right products of test_kernels.py do not show
-
 ACCESSES = {  # what a kernel of two warps does; what is said of it, {0} for its line
     "c(0, x + 1) = x;": "bounds: writes byte 512 of matrix 0 in {0}",
     "c(0, x) = (&c(0, 0))[x - 1];": "bounds: reads byte -8 of matrix 0 in {0}",
@@ -251,24 +246,3 @@ def test_what_a_kernel_does_wrong_is_found_at_each_access(tmp_path):
             found = f"{error.kind} {error}"
         place = rf"unit.cu:{6 + 5 * number}\b"
         assert re.fullmatch(rf"memory .*: {said.replace('{0}', place)}.*" if said else "", found), (body, found)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("mode", ["undefined", "accesses"])
-@pytest.mark.parametrize("kernel", [kernel for kernel in CATALOGUE if kernel.source], ids=lambda kernel: kernel.name)
-def test_no_kernel_of_the_catalogue_does_what_cpp_leaves_undefined_or_races(kernel, mode):
-    """One type of each, to save time: it changes widths, and both are seen. The second shape has full tiles and an edge."""
-    shapes = [(n, l, 1 if kernel.vectors_only else m) for n, l, m in ((33, 19, 37), (130, 300, 129))]
-    jobs = [
-        Job(str(KERNELS / kernel.source), kernel.name, kernel.dtypes[-1], shape, 90, mode, adds)
-        for shape in shapes
-        for adds in ((False, True) if kernel.adds and mode == "accesses" else (False,))
-    ]
-    assert [(job, found) for job, found in zip(jobs, run_checked(jobs, 600), strict=True) if found.kind != "ok"] == []
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("mode", ["undefined", "accesses"])
-def test_nor_do_the_kernels_of_products_from_remainders(mode):
-    ended = checked(mode)
-    assert (ended.status, ended.err) == (0, "")

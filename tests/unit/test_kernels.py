@@ -4,11 +4,13 @@ for ragged shapes, unaligned rows and any order of threads; nothing beside C is 
 can run, and a launch covers C within CUDA's limits."""
 
 import re
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.remainder_tiles import Gpu, all_steps
 from support.selection import exhaustive, pairs_first
 
 from hybrid.core.problem import copy_width
@@ -28,7 +30,7 @@ from hybrid.kernels.catalogue import (
     storage,
     sums_type,
 )
-from hybrid.testing.checked_kernels import Guarded, not_a_number, stored, verdict
+from hybrid.testing.checked_kernels import Guarded, not_a_number, stored
 
 OURS = [kernel for kernel in CATALOGUE if kernel.source]
 INSTANCES = [(kernel, dtype) for kernel in OURS for dtype in kernel.dtypes]
@@ -38,7 +40,7 @@ OF_SUMS = {"int32": 2**31, "float32": 2**24, "float64": 2**53}
 SHAPES = [(130, 37, 259), (1, 1, 1), (17, 150, 40), (5, 0, 3)]
 
 
-def multiplied(kernel, dtype, operands, capability, width, before=None, **how):
+def multiplied(kernel, dtype, operands, capability, width, before=None, *, folder=KERNELS, checks="", **how):
     """By the instance for copies of so many elements. NaN lies around A and B and beforehand in C."""
     vectors, of_sums = width > 1, sums_type(dtype)
     nothing = -7 if of_sums == "int32" else np.nan
@@ -48,7 +50,7 @@ def multiplied(kernel, dtype, operands, capability, width, before=None, **how):
         guarded.inner[...] = matrix if dtype == "int8" else stored(matrix, dtype)
     c.inner[...] = nothing if before is None else before
     launch = launch_of(kernel, dtype, *c.inner.shape, capability, width, adds=before is not None)
-    run = EmulatedKernel(KERNELS / launch.source, launch.expression, capability)
+    run = EmulatedKernel(folder / launch.source, launch.expression, capability, checks)
     run(launch.grid, launch.block, launch.shared_bytes, (a.inner, b.inner, c.inner), **how)
     assert all(guarded.untouched() for guarded in (a, b, c)), (launch.expression, how)
     return c.inner.copy()
@@ -138,12 +140,43 @@ def test_the_longest_sums_of_bytes_that_32_bits_hold():
 @pytest.mark.parametrize(
     "kernel", exhaustive(["pipelined", "tensor_int8"], ["pipelined", "warp_tiled", "tensor", "tensor_half", "tensor_int8"])
 )
-def test_more_along_k_than_a_tile_copy_counts(tmp_path, kernel):
+def test_more_along_k_than_a_tile_copy_counts(rng, tmp_path, kernel):
     """What copies clamp to 2³⁰, here to 64, is the size across k. Along k nothing may be clamped."""
     for path in [KERNELS / named(kernel).source, *KERNELS.glob("*.cuh")]:
         (tmp_path / path.name).write_text(path.read_text().replace("MOST = 1 << 30", "MOST = 1 << 6"))
     assert "MOST = 1 << 6" in (tmp_path / "stages.cuh").read_text()
-    assert verdict(tmp_path / named(kernel).source, kernel, named(kernel).dtypes[0], (2, 300, 2)) == "ok"
+    dtype = named(kernel).dtypes[0]
+    a, b = integers(rng, dtype, 2, 300, 2)
+    for width in (16 // storage(dtype).itemsize, 1):
+        np.testing.assert_array_equal(multiplied(named(kernel), dtype, (a, b), 90, width, folder=tmp_path), a @ b)
+
+
+each_check = pytest.mark.parametrize("checks", ["undefined", "accesses"])
+
+
+@pytest.mark.needs("compiler")
+@pytest.mark.exhaustive
+@each_check
+@pytest.mark.parametrize("kernel", OURS, ids=lambda kernel: kernel.name)
+def test_no_kernel_does_what_cpp_leaves_undefined_or_races(rng, capfd, kernel, checks):
+    """One type of each, to save time: it changes widths, and both are seen. The second shape has full tiles and an edge."""
+    dtype = kernel.dtypes[-1]
+    for n, l, m in ((33, 19, 37), (130, 300, 129)):
+        a, b = integers(rng, dtype, n, l, 1 if kernel.vectors_only else m)
+        how = {"checks": checks, "order": "shuffled", "copies": "mixed"}
+        for width, adds in product((16 // storage(dtype).itemsize, 1), {False, kernel.adds}):
+            before = rng.integers(-9, 10, (n, b.shape[1])) if adds else None
+            got = multiplied(kernel, dtype, (a, b), 90, width, before, **how)
+            np.testing.assert_array_equal(got, a @ b + (before if adds else 0))
+    assert capfd.readouterr().err == ""  # where UBSan tells
+
+
+@pytest.mark.needs("compiler")
+@pytest.mark.exhaustive
+@each_check
+def test_nor_do_the_kernels_of_products_from_remainders(capfd, checks):
+    all_steps(Gpu(80, checks, order="shuffled", copies="mixed"))
+    assert capfd.readouterr().err == ""
 
 
 CHOICES = {  # type, columns of B, compute capability: what auto takes
