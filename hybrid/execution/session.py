@@ -63,7 +63,7 @@ class Session:
         self._changed, self._of_memory = 0, 0  # the team's last phase when these changed; `_memory_version` then
         self._workspace = np.empty(0, np.uint8)
         self._gpu_bytes_lately = ttl_cached(self._gpu_bytes)
-        team.when_freed(self._end)
+        team.when_freed.append(self._end)
 
     @property
     def remembered_serial(self) -> int:

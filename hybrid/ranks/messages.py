@@ -232,7 +232,7 @@ class Messages:
         # The request and the buffers of the last exchange. mpi4py 4.1 keeps those of an Iallgatherv no longer than its call.
         self._pending: tuple[Any, ...] = ()
         self._failed = -1  # the last phase, by its `serial`, in which another rank has failed
-        self._comms: dict[tuple[str, tuple[int, ...]], MPI.Comm] = {}  # of collectives, by kind and ranks
+        self.comms: dict[tuple[str, tuple[int, ...]], MPI.Comm] = {}  # of collectives, on all ranks: null on others
         self._series: dict[str, Series] = {}  # the latest of each kind, on the ranks that take part
 
     def free(self) -> None:
@@ -240,7 +240,7 @@ class Messages:
         if self.lost:
             abandoned.append(self)
             return
-        for comm in filter(None, (*self._comms.values(), self._comm, self._control)):  # a null one is false
+        for comm in filter(None, (*self.comms.values(), self._comm, self._control)):  # a null one is false
             comm.Free()
 
     # --- waiting
@@ -392,11 +392,6 @@ class Messages:
 
     # --- collectives
 
-    def is_connected(self, kind: str, ranks: Sequence[int]) -> bool:
-        """Whether there is a communicator for series of this kind between these ranks: the same on all ranks of the team, also
-        on those that do not belong to it."""
-        return (kind, tuple(ranks)) in self._comms
-
     def connect(self, kind: str, ranks: Sequence[int]) -> None:
         """Make the communicator for series of this kind between these ranks. Every rank of the team calls it right after a phase:
         MPI makes it while it waits for them."""
@@ -407,7 +402,7 @@ class Messages:
         watch = threading.Timer(self.patience, self._end_alone)
         if self.limits is not None:  # a user's program, without a supervisor
             watch.start()
-        self._comms[kind, order] = self._comm.Split(color, key)
+        self.comms[kind, order] = self._comm.Split(color, key)
         watch.cancel()
 
     def _end_alone(self) -> None:
@@ -429,7 +424,7 @@ class Messages:
         None of them is started before that phase has ended, and all of this kind that were started before are complete by then.
         Each rank may start collectives of different kinds in any order.
         """
-        comm = self._comms[kind, tuple(ranks)]
+        comm = self.comms[kind, tuple(ranks)]
         self._series.pop(kind, None)
         if comm:
             self._series[kind] = Series(self, comm, tuple(ranks), collectives)

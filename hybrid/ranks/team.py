@@ -110,9 +110,12 @@ class Phase:
         self._began = 0.0
 
     def __enter__(self) -> Phase:
-        self._began = time.perf_counter()
+        team, self._began = self._team, time.perf_counter()
         try:
-            self._team._begin_phase(self._name)
+            if not team.alone:
+                team._interrupts.in_body = True
+                team._interrupts.raise_noted()
+            team.enter(self._name)
         except BaseException as failure:  # an interrupt: the others are in this phase, and hear of it here
             self.__exit__(type(failure), failure, failure.__traceback__)
             raise
@@ -140,7 +143,7 @@ class Team:
         self.host = os.uname().nodename  # the same as socket.gethostname(), whose module takes milliseconds to import
         self.timeline = Timeline()
         self.doing = "start"
-        self._when_freed: list[Callable[[], None]] = []
+        self.when_freed: list[Callable[[], None]] = []  # called when the team's communicators are given back, on every rank
         self._patience = patience
         self._turn = Turn()  # for one call at a time
         self._interrupts = Interrupts(Phase.__exit__.__code__)
@@ -256,12 +259,6 @@ class Team:
         self._end_phase(Phase(self, self.doing, False, patience), error)
         raise AssertionError("a phase has ended well that has failed")
 
-    def _begin_phase(self, name: str) -> None:
-        if self._messages is not None:
-            self._interrupts.in_body = True
-            self._interrupts.raise_noted()
-        self.enter(name)
-
     def _end_phase(self, phase: Phase, failure: BaseException | None) -> None:
         messages, reports = self.messages, []
         arriving, self._arriving = self._arriving, False
@@ -291,7 +288,7 @@ class Team:
 
         MPI makes one while it waits for the ranks. So a phase comes before: when it has ended, all ranks are there.
         """
-        if not self.messages.is_connected(kind, ranks):
+        if (kind, tuple(ranks)) not in self.messages.comms:
             with self.phase("prepare", timed=False):
                 pass
             self.messages.connect(kind, ranks)
@@ -302,15 +299,10 @@ class Team:
             with suppress(TimeoutError):
                 self._messages.exchange(None, patience)
 
-    def when_freed(self, close: Callable[[], None]) -> None:
-        """Have this called when the team's communicators are given back, on every rank."""
-        self._when_freed.append(close)
-
     def free(self) -> None:
         """Give the team's communicators back; every rank calls it."""
-        for close in self._when_freed:
-            close()
-        self._when_freed.clear()
+        while self.when_freed:
+            self.when_freed.pop()()
         if self._messages is not None:
             self._messages.free()
             self._messages = None
