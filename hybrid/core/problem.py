@@ -285,6 +285,14 @@ def consecutive(lengths: Iterable[int]) -> list[Span]:
     return [Span(*bounds) for bounds in pairwise(accumulate(lengths, initial=0))]
 
 
+def alike(names: Iterable[object]) -> tuple[tuple[int, ...], ...]:
+    """The positions of equal names, together; those whose first comes first are first."""
+    found: dict[object, list[int]] = {}
+    for position, name in enumerate(names):
+        found.setdefault(name, []).append(position)
+    return tuple(map(tuple, found.values()))
+
+
 @record
 class Topology:
     """The ranks of each node. The ranks of a node share memory; the first of them is its leader."""
@@ -299,10 +307,7 @@ class Topology:
     @classmethod
     def from_node_names(cls, names: Sequence[object]) -> Topology:
         """`names[rank]`: anything that is the same for ranks of one node only."""
-        nodes: dict[object, list[int]] = {}
-        for rank, name in enumerate(names):
-            nodes.setdefault(name, []).append(rank)
-        return cls(tuple(tuple(ranks) for ranks in nodes.values()))
+        return cls(alike(names))
 
     def split(self, ranks_per_node: int) -> Topology:
         """Every node split into nodes of at most `ranks_per_node` ranks."""

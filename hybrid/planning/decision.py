@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
-from hybrid.core.problem import Problem, Span, Topology, record
+from hybrid.core.problem import Problem, Span, Topology, alike, record
 from hybrid.core.settings import Settings, one_of
 from hybrid.errors import DeviceUnavailable, DoesNotFit, UsageError
 from hybrid.host.memory import ttl_cached
@@ -385,7 +385,7 @@ def place_ranks(machine: Machine, settings: Settings, gpus: Sequence[Gpu | None]
     """Where each rank works: on which cores, with how many threads, on which GPU. `gpus[rank]`: its GPU."""
     processors = [rank.processor for rank in machine.ranks]
     threads = threads_of_ranks(machine.topology, settings, processors)
-    users = _users(gpus)
+    users = {rank: together for together in alike(gpu and gpu.uuid for gpu in gpus) for rank in together}
     return tuple(
         RankPlacement(
             rank,
@@ -393,19 +393,10 @@ def place_ranks(machine: Machine, settings: Settings, gpus: Sequence[Gpu | None]
             processors[rank].cores,
             threads[rank],
             gpu,
-            tuple(other for other in users[gpu.uuid] if other != rank) if gpu else (),
+            tuple(other for other in users[rank] if other != rank) if gpu else (),
         )
         for rank, gpu in enumerate(gpus)
     )
-
-
-def _users(gpus: Sequence[Gpu | None]) -> dict[str, list[int]]:
-    """The ranks that use each GPU, by its UUID."""
-    users: dict[str, list[int]] = {}
-    for rank, gpu in enumerate(gpus):
-        if gpu is not None:
-            users.setdefault(gpu.uuid, []).append(rank)
-    return users
 
 
 _LEAST_GAIN = 1.05  # times as fast as native kernels that remainders have to be
@@ -544,7 +535,7 @@ def _choose_transport(
     if asked_for == "host":
         return "host", "asked for"
     no_peers, no_nccl = why_no_peers(plan), why_no_nccl(plan)
-    if shared := [users for users in _users(gpus).values() if len(users) > 1]:
+    if plan.device == "cuda" and (shared := [users for users in alike(gpu and gpu.uuid for gpu in gpus) if len(users) > 1]):
         no_nccl = no_nccl or f"ranks {shared[0][0]} and {shared[0][1]} share a GPU"
     if asked_for == "auto":
         return _fastest_transport(plan, machine, no_peers, no_nccl, on_gpus=on_gpus)

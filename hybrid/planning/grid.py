@@ -33,9 +33,6 @@ class Rectangle:
     def shape(self) -> tuple[int, int]:
         return len(self.rows), len(self.columns)
 
-    def common(self, other: Rectangle) -> Rectangle:
-        return Rectangle(self.rows.common(other.rows), self.columns.common(other.columns))
-
 
 @record
 class Part:

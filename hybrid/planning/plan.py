@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 
-from hybrid.core.problem import Problem, Span, Topology, block, padded, pieces, record
+from hybrid.core.problem import Problem, Span, Topology, alike, block, padded, pieces, record
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.planning.arithmetic import aligned
-from hybrid.planning.grid import GridLayout, Rectangle
+from hybrid.planning.grid import GridLayout
 from hybrid.planning.schedule import (
     GROUP_COLUMNS,
     NUMBERS_A_ROW,
@@ -157,8 +157,9 @@ class Plan:
             return tuple(
                 share.rank for share in self.shares if share.rows.meets(Span(row, row + 1)) or share.rows.meets(mirrored)
             )
-        wanted = Rectangle(Span(row, row + 1), columns)
-        return tuple(rank for rank in range(self.topology.size) if self.grid_layout.part_of_c(rank).common(wanted).elements)
+        parts = map(self.grid_layout.part_of_c, range(self.topology.size))
+        meeting = (part.rows.meets(Span(row, row + 1)) and part.columns.meets(columns) for part in parts)
+        return tuple(rank for rank, meets in enumerate(meeting) if meets)
 
     def bytes_shared_on_node(self, node: int) -> int:
         """The bytes of the matrices that the ranks of a node share: of row blocks B, or nothing where `own_rows_suffice`."""
@@ -370,32 +371,24 @@ def shortage(plan: Plan, free: Sequence[FreeMemory], asked: PlanRequest) -> Does
     `free`: the memory of each rank. `asked`: tells what the ranks hold already, and what they take besides.
     """
     topology, p = plan.topology, plan.problem
-    for rank in range(topology.size) if plan.staged and plan.device_memory and plan.device != "cuda" else ():
-        if plan.bytes_of_buffers(rank) > plan.device_memory:  # buffers that --gpu-memory limits, on no GPU
-            return DoesNotFit(
-                f"a row of A, a column of B and their element of C take {readable(plan.bytes_of_buffers(rank))}, but rank "
-                f"{rank} may take {readable(plan.device_memory)} (--gpu-memory)",
-                code="gpu-memory",
-            )
-    missing: list[DoesNotFit | None] = []
-    nodes_of_host: dict[str, list[int]] = {}  # several only where nodes are pretended
-    for node, members in enumerate(topology.nodes):
-        nodes_of_host.setdefault(free[members[0]].host, []).append(node)
-    for host, nodes in nodes_of_host.items():
+    needs: list[tuple[int, str, int, str, str]] = []
+    if plan.staged and plan.device_memory and plan.device != "cuda":  # --gpu-memory limits buffers on no GPU, too
+        more = "allow more (--gpu-memory)", "gpu-memory"
+        needs += [
+            (plan.bytes_of_buffers(rank), f"for a row of A and a column of B on rank {rank}", plan.device_memory, *more)
+            for rank in range(topology.size)
+        ]
+    for nodes in alike(free[members[0]].host for members in topology.nodes):  # several only where nodes are pretended
         here = [rank for node in nodes for rank in topology.nodes[node]]
         there = asked.bytes_there if plan.operands is asked.operands and plan.root_node in nodes else 0
         needed = sum(map(plan.bytes_on_node, nodes)) - there + sum(asked.besides[rank] for rank in here if asked.besides)
-        missing.append(_missing(p, needed, f"of memory on {host}", min(free[rank].host_bytes for rank in here), *_ON_HOST))
-    ranks_of_gpu: dict[str, list[int]] = {}
-    for rank in range(topology.size) if plan.device == "cuda" else ():
-        ranks_of_gpu.setdefault(free[rank].gpu_id, []).append(rank)
-    for users in ranks_of_gpu.values():
+        needs.append((needed, f"of memory on {free[here[0]].host}", min(free[rank].host_bytes for rank in here), *_ON_HOST))
+    for users in alike(each.gpu_id for each in free) if plan.device == "cuda" else ():
         needed = sum(plan.bytes_on_gpu(rank) + (asked.besides_on_gpu[rank] if asked.besides_on_gpu else 0) for rank in users)
         named = f"rank {users[0]}" if len(users) == 1 else f"ranks {', '.join(map(str, users))}"
-        where = f"on the GPU of {named} on {free[users[0]].host}"
-        available = min(free[rank].gpu_bytes for rank in users)
-        missing.append(_missing(p, needed, where, available, f"use more GPUs, {_USE_LESS}", "gpu-memory"))
-    return next(filter(None, missing), None)
+        where, available = f"on the GPU of {named} on {free[users[0]].host}", min(free[rank].gpu_bytes for rank in users)
+        needs.append((needed, where, available, f"use more GPUs, {_USE_LESS}", "gpu-memory"))
+    return next(filter(None, (_missing(p, *each) for each in needs)), None)
 
 
 def shortage_of_matrix(needed: int, free: Sequence[FreeMemory]) -> DoesNotFit | None:
