@@ -17,7 +17,6 @@ import argparse
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -125,8 +124,6 @@ UNITS = {"float64": 2.0**-53, "float32": 2.0**-24}
 # Times native's errors, root mean square and maximum; 1.8 and 2.3 were seen, where powers of two lose most.
 _ALLOWED = {"14 moduli": (2.0, 3.0)}
 
-Errors = dict[str, list[float] | None]  # root mean square and maximum, by what computed the product
-
 
 def above(errors: Sequence[float], native: Sequence[float], arithmetic: str = "") -> bool:
     """Whether root mean square or maximum are larger than native's, or than what this arithmetic may have. Where native is not
@@ -162,40 +159,6 @@ class Sample:
             errors = ((scaled - self._high) - self._low) / self._sizes / self._unit
         errors = np.abs(np.where((self._sizes == 0) & (scaled == 0), 0, errors))
         return [float(np.sqrt(np.square(errors).mean())), float(errors.max())]
-
-
-class OnDevice:
-    """Whole products by kernels: natively, from remainders where the guard allows it, and on a GPU by cuBLAS. DeviceUnavailable
-    without a GPU, or without a compiler for the emulated one."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self._capability = name, EMULATED_CAPABILITY
-        self.gpu: str | None = None
-        self._cuda: Device | None = None
-        if name == "cuda":
-            gpu = usable_gpus()[0]
-            self.gpu, self._capability, self._cuda = gpu.name, gpu.capability, CudaDevice(gpu)
-        else:
-            compiler()
-        # Of one shape and type at a time: its kernels, buffers and graphs are made once for all of its matrices.
-        self._ways = lru_cache(maxsize=1)(self._make_ways)
-
-    def __call__(self, a: np.ndarray, b: np.ndarray, sample: Sample) -> tuple[Errors, dict[str, Computed]]:
-        errors: Errors = {}
-        computed: dict[str, Computed] = {}
-        for name, products in self._ways(Problem(len(a), len(b), b.shape[1], a.dtype.name)).items():
-            c, done = products(a, b)
-            errors[name] = sample.errors(c)
-            computed |= {name: done} if done else {}
-        return errors, computed
-
-    def _make_ways(self, problem: Problem) -> dict[str, _Products]:
-        kernel = fastest(self.name, problem.dtype, problem.m, self._capability)
-        device = self._cuda or EmulatedDevice(kernel, problem.dtype)
-        ways = {NATIVE: _Products(device, kernel, problem, fast=None)}
-        if (cublas := named("cublas")) and self.name == "cuda":
-            ways[CUBLAS] = _Products(device, cublas, problem, fast=None)
-        return ways | {mode: _Products(device, kernel, problem, fast=mode == "fast") for mode in MODES}
 
 
 class _Products:
@@ -234,33 +197,14 @@ OF_RANDOM = {
 }
 
 
-def _line(measure: Any, part: str, seed: int, kind: str, dtype: str, sizes: Sizes, sampled: int) -> frame.Line:
-    random = np.random.default_rng(seed)
-    a, b = matrices_of(kind, dtype, *sizes, random, varied=part == "random")
-    sample = Sample(a, b, sampled, random)
-    errors, computed = measure(a, b, sample)
-    return {
-        **dict(zip("nlm", sizes, strict=True)), "part": part, "seed": seed, "device": measure.name, "gpu": measure.gpu,
-        "dtype": dtype, "kind": kind, "sampled": sample.elements, "errors": errors,
-        "chosen": {mode: " and ".join(arithmetic.name for arithmetic in done) for mode, done in computed.items()},
-        "certified": {mode: _certified(done) for mode, done in computed.items()},
-    }  # fmt: skip
-
-
-def _certified(computed: Computed) -> float | None:
-    """Of a whole product; None where a part of it is native."""
-    proved = [error for _, error in computed.values() if error is not None]
-    return max(proved) if len(proved) == len(computed) else None
-
-
-def _random_cases(options: argparse.Namespace) -> list[tuple[int, str, str, Sizes]]:
-    """Seed, kind, type and sizes; in an order in which few plans follow each other."""
-    cases = []
+def _cases(options: argparse.Namespace) -> Iterator[tuple[int, str, str, Sizes]]:
+    """Seed, kind, type and sizes."""
+    if not options.matrices:
+        yield from itertools.product([options.seed], options.kinds, options.dtypes, options.sizes)
     for seed in range(options.seed, options.seed + options.matrices):
         random = np.random.default_rng([seed, 1])  # beside that of the matrices, which are the same if all of this is given
         kind, dtype = random.choice(options.kinds), random.choice(options.dtypes)
-        cases.append((seed, str(kind), str(dtype), options.sizes[random.integers(len(options.sizes))]))
-    return sorted(cases, key=lambda case: case[2:])
+        yield seed, str(kind), str(dtype), options.sizes[random.integers(len(options.sizes))]
 
 
 def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
@@ -271,12 +215,40 @@ def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
         if l > MOST_TERMS:
             raise UsageError(f"sums of more than {MOST_TERMS} terms are always native: --sizes takes an l up to that")
         frame.refuse_too_large(n, l, m, item=16)
-    each = itertools.product([options.seed], options.kinds, options.dtypes, options.sizes)
-    cases = _random_cases(options) if options.matrices else sorted(each, key=lambda case: case[2:])
+    gpu = usable_gpus()[0] if options.device == "cuda" else None
+    cuda = CudaDevice(gpu) if gpu else None
+    if cuda is None:
+        compiler()
     part, sampled = ("random", SAMPLED_OF_RANDOM) if options.matrices else ("errors", SAMPLED)
-    measure = OnDevice(options.device)
-    for case in frame.shown(cases, "matrices"):
-        yield _line(measure, part, *case, sampled)
+    about = {"part": part, "device": options.device, "gpu": gpu.name if gpu else None}
+    cases = frame.shown(sorted(_cases(options), key=lambda case: case[2:]), "matrices")
+    # Of one shape and type at a time: its kernels, buffers and graphs are made once for all of its matrices.
+    for (dtype, (n, l, m)), group in itertools.groupby(cases, key=lambda case: case[2:]):
+        ways = _ways(cuda, gpu.capability if gpu else EMULATED_CAPABILITY, Problem(n, l, m, dtype))
+        for seed, kind, *_ in group:
+            random = np.random.default_rng(seed)
+            a, b = matrices_of(kind, dtype, n, l, m, random, varied=part == "random")
+            sample = Sample(a, b, sampled, random)
+            errors, chosen, certified = {}, {}, {}
+            for name, products in ways.items():
+                c, computed = products(a, b)
+                errors[name] = sample.errors(c)
+                if computed:
+                    proved = [error for _, error in computed.values() if error is not None]
+                    chosen[name] = " and ".join(arithmetic.name for arithmetic in computed)
+                    certified[name] = max(proved) if len(proved) == len(computed) else None  # a part of it is native
+            size = {"n": n, "l": l, "m": m, **about, "seed": seed, "dtype": dtype, "kind": kind, "sampled": sample.elements}
+            yield {**size, "errors": errors, "chosen": chosen, "certified": certified}
+
+
+def _ways(cuda: CudaDevice | None, capability: int, problem: Problem) -> dict[str, _Products]:
+    """Whole products by kernels: natively, from remainders where the guard allows it, and on a GPU by cuBLAS."""
+    kernel = fastest("cuda" if cuda else "emulate", problem.dtype, problem.m, capability)
+    device: Any = cuda or EmulatedDevice(kernel, problem.dtype)
+    ways = {NATIVE: _Products(device, kernel, problem, fast=None)}
+    if (cublas := named("cublas")) and cuda:
+        ways[CUBLAS] = _Products(device, cublas, problem, fast=None)
+    return ways | {mode: _Products(device, kernel, problem, fast=mode == "fast") for mode in MODES}
 
 
 class Results(frame.Results):
