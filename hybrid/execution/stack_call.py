@@ -42,11 +42,7 @@ class StackCall:
         bytes_of_ranks = [shapes.bytes_on_rank(span, is_root=rank == root) for rank, span in enumerate(self._shares)]
         machine = Machine(team.topology, tuple(inventories))
         self._placements = place_stack(machine, settings, shapes.count or 0, shapes.problem, bytes_of_ranks)
-
-    @property
-    def is_divided(self) -> bool:
-        """Whether each rank computes some of the products, rather than all ranks one after the other."""
-        return self._placements is not None
+        self.is_divided = self._placements is not None  # each rank computes some of the products; else all compute each
 
     def product(self, given: RootOperands | None) -> Any:
         """At the root the products, as a stack; None elsewhere. `given`: at the root; None elsewhere."""

@@ -142,16 +142,6 @@ def _on_host(matrix: Any) -> Any:
     return np.asarray(matrix) if isinstance(matrix, np.ndarray) else matrix.get()
 
 
-@contextmanager
-def _inside() -> Iterator[None]:
-    """A context of an operation: those of which it consists are not told."""
-    before, _here.inside = getattr(_here, "inside", False), True
-    try:
-        yield
-    finally:
-        _here.inside = before
-
-
 def _on_device(device: Any, kind: str, parts: Sequence[tuple[Any, Any]], after: Sequence[Any], run: Callable[[], Any]) -> Any:
     """Enqueue one call whose operations write `parts`, each of a source, behind the events in `after`; and wait for it where
     something is to be changed."""
@@ -162,8 +152,11 @@ def _on_device(device: Any, kind: str, parts: Sequence[tuple[Any, Any]], after: 
                 time.sleep(1e-4)
 
     operations = [Operation(kind, into, source, ready) for into, source in parts]
-    with _inside():
+    before, _here.inside = getattr(_here, "inside", False), True  # operations of which it consists are not told
+    try:
         event = run()
+    finally:
+        _here.inside = before
     if any(operation.changing for operation in operations):
         device.wait(event)
         for operation in operations:
