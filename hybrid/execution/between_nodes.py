@@ -135,6 +135,7 @@ class Panels:
         first_flag = flags_of(plan)  # from there on a rank has one for each panel of B, and then one for each of C
         self._flags = rank_device.meet(first_flag + 2 * len(moves.columns))
         self._team, self._moves, self._device = rank_device.team, moves, rank_device.device
+        self.takes_part = self._team.rank in (*moves.arriving.ranks, *moves.leaving.ranks)  # in the collectives
         self._columns, self._rows = moves.columns, len(share.rows)
         self._flag_of_b, self._flag_of_c = first_flag, first_flag + len(moves.columns)
         # Where each panel's collectives begin, those of B and of C, and behind them the end.
@@ -145,11 +146,6 @@ class Panels:
         self._arriving: Series | None = None
         self._leaving: Series | None = None
         self._arrived = self._computed = self._sent = 0  # panels of B and of C, and collectives of C that are complete
-
-    @property
-    def takes_part(self) -> bool:
-        """Whether this rank takes part in the collectives."""
-        return self._team.rank in (*self._moves.arriving.ranks, *self._moves.leaving.ranks)
 
     def begin(self) -> None:
         """A product begins: nothing has arrived, and nothing is computed."""

@@ -228,8 +228,8 @@ class RankDevice:
         key = id(plan.shares)
         kept = self._kept[key] = self._kept.pop(key) if key in self._kept else _KeptForPlan(plan.shares)
         if what not in kept.made:
-            most = max(_MOST_KEPT_BYTES, int(self.reserved * _MOST_KEPT_PART))
-            while len(self._kept) > 1 and (len(self._kept) > _MOST_KEPT_PLANS or self.reserved_for_check + device_bytes > most):
+            most = self.reserved + max(_MOST_KEPT_BYTES, int(self.reserved * _MOST_KEPT_PART))
+            while len(self._kept) > 1 and (len(self._kept) > _MOST_KEPT_PLANS or self.bytes_reserved + device_bytes > most):
                 del self._kept[next(iter(self._kept))]
             kept.made[what] = make()
             kept.device_bytes += device_bytes
@@ -244,14 +244,9 @@ class RankDevice:
         return made
 
     @property
-    def reserved_for_check(self) -> int:
-        """Bytes of the device that checks take beside `memory`."""
-        return sum(each.device_bytes for each in self._kept.values())
-
-    @property
     def bytes_reserved(self) -> int:
         """Bytes of the device that this project holds, for the next product to use."""
-        return self.reserved + self.reserved_for_check
+        return self.reserved + sum(each.device_bytes for each in self._kept.values())
 
 
 def device_key(plan: Plan, gpus: Sequence[Gpu | None]) -> tuple[object, ...]:
