@@ -114,10 +114,10 @@ class Compiled:
                         product = own.run(*call.own_operands, None, None)
                     except CheckFailed as wrong:  # alone, this rank is rank 0: the phase says which it is
                         raise CheckFailed(re.sub(r", multiplied by [^;]*", "", str(wrong)), code=wrong.code) from None
-                rows, first_row = call.sum_of.own_rows(product)
-                return RowBlock(rows, self._comm, first_row)
-            product = call.product()
-            self._warm = _kept_for(session, call, around) if self._comm is None else None
+                product = call.sum_of.own_rows(product)
+            else:
+                product = call.product()
+                self._warm = _kept_for(session, call, around) if self._comm is None else None
         return replace(product, comm=self._comm) if isinstance(product, (RowBlock, Block2D)) else product
 
     def decide(self, a: Any, b: Any, c: Any) -> tuple[str, Decision | None]:

@@ -626,30 +626,23 @@ class SumOfProducts:
         """Of the product of this rank's rows, beside those of the call."""
         return {"dtype": self.dtype, "transpose_a": False, "transpose_b": False, "stall": None}
 
-    def own_rows(self, product: np.ndarray) -> tuple[np.ndarray, int]:
-        """This rank's rows of C, and the number of the first. `product`: of its rows of A and B. Every rank calls it."""
-        team, (n, m) = self._team, self._shape
+    def own_rows(self, product: np.ndarray) -> RowBlock:
+        """This rank's rows of C. `product`: of its rows of A and B. Every rank calls it. Overflow where the result's type does
+        not hold an element."""
+        team, types, (n, m) = self._team, self._types, self._shape
         shares = [block(n, team.size, rank) for rank in range(team.size)]
         own = shares[team.rank]
         room = np.empty((team.size, len(own), m), self.dtype)
         sent = {rank: [product[rows.slice]] for rank, rows in enumerate(shares)}
         received = {rank: [room[rank]] for rank in range(team.size)}
         move(team, "gather", sent, received, "C" if self._settings.check != "off" else "")
-        with team.phase("gather", timed=False):
-            return self._finished(room, own), own.lo
-
-    def _finished(self, products: np.ndarray, own: Span) -> np.ndarray:
-        """The sum of the products, in the type of the result. Overflow where that does not hold an element."""
-        total, types = products[0].copy(), self._types
-        with np.errstate(all="ignore"):
-            for product in products[1:]:
-                total += product
-        dtype = numpy_type(types.result)
-        if types.exact is not None and types.result != "bool":
-            limits = np.iinfo(dtype)
-            outside = (total < limits.min) | (total > limits.max)
-            if outside.any():
-                row, column = (int(each) for each in np.argwhere(outside)[0])
-                place = element_of_rows(own.lo)(row, column)
-                raise refusal(Exact(self._largest, "float64"), dtype, int(total[row, column]), place)
-        return total.astype(dtype, copy=False)
+        with team.phase("gather", timed=False), np.errstate(all="ignore"):
+            total, dtype = room.sum(axis=0), numpy_type(types.result)
+            if types.exact is not None and types.result != "bool":
+                limits = np.iinfo(dtype)
+                outside = np.argwhere((total < limits.min) | (total > limits.max))
+                if len(outside):
+                    row, column = outside[0].tolist()
+                    place = element_of_rows(own.lo)(row, column)
+                    raise refusal(Exact(self._largest, "float64"), dtype, int(total[row, column]), place)
+            return RowBlock(total.astype(dtype, copy=False), first_row=own.lo)
