@@ -335,12 +335,6 @@ class RootShapes:
         return (self.bytes_beside if is_root else sent) + made + of_c
 
 
-def refuse_no_rank(team: Team, root: int) -> None:
-    """UsageError unless `root` is the number of a rank."""
-    if type(root) is not int or not 0 <= root < team.size:
-        raise UsageError(f"root {root!r} is not a rank of a communicator of {team.size}", code="root")
-
-
 def refuse_unused_c(c: Any, asked_gemm: Mapping[str, Any]) -> None:
     """UsageError for a C without a word on beta; callers of BLAS pass beta=0 for a C that is not read."""
     if c is not None and asked_gemm.get("beta") is None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import builtins
 import os
+import pkgutil
 import re
 import runpy
 import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import hybrid
@@ -23,12 +27,14 @@ from hybrid.commands.streams import name_foreign_variables, print_line
 from hybrid.core.settings import Settings
 from hybrid.errors import HybridError, UsageError
 from hybrid.ranks import heartbeat, supervisor
-from hybrid.ranks.launcher import heed, launched, rank_by_launcher
+from hybrid.ranks.launcher import handle, heed, launched, rank_by_launcher
 from hybrid.ranks.team import Team, start_world, world_communicator
 
 NAME = "hybrid.run"
 _OF_MULTIPLY = ("device", "precision", "check", "threads", "stall")
+_LEFT_TO_THE_PROGRAM = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # sent to all ranks
 _USES_MPI = re.compile(rb"^\s*(?:import|from)\s+mpi4py\b", re.MULTILINE)
+_OUTSIDE = (__file__, runpy.__file__, "<frozen runpy>", "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 _EXAMPLES = """\
 examples:
   python -m hybrid.run program.py --its --options
@@ -127,8 +133,9 @@ class _Run:
             team = self._team = start_world(patience=PATIENCE)
             heartbeat.mpi_started()
             agree_on_options(team, self._options, self._settings)
-            if team.rank:
-                signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program decides
+            heartbeat.leave_group()
+            for signum in _LEFT_TO_THE_PROGRAM if team.rank else ():
+                signal.signal(signum, signal.SIG_IGN)
             self._use(world_communicator(team))
             if team.rank:
                 self._end_together(team)
@@ -136,7 +143,7 @@ class _Run:
         except BaseException as error:
             show_traceback()
             return fail_before_start(NAME, error) if team is None else fail(NAME, team, error)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        handle(signal.SIGINT, signal.default_int_handler)
         team.enter("program")
         heartbeat.busy().__enter__()  # to the end of the process
         if isinstance(self._run_program(), KeyboardInterrupt):
@@ -178,25 +185,41 @@ class _Run:
 
     def _run_program(self) -> BaseException | None:
         """Run the program, and set its exit code. Returns the exception that has ended it, shown as Python shows it."""
-        words = self._options.module if self._options.module is not None else self._options.program
-        sys.argv[:] = words
         try:
-            if self._options.module is not None:
-                runpy.run_module(words[0], run_name="__main__", alter_sys=True)
-            else:
-                if Path(words[0]).is_file() and not getattr(sys.flags, "safe_path", False):
-                    sys.path[0] = os.path.dirname(os.path.realpath(words[0]))
-                runpy.run_path(words[0], run_name="__main__")
+            self._become_program()
         except SystemExit as left:
             self._code = _exit_code(left.code)
         except BaseException as error:
             trace = error.__traceback__
-            while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+            while trace is not None and trace.tb_frame.f_code.co_filename in _OUTSIDE:
                 trace = trace.tb_next
-            sys.excepthook(type(error), error.with_traceback(trace), trace)
             self._code = 1
+            try:
+                sys.excepthook(type(error), error.with_traceback(trace), trace)
+            except SystemExit as left:
+                self._code = _exit_code(left.code)
+            except BaseException as of_hook:
+                sys.__excepthook__(type(of_hook), of_hook, of_hook.__traceback__)
             return error
         return None
+
+    def _become_program(self) -> None:
+        """Run the program as the module __main__ of this process, which stays: its threads and atexit functions may need it."""
+        words = self._options.module if self._options.module is not None else self._options.program
+        sys.argv[:] = words
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        main.__dict__["__builtins__"] = builtins
+        if self._options.module is not None:
+            runpy._run_module_as_main(words[0])  # type: ignore[attr-defined]
+        elif pkgutil.get_importer(words[0]) is None:
+            path = os.path.abspath(words[0])
+            if not getattr(sys.flags, "safe_path", False):
+                sys.path[0] = os.path.dirname(os.path.realpath(path))
+            main.__file__, main.__loader__ = path, SourceFileLoader("__main__", path)
+            exec(main.__loader__.source_to_code(main.__loader__.get_data(path), path), main.__dict__)  # noqa: S102
+        else:  # a folder, or an archive, that has a module __main__
+            sys.path[0] = os.path.abspath(words[0])
+            runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
 
 
 def _exit_code(said: object) -> int:

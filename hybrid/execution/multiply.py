@@ -31,7 +31,6 @@ from hybrid.arrays.root_operands import (
     SharedMatrix,
     arrays_of,
     matrices_of,
-    refuse_no_rank,
     refuse_unused_c,
     refuse_wrong_c,
     refuse_wrong_out,
@@ -71,7 +70,7 @@ def empty_shared(session: Session, shape: tuple[int, int], dtype: Any, root: int
     with team.phase("agree", timed=False) as looking:
         settings = Settings.gather({"stall": stall})
         shape = _of_matrix(shape)
-        refuse_no_rank(team, root)
+        team.refuse_no_rank(root)
         element = numpy_type(type_name(np.float64 if dtype is None else dtype))  # None means float64, as for NumPy
         said = {"kind": "an empty matrix", "shape": shape, "dtype": element.name, "root": root, **settings.as_dict()}
         looking.mine = (said, shared.gone, free_memory_of(session, settings, None, now=True))
@@ -117,7 +116,7 @@ class GpuCall:
     where that is given."""
 
     def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> None:
-        refuse_no_rank(session.team, asked.root)
+        session.team.refuse_no_rank(asked.root)
         a, b, c = operands
         refuse_unused_c(c, asked.gemm)
         gemm = Gemm.of(asked.gemm)
@@ -183,7 +182,7 @@ class CopiedCall:
             if not (types.exact or types.complex_a) or gemm.modulus or max(a.ndim, b.ndim) > 2 or settings.check == "host":
                 return None
             first, second, _, shape = matrices_of(a, b, gemm)
-            refuse_no_rank(session.team, asked.root)
+            session.team.refuse_no_rank(asked.root)
             refuse_unused_c(operands[2], asked.gemm)
             c = None if operands[2] is None or gemm.beta == 0 else arrays_of(a, operands[2], on_device=True)[1]
             refuse_wrong_c(c, shape, types)
@@ -293,7 +292,7 @@ class RootCall:
         team, shared, root = session.team, session.shared_arrays, asked.root
         self._session, self._operands, self._out, self._asked = session, operands, out, asked
         with team.phase("agree", timed=False) as looking:
-            refuse_no_rank(team, root)
+            team.refuse_no_rank(root)
             settings, gemm = asked.read()
             team.pretend_nodes(settings.ranks_per_node)
             self.given, described, scattered = None, None, False

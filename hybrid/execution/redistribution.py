@@ -12,7 +12,7 @@ import numpy as np
 from hybrid.arrays.distributed import Block2D, Distributed, RowBlock, TransposedRowBlock, refuse_no_grid
 from hybrid.arrays.gemm import is_number
 from hybrid.arrays.interop import as_array, copy_back, on_gpu
-from hybrid.arrays.root_operands import refuse_no_rank, refuse_out
+from hybrid.arrays.root_operands import refuse_out
 from hybrid.core.problem import Span, block, consecutive, record
 from hybrid.core.settings import Settings
 from hybrid.errors import UsageError
@@ -103,7 +103,7 @@ def _agreed(
     same UsageError on all ranks where that does not fit together."""
     team = session.team
     with team.phase("agree", timed=False) as agreeing:
-        refuse_no_rank(team, root)
+        team.refuse_no_rank(root)
         if rows is not None and (type(rows) is not int or rows < 0):
             raise UsageError(f"rows={rows!r} is no number of rows", code="rows")
         kind = _KINDS.get(type(a), "nothing" if a is None or team.rank != root else "matrix")

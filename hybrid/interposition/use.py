@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
+from numbers import Real
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -129,7 +130,7 @@ class use:
     def __init__(self, comm: Any = None, *, root: int = 0, threshold: float | None = None, **options: Any) -> None:
         if unknown := options.keys() - {*OPTIONS}:
             raise TypeError(f"use() got an unexpected keyword argument {min(unknown)!r}")
-        if threshold is not None and not threshold >= 0:
+        if threshold is not None and not (isinstance(threshold, Real) and threshold >= 0):
             raise UsageError(f"threshold must be a number of multiply-adds, not {threshold!r}", code="number")
         self._comm, self._root, self._threshold, self._options = comm, as_int(root), threshold, options
         self._depth = 0  # how often it has been started
@@ -233,8 +234,9 @@ class use:
         self._gpu_is_known = self._threshold is not None
         if self._gpu_is_known:
             by_gpu = by_gpu and not _why_no_gpu()
-        if self._comm is not None and self._comm.Get_size() > 1:
-            team = team_of(self._comm, self._options.get("stall"))
+        team = team_of(self._comm, self._options.get("stall"))
+        team.refuse_no_rank(self._root)
+        if team.size > 1:
             with team.together(), team.phase("agree", timed=False) as looking:
                 looking.mine = by_gpu and not _why_no_gpu(), this_processor()
             with_gpu, processors = zip(*looking.all, strict=True)

@@ -34,6 +34,7 @@ class Board(ctypes.Structure):
         ("beats", ctypes.c_uint64),  # counts heartbeats
         ("busy", ctypes.c_int),  # calls under way that send no heartbeats, as of libraries
         ("mpi_started", ctypes.c_bool),  # from here on the other ranks may wait for this one
+        ("has_own_group", ctypes.c_bool),  # of processes: signals come by the supervisor alone
         ("told", ctypes.c_int),  # AGREED or REPORTED when there is an exit code
         ("exit_code", ctypes.c_int),
         ("phase", ctypes.c_char * 256),
@@ -123,6 +124,14 @@ def _watched(progress: Callable[[], object]) -> Iterator[None]:
 def mpi_started() -> None:
     """Tell the supervisor that MPI has started."""
     _board.mpi_started = True
+
+
+def leave_group() -> None:
+    """From now on signals of the launcher and the terminal, which are for the whole group of processes, come by the supervisor
+    alone, each once: for a program that decides what they do."""
+    if _supervisor:
+        os.setpgid(0, 0)
+        _board.has_own_group = True
 
 
 def tell_how_to_go_on(text: str) -> bool:

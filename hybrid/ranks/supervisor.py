@@ -109,7 +109,9 @@ class _Watch:
         self._kill(signum)
 
     def _note_interrupt(self, signum: int, frame: FrameType | None) -> None:
-        self._interrupted = time.monotonic()
+        before, self._interrupted = self._interrupted, time.monotonic()
+        if self._board.has_own_group and self._interrupted - before > INTERRUPT_DELAY:  # else the terminal's, and the launcher's
+            self._kill(signum)
 
     def _kill(self, signum: int) -> None:
         with suppress(ProcessLookupError):
@@ -129,7 +131,8 @@ class _Watch:
             polled = now
             if self._launcher_is_gone():
                 self._kill(signal.SIGKILL)
-            while self._interrupted and interrupts and now - self._interrupted > interrupts[-1][0]:
+            overdue = self._interrupted and not self._board.has_own_group
+            while overdue and interrupts and now - self._interrupted > interrupts[-1][0]:
                 self._kill(interrupts.pop()[1])
             # At the start no heartbeat counts, only a new phase: there a rank may wait for one that nobody else watches.
             shown, stopped = (self._phase, self._phase != _START and self._board.beats), is_stopped(self._worker)

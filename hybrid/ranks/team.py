@@ -216,6 +216,11 @@ class Team:
         self.doing = activity
         heartbeat(activity)
 
+    def refuse_no_rank(self, root: Any) -> None:
+        """UsageError unless `root` is the number of a rank."""
+        if type(root) is not int or not 0 <= root < self.size:
+            raise UsageError(f"root {root!r} is not a rank of a communicator of {self.size}", code="root")
+
     def phase(self, name: str, *, timed: bool = True) -> Phase:
         """A context in which every rank does its part of something, and which all ranks leave together.
 
@@ -446,7 +451,7 @@ def world_communicator(team: Team) -> MPI.Comm | None:
 _EAGER = 200  # polls without a pause after a request
 # A pause between two polls is this part of the time since the last request, and so long at most: an idle rank takes less than
 # 1 % of a core.
-_PART, _LONGEST = 0.01, 5e-3
+_PART, _LONGEST = 0.01, 2e-2
 
 
 class Requests:

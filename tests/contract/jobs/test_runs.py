@@ -2,9 +2,12 @@
 """`python -m hybrid.run program.py` is `python program.py`: output, exit code, traceback and arguments are the program's,
 alone and as rank 0 of a job, whose other ranks serve its products. What ends a rank ends the program, with one line."""
 
+import os
 import subprocess
 import sys
-from signal import SIGKILL
+import time
+from pathlib import Path
+from signal import SIGINT, SIGKILL, SIGTERM, SIGUSR1
 
 import pytest
 from support.commands import ROOT, module, mpirun, own_lines, start, successful
@@ -13,7 +16,7 @@ pytestmark = pytest.mark.needs("compiler")
 RUN = module("hybrid.run")
 RANKS = [0, pytest.param(2, marks=pytest.mark.launcher)]
 PROGRAM = """
-import atexit, os, signal, sys, threading, time
+import atexit, os, pickle, signal, sys, threading, time
 assert "numpy" not in sys.modules
 import numpy
 
@@ -34,12 +37,20 @@ def inner(word):
     if word == "signal":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
         os.kill(os.getpid(), signal.SIGTERM)
+    if word == "wait":
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(each, lambda *_: (time.sleep(6), sys.exit(7)))
+        print("ready", flush=True)
+        time.sleep(100)
+    if word == "hook":
+        sys.excepthook = lambda kind, *_: sys.exit(9)
+        raise Own
     if word in ("3", "text"):
         sys.exit(int(word) if word.isdecimal() else word)
 
 def later():
     time.sleep(0.2)
-    print("thread", (a @ b).sum())
+    print("thread", (a @ b).sum(), pickle.loads(pickle.dumps(Own("late"))))
 
 if __name__ == "__main__":
     atexit.register(lambda: print("atexit", (a @ b).sum()))
@@ -70,8 +81,9 @@ def ended(words, ranks=0, text="from standard input"):
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("words", [["one", "--two"], ["thread", "3"], ["text"], ["raise"], ["interrupt"], ["signal"], ["fork"]])
+@pytest.mark.parametrize("words", ["one --two", "thread 3", "text", "raise", "interrupt", "signal", "fork", "hook"])
 def test_a_program_does_what_it_does_by_itself(program, words, ranks):
+    words = words.split()
     out, errors, code = ended([sys.executable, program, *words])
     got = ended([*RUN, "--threshold", 1, "--threads", 1, "--report", program, *words], ranks)
     report = [line for line in got[1] if line.startswith("hybrid.run: ")]
@@ -95,9 +107,30 @@ def test_a_rank_that_is_killed_ends_the_program_with_one_line(start, rank):
     waiting = "import numpy, time; a = numpy.ones((50, 50)); print((a @ (a + 1)).sum(), flush=True); time.sleep(100)"
     job = start(["-m", "hybrid.run", "--threshold", 1, "-m", "timeit", "-n", 1, "-r", 1, waiting], 2)
     job.wait_for("5000")
+    if rank:
+        time.sleep(3)
+        before, began = taken(job.processes()[1]), time.monotonic()
+        time.sleep(3)
+        assert taken(job.processes()[1]) - before < 0.01 * (time.monotonic() - began)  # of a core, by a rank that waits
     job.send(SIGKILL, job.processes()[rank][1])
     end = job.end()
     assert (end.code, end.codes, end.left) == (137, ["killed"], [])
+
+
+def taken(processes):
+    """The seconds of a core that they have had."""
+    tasks = (each for process in processes for each in Path(f"/proc/{process}/task").glob("*/schedstat"))
+    return sum(int(each.read_text().split()[0]) for each in tasks) / 1e9
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize("signum", [SIGINT, SIGTERM, SIGUSR1])
+def test_the_program_decides_what_a_signal_to_all_ranks_does(start, program, signum):
+    job = start(["-m", "hybrid.run", "--threshold", 1, program, "wait"], words=mpirun(2))  # without a /tmp of its own
+    job.wait_for("ready")
+    job.send(signum, *(-os.getpgid(pair[0]) for pair in job.processes().values()))
+    end = job.end()
+    assert (end.code, end.out.splitlines()[-1], end.lines) == (7, "atexit 24000.0", [])
 
 
 @pytest.mark.launcher

@@ -218,15 +218,20 @@ print(used.report().products)
 
 
 def test_wrong_usage_is_refused(monkeypatch, tmp_path):
-    for wrong in ({"threshold": -1}, {"threshold": float("nan")}):
+    for wrong in ({"threshold": -1}, {"threshold": float("nan")}, {"threshold": "x"}):
         with pytest.raises(UsageError, match="multiply-adds"):
             hybrid.use(**wrong)
     with pytest.raises(TypeError, match="kernels"):
         hybrid.use(kernels="auto")
-    with pytest.raises(UsageError), hybrid.use(device="quantum"):
-        pass
-    done = start([sys.executable, "-c", "import hybrid; hybrid.use().start()"], CC="none", HYBRID_CACHE=str(tmp_path), cwd=ROOT)
-    assert DeviceUnavailable.__name__ in done.stderr.splitlines()[-1]
+    for wrong in ({"device": "quantum"}, {"root": 1}, {"comm": "x"}):
+        with pytest.raises(UsageError), hybrid.use(**wrong):
+            pass
+    no_blas = "import sys, types; sys.modules['numpy'] = n = types.ModuleType('numpy'); n.__file__, n.__version__ = '/n/n', '0'"
+    other = "import platform; platform.machine = lambda: 'riscv64'"
+    for first, compiler, error in ((no_blas, "cc", UsageError), (other, "cc", UsageError), ("", "none", DeviceUnavailable)):
+        program = f"{first}\nimport hybrid; hybrid.use().start()"
+        done = start([sys.executable, "-c", program], CC=compiler, HYBRID_CACHE=str(tmp_path), cwd=ROOT)
+        assert error.__name__ in done.stderr.splitlines()[-1]
 
 
 def test_a_gpu_is_used_when_products_gain_by_it(tmp_path):
