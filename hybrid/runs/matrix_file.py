@@ -99,8 +99,7 @@ def _only_one(names: Sequence[str]) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     """The names of the matrices in a file, for an error."""
-    more = f" and {len(names) - _MOST_NAMES} others" if len(names) > _MOST_NAMES else ""
-    return (", ".join(f"/{name}" for name in names[:_MOST_NAMES]) or "no matrix of numbers") + more
+    return ", ".join(f"/{name}" for name in names[:_MOST_NAMES]) + " …" * (len(names) > _MOST_NAMES) or "no matrix of numbers"
 
 
 def _lacks(what: str, name: str, names: Sequence[str], *, is_group: bool) -> UsageError:
@@ -356,62 +355,6 @@ _DIGITS_OF_AN_INTEGER = 20  # the most that one of 64 bits has, with its sign
 _NUMBERS_AT_ONCE = 1 << 17
 
 
-class MtxHeader(NamedTuple):
-    """What a Matrix Market file says of itself."""
-
-    shape: tuple[int, int]
-    entries: int
-    sparse: bool  # coordinates, and not all elements
-    is_complex: bool
-
-
-def read_mtx_header(path: str) -> MtxHeader:
-    """The header of the file. UsageError, without the file's name, for one that holds no numbers, or promises more of them than
-    the matrix has elements."""
-    try:
-        from scipy.io import mminfo
-    except ImportError:
-        raise UsageError(f"Matrix Market files are read by SciPy: {install('graphs')}", code="package-missing") from None
-    with _refusing_malformed():
-        rows, columns, entries, form, field, _ = mminfo(path)
-    if entries > rows * columns:
-        raise UsageError(f"its header promises {entries} entries, of {rows}×{columns}", code="file-format")
-    if field not in _FIELDS:
-        raise UsageError(f"it holds {field} numbers: only {', '.join(_FIELDS)} are read", code="no-numbers")
-    return MtxHeader((rows, columns), entries, form == "coordinate", field == "complex")
-
-
-def read_mtx(path: str, header: MtxHeader) -> Any:
-    """The matrix as one of NumPy, or where it is stored by coordinates as a sparse one of SciPy. UsageError, without the file's
-    name."""
-    from scipy.io import mmread
-
-    if not all(header.shape):
-        return np.zeros(header.shape)  # SciPy ends the process by a division by zero
-    with _refusing_malformed():
-        matrix: Any = mmread(path)
-    if matrix.shape != header.shape:
-        raise UsageError(
-            f"it has become another matrix while it was read: {matrix.shape[0]}×{matrix.shape[1]}", code="file-changed"
-        )
-    if isinstance(matrix, np.ndarray):
-        return matrix
-    matrix = matrix.tocoo()
-    numbers = matrix.row.astype(np.int64) * header.shape[1] + matrix.col
-    if len(np.unique(numbers)) < matrix.nnz:
-        raise UsageError("it names the same element twice; a symmetric file must hold one triangle only", code="file-format")
-    return matrix
-
-
-@contextmanager
-def _refusing_malformed() -> Iterator[None]:
-    """A context in which SciPy reads a file. UsageError for what it cannot read: it names the line."""
-    try:
-        yield
-    except (ValueError, OverflowError, TypeError, EOFError) as error:
-        raise UsageError(f"it is malformed: {' '.join(str(error).split()).rstrip('.')}", code="file-format") from None
-
-
 class MtxFile(MatrixFile):
     """A matrix in a Matrix Market file.
 
@@ -423,19 +366,44 @@ class MtxFile(MatrixFile):
 
     def __init__(self, path: str, readers: int = 1) -> None:
         """`readers`: processes of this machine that read it at the same time, each for itself."""
-        self._name, self._readers, self._loaded = path, readers, None
+        self._name, self._readers = path, readers
+        self._loaded: Any = None  # by `load`, for the first `read`
         _refuse_folder(path)
         with self._reading():
             open(path, "rb").close()  # SciPy has no word of its own for each reason why not
-            self._header = read_mtx_header(path)
-        dtype = np.dtype(np.complex128 if self._header.is_complex else np.float64)  # a text has no type
-        super().__init__(os.path.abspath(path), self._header.shape, dtype, self._header.shape, self._fetch_loaded)
+            try:
+                from scipy.io import mminfo
+            except ImportError:
+                raise UsageError(f"Matrix Market files are read by SciPy: {install('graphs')}", code="package-missing") from None
+            rows, columns, self._entries, form, field, _ = mminfo(path)
+            if self._entries > rows * columns:
+                raise UsageError(f"its header promises {self._entries} entries, of {rows}×{columns}", code="file-format")
+            if field not in _FIELDS:
+                raise UsageError(f"it holds {field} numbers: only {', '.join(_FIELDS)} are read", code="no-numbers")
+        dtype = np.dtype(np.complex128 if field == "complex" else np.float64)  # a text has no type
+        super().__init__(os.path.abspath(path), (rows, columns), dtype, (rows, columns), self._fetch_loaded)
+        self._entry_bytes = _BYTES_OF_AN_ENTRY if form == "coordinate" else dtype.itemsize
         self._refuse_beyond_memory()
 
     def load(self) -> None:
         self._refuse_beyond_memory()  # again: others may have been read since
+        if not all(self.shape):
+            self._loaded = np.zeros(self.shape)  # SciPy ends the process by a division by zero
+            return
+        from scipy.io import mmread
+
         with self._reading():
-            self._loaded = read_mtx(self._name, self._header)
+            matrix: Any = mmread(self._name)
+            if matrix.shape != self.shape:
+                another = "×".join(map(str, matrix.shape))
+                raise UsageError(f"it has become another matrix while it was read: {another}", code="file-changed")
+            if not isinstance(matrix, np.ndarray):
+                matrix = matrix.tocoo()
+                numbers = matrix.row.astype(np.int64) * self.shape[1] + matrix.col
+                if len(np.unique(numbers)) < matrix.nnz:
+                    text = "it names the same element twice; a symmetric file must hold one triangle only"
+                    raise UsageError(text, code="file-format")
+        self._loaded = matrix
 
     def _fetch_loaded(self, rows: Span, columns: Span, target: np.ndarray) -> np.ndarray:
         if self._loaded is None:
@@ -454,16 +422,19 @@ class MtxFile(MatrixFile):
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
+        """A context in which SciPy reads the file. UsageError for what it cannot read: it names the line."""
         try:
             yield
         except OSError as error:
             raise _cannot_read(error) from None
         except UsageError as error:
             raise UsageError(f"cannot be read: {error}", code=error.code) from None
+        except (ValueError, OverflowError, TypeError, EOFError) as error:
+            text = " ".join(str(error).split()).rstrip(".")
+            raise UsageError(f"cannot be read: it is malformed: {text}", code="file-format") from None
 
     def _refuse_beyond_memory(self) -> None:
-        each = _BYTES_OF_AN_ENTRY if self._header.sparse else self.dtype.itemsize
-        need, free = each * self._header.entries * self._readers, available_host_bytes()
+        need, free = self._entry_bytes * self._entries * self._readers, available_host_bytes()
         if need > free:
             raise DoesNotFit(
                 f"takes {readable(need)} to be read, {readable(free)} are free: it is text, of which each of {self._readers} "
@@ -472,12 +443,17 @@ class MtxFile(MatrixFile):
 
 
 class _MtxOutput(MatrixOutput):
-    """A new Matrix Market file in the array format: column by column, each number on a line of its own."""
+    """A new Matrix Market file in the array format: column by column, each number on a line of its own, of the same length."""
 
     by_rows = False
 
     def __init__(self, path: str, shape: tuple[int, int], dtype: np.dtype) -> None:
-        field, number = _written(dtype)
+        if dtype.kind in "biu":
+            field, number = "unsigned-integer" if dtype == np.uint64 else "integer", f"%{_DIGITS_OF_AN_INTEGER}d"
+        else:
+            parts = 2 if dtype.kind == "c" else 1
+            digits = 16 if dtype.itemsize == 8 * parts else 8  # behind the point: with them every number is read as it was
+            field, number = "complex" if parts == 2 else "real", " ".join([f"%{digits + 8}.{digits}e"] * parts)
         self._format, self._line = f"{number}\n", len(number % ((0,) * number.count("%"))) + 1
         header = f"%%MatrixMarket matrix array {field} general\n{shape[0]} {shape[1]}\n"
         super().__init__(path, shape, dtype, header.encode())
@@ -493,15 +469,6 @@ class _MtxOutput(MatrixOutput):
                     text = (self._format * len(part)) % tuple(numbers.tolist())
                     write_whole(file.fileno(), text.encode(), begun + (column * self.shape[0] + part.lo) * self._line)
                     told()
-
-
-def _written(dtype: np.dtype) -> tuple[str, str]:
-    """The header's word for such numbers, and the format of one of them, which gives every number the same length."""
-    if dtype.kind in "biu":
-        return "unsigned-integer" if dtype == np.uint64 else "integer", f"%{_DIGITS_OF_AN_INTEGER}d"
-    parts = 2 if dtype.kind == "c" else 1
-    digits = 16 if dtype.itemsize == 8 * parts else 8  # behind the point: with them every number is read as it was
-    return "complex" if parts == 2 else "real", " ".join([f"%{digits + 8}.{digits}e"] * parts)
 
 
 # HDF5 without MPI lets one process write a file. So one process makes it by h5py, with a dataset that is stored as a whole, and
