@@ -53,7 +53,8 @@ def multiply(
         Of bool, integers, floating-point or complex numbers of up to 64 bits (complex128). Or a `RowBlock` each, or a `Block2D`
         each, on every rank; or a RowBlock a, and for b the same matrix on every rank.
     c
-        At the root, what is added, times beta: of the result's shape. It is not read where beta is 0, and only changed as `out`.
+        At the root, or as a RowBlock or Block2D, what is added, times beta: of the result's shape. It is not read where beta is
+        0, and only changed as `out`.
     comm
         The mpi4py communicator whose ranks work together; every one of them must call. None: the one that RowBlocks or Block2Ds
         know, else this process alone, without MPI.
@@ -107,7 +108,8 @@ def multiply(
         The result at the root, None elsewhere: `out` where it is given, a CuPy array where a and b lie on a GPU, else a NumPy
         array. With several ranks on the root's node it may lie in shared memory, which processes forked later share. Of
         RowBlocks: this rank's RowBlock of the product, where its rows of a lie; then root and out are not used. Of Block2Ds: this
-        rank's Block2D of the product, with its rows of a and its columns of b, multiplied on CPUs, or with device="cuda" on GPUs.
+        rank's Block2D of the product, which lies as c, or without one in its rows of a and its columns of b (of transposes on the
+        grid of a and b themselves), multiplied on CPUs, or with device="cuda" on GPUs.
 
     Raises
     ------

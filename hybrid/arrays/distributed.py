@@ -178,7 +178,7 @@ def _kind(part: Any) -> str:
     return type(part).__name__
 
 
-_MADE_AS = {"TransposedRowBlock": "RowBlock, and take its .T"}  # of what is no public class
+_MADE_AS = {f"Transposed{kind}": f"{kind}, and take its .T" for kind in ("RowBlock", "Block2D")}  # of what is no public class
 
 
 def common_communicator(inputs: Sequence[Any]) -> Any:
@@ -327,8 +327,9 @@ class Block2D(Distributed):
 
     @property
     def T(self) -> Block2D:
-        """The transpose: a view of the same elements, for products with what is distributed likewise."""
-        return type(self)(self.array.T, self.shape[::-1], self.columns, self.rows, self.comm)
+        """The transpose: a view of the same elements, on the transposed grid. Products take it; no element is moved before."""
+        kind = Block2D if isinstance(self, TransposedBlock2D) else TransposedBlock2D
+        return kind(self.array.T, self.shape[::-1], self.columns, self.rows, self.comm)
 
     @property
     def part(self) -> Part:
@@ -385,6 +386,10 @@ class Block2D(Distributed):
         columns = _dealt(m, column_block, grid[1], (process[1] - first_column) % grid[1])
         height, width = sum(hi - lo for lo, hi in rows), sum(hi - lo for lo, hi in columns)
         return cls(array[:height, :width], (n, m), rows, columns, comm)
+
+
+class TransposedBlock2D(Block2D):
+    """`block.T`. Elementwise operations refuse it beside a Block2D on every rank, also on those whose places are the same."""
 
 
 def _refuse_no_matrix(array: Any) -> None:

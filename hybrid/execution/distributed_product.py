@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.distributed import Block2D, RowBlock, TransposedRowBlock, refuse_no_grid
+from hybrid.arrays.distributed import Block2D, RowBlock, TransposedBlock2D, TransposedRowBlock, refuse_no_grid
 from hybrid.arrays.gemm import Gemm, ProductType, numpy_type, product_type, real_operands
 from hybrid.arrays.integers import (
     DIGIT,
@@ -86,7 +86,7 @@ class Shares:
     largest: tuple[int, ...]  # the largest magnitudes in A, in B and in C, where they are integers
     on_gpu: tuple[bool, bool]  # whether A lies on a GPU, and B
     whole: tuple[Shape, ...]  # of Block2Ds the shapes of A and B
-    places: tuple[Part, ...]  # of Block2Ds, where these parts lie in A and B
+    places: tuple[Part, ...]  # of Block2Ds, where these parts lie in A, in B and, when that is known, in C
     seed: int  # rank 0's is that of the host's check of the first real product
     is_gram: bool  # B is the transpose of A, in the same memory, and neither is complex
 
@@ -106,7 +106,7 @@ class Shares:
             )
         types = product_type(a.array.dtype, b.array.dtype, gemm.dtype).of(gemm)
         (n, l), (depth, m) = a.array.shape, b.array.shape
-        refuse_wrong_c(None if c is None else c.array, (n, m), types)
+        refuse_wrong_c(c, (a.shape[0], b.shape[1]), types)
         real, added = types.problem(n, l, m), None if gemm.beta == 0 else c  # this rank's part of the product; C that is read
         there, real_b = (on_gpu(a.array), on_gpu(b.array)), depth * (1 + types.complex_a) * real.m
         made_of_b = types.complex_a or (types.complex_b and gemm.conjugate_b)
@@ -127,12 +127,18 @@ class Shares:
                 else largest_of_type(each.array.dtype)
                 for each in (a, b, added)
             )  # fmt: skip
-        whole, places = tuple(each.shape for each in in_2d), tuple(each.part for each in in_2d)
+        whole = tuple(each.shape for each in in_2d)
+        places = tuple(each.part for each in (a, b, c) if in_2d and each is not None)
         copied_bytes = sum(copied) * real.item_size
         is_gram = not (in_2d or types.complex_b) and is_transpose(a.array, b.array)
         return cls(
             (n, l), (depth, m), types, copied_bytes, expanded + copied_there, largest, there, whole, places, new_seed(), is_gram
         )
+
+    @property
+    def c(self) -> Shape:
+        """Of what it keeps of C."""
+        return self.places[2].shape if self.places else (self.a[0], self.b[1])
 
     @property
     def depth(self) -> int:
@@ -206,8 +212,7 @@ def _placement(shares: Sequence[Shares]) -> Placement:
     matter, and parts that were dealt out in many blocks need not be sent around to be joined.
     """
     types, ((n, l), (_, m)) = shares[0].types, shares[0].whole
-    of_a, of_b = zip(*(share.places for share in shares), strict=True)
-    of_c = [Part(a.rows, b.columns) for a, b in zip(of_a, of_b, strict=True)]
+    of_a, of_b, of_c = zip(*(share.places for share in shares), strict=True)
     for name, parts, shape in (("A", of_a, (n, l)), ("B", of_b, (l, m)), ("C", of_c, (n, m))):
         refuse_no_grid(name, parts, shape)
     rows = _renumbered([part.rows for part in of_a], n, 1)
@@ -218,6 +223,40 @@ def _placement(shares: Sequence[Shares]) -> Placement:
         tuple(Part(inner(part.rows), columns(part.columns)) for part in of_b),
         tuple(Part(rows(part.rows), columns(part.columns)) for part in of_c),
     )
+
+
+def _places_of_c(shares: Sequence[Shares], turned: Sequence[bool]) -> list[Part]:
+    """Where each rank's part of a product of Block2Ds lies: as C where one is given, else in its rows of A and columns of B.
+
+    `turned`: which of A and B are transposes. Their product lies on the grid of the matrices themselves; or in equal shares of
+    rows where these are not on one grid.
+    """
+    (n, _), (_, m) = shares[0].whole
+    if len(shares[0].places) == len("ABC"):
+        return [share.places[2] for share in shares]
+    if not any(turned):
+        return [Part(a.rows, b.columns) for a, b in (share.places for share in shares)]
+    lie = [[part.T if turn else part for part, turn in zip(share.places, turned, strict=True)] for share in shares]
+    down, across = [tuple(part.rows for part in parts) for parts in lie], [tuple(part.columns for part in parts) for parts in lie]
+    there = [rank for rank, parts in enumerate(lie) if any(part.elements for part in parts)]
+    rows, columns = ([*dict.fromkeys(have[rank] for rank in there)] for have in (down, across))
+    if not there or len(rows) * len(columns) != len({(down[rank], across[rank]) for rank in there}):
+        return [Part((block(n, len(shares), rank),), (Span(0, m),)) for rank in range(len(shares))]
+    of_c = _dealt(n, rows), _dealt(m, columns)
+    return [
+        Part(of_c[0].get(rows_there, ()), of_c[1].get(columns_there, ()))
+        for rows_there, columns_there in zip(down, across, strict=True)
+    ]
+
+
+Spans = tuple[Span, ...]
+
+
+def _dealt(length: int, groups: Sequence[tuple[Spans, ...]]) -> dict[tuple[Spans, ...], Spans]:
+    """The rows, or columns, of C for each group of ranks, which has these of A and of B: as those of one that has as many, else
+    equal shares."""
+    alike = next((spans for spans in zip(*groups, strict=True) if sum(map(len, chain(*spans))) == length), None)
+    return dict(zip(groups, alike or [(block(length, len(groups), number),) for number in range(len(groups))], strict=True))
 
 
 def _renumbered(groups: Sequence[tuple[Span, ...]], length: int, each: int) -> Callable[[tuple[Span, ...]], tuple[Span, ...]]:
@@ -276,15 +315,18 @@ class DistributedCall:
             if out is not None or asked.root != 0:
                 raise UsageError(f"a product of {kind} has neither out nor root: every rank keeps its {kept}", code="out")
             transposed: tuple[bool, ...] = ()
+            turned: tuple[bool, ...] = (False, False)  # of Block2Ds
             if self._is_everywhere and not (gemm.transpose_a or gemm.transpose_b):
                 kind = f"a RowBlock and {self._take_own_rows_of_b(settings, gemm)}"
             refuse_unused_c(self._operands[2], asked.gemm)
             if self._in_2d:
                 settings = replace(settings, device="cpu") if settings.device == "auto" else settings
                 self._operands = _of_block_2d(self._operands, gemm)
+                turned = tuple(isinstance(each, TransposedBlock2D) for each in self._operands[:2])
+                kind += " that lies as c" * (self._operands[2] is not None)
             else:
                 transposed = _transposed(self._operands, gemm)
-            said = {"kind": f"a product of {kind}", **gemm.as_dict(), "transposed": transposed, **settings.as_dict()}
+            said = {"kind": f"a product of {kind}", **gemm.as_dict(), "transposed": transposed or turned, **settings.as_dict()}
             self._operands = tuple(each.T if isinstance(each, TransposedRowBlock) else each for each in self._operands)
             if gemm.alpha == 0 and not self._in_2d:  # as in BLAS, A and B are not read
                 self._operands = _without_terms(self._operands, transposed)
@@ -297,7 +339,7 @@ class DistributedCall:
             else:
                 if gemm.modulus and product_type(a.dtype, b.dtype, gemm.dtype).of(gemm).exact is not None:
                     self._operands = a, b, c = tuple(
-                        None if each is None else RowBlock(least_remainders(each.array, gemm.modulus, threads()))
+                        None if each is None else each._like(least_remainders(each.array, gemm.modulus, threads()), None)
                         for each in (a, b, c)
                     )
                 shares_here = Shares.of(a, b, c, gemm, settings, threads)
@@ -308,13 +350,17 @@ class DistributedCall:
         if any(transposed):
             self.sum_of, self.settings = SumOfProducts.where_it_pays(team, settings, shares, inventories), settings
             return transposed
+        self._shares: Sequence[Shares] = shares
+        self._inventories = inventories
+        if self._in_2d:
+            of_c = _places_of_c(shares, turned)
+            self._shares = [replace(share, places=(*share.places[:2], part)) for share, part in zip(shares, of_c, strict=True)]
         if self._in_2d and team.size == 1:
-            request_of(shares, shares[0].types.computed)  # which refuses what does not fit together
+            request_of(self._shares, shares[0].types.computed)  # which refuses what does not fit together
             rows = RowBlock(a.in_order()), RowBlock(b.in_order()), None if c is None else RowBlock(c.in_order())
             self._of_rows = DistributedCall(session, rows, None, asked.without_transposes())
             self.decision, self.settings = self._of_rows.decision, self._of_rows.settings
         else:
-            self._shares, self._inventories = shares, inventories
             self._decide_where(settings)
         return transposed
 
@@ -366,7 +412,7 @@ class DistributedCall:
             settings = replace(settings, precision="auto")
         on_gpus = tuple(each.bytes_on_gpu(types.exact if stays else None) for each in shares)
         besides = tuple(
-            each.copied_bytes + types.bytes_beside(each.a[0] * each.b[1]) * (not (stays and each.on_gpu[0])) for each in shares
+            each.copied_bytes + types.bytes_beside(each.c[0] * each.c[1]) * (not (stays and each.on_gpu[0])) for each in shares
         )
         request = request_of(shares, types.computed, besides, on_gpus if any(on_gpus) else ())
         if self._as_a_whole:
@@ -400,21 +446,21 @@ class DistributedCall:
             raise CheckFailed(f"the product is wrong: {'; '.join(faults)}")
 
     def product(self, complete: Complete = untold) -> Any:
-        """This rank's part of the product, which lies where that of A does. `complete`: is given it, of integers before that
+        """This rank's part of the product, of RowBlocks where that of A lies. `complete`: is given it, of integers before that
         is checked as a whole."""
-        a, b, _ = self._operands
         assert self.decision is not None
         if not self._in_2d:
             first_row = self.decision.plan.shares[self._session.team.rank].rows.lo
             return RowBlock(self._part(element_of_rows(first_row), complete), first_row=first_row)
-        place = (a.shape[0], b.shape[1]), a.rows, b.columns
+        c, share = self._operands[2], self._shares[self._session.team.rank]
+        if c is None:
+            part, shape = share.places[2], (share.whole[0][0], share.whole[1][1])
+            place = (tuple((span.lo, span.hi) for span in spans) for spans in (part.rows, part.columns))
+            c = Block2D(np.broadcast_to(np.zeros(()), share.c), shape, *place)
+        rows, columns = c.indices
         if self._of_rows is not None:
-            return Block2D(self._of_rows.product().array[np.ix_(a.indices[0], b.indices[1])], *place)
-
-        def named(row: int, column: int) -> str:
-            return f"element [{a.indices[0][row]}, {b.indices[1][column]}] of the product"
-
-        return Block2D(self._part(named, complete), *place)
+            return c._like(self._of_rows.product().array[np.ix_(rows, columns)], None)
+        return c._like(self._part(lambda row, column: f"element [{rows[row]}, {columns[column]}] of the product", complete), None)
 
     def _part(self, named: Callable[[int, int], str], complete: Complete) -> Any:
         """The array of this rank's part. `named`: as of `RealProducts`."""
@@ -437,9 +483,13 @@ class DistributedCall:
                 beside = a if on_gpu(a) else None
                 if c is not None:
                     c = to_device_of(a, c) if beside is not None else on_host(c)
-        products = RealProducts(team, types, threads, (len(a), b.shape[1]), c=c, named=named, beside=beside)
+        products = RealProducts(team, types, threads, self._shares[team.rank].c, c=c, named=named, beside=beside)
         on_gpus = any(any(each.on_gpu) for each in self._shares)
         for number, prime in enumerate(types.primes):
+            if types.gemm.alpha == 0 and self._in_2d:  # as in BLAS, A and B are not read
+                rows, columns = self._shares[team.rank].c
+                products.add(np.zeros((rows, columns * (1 + types.complex_b)), types.computed))
+                continue
             real = a, b
             if prime or types.complex_b:
                 with team.phase("scatter", timed=False), busy():
@@ -467,17 +517,13 @@ class DistributedCall:
 
 def _of_block_2d(operands: tuple[Any, ...], gemm: Gemm) -> tuple[Any, ...]:
     """op(A), op(B) and C, of Block2Ds. UsageError for what a product of them cannot have."""
-    if gemm.modulus or gemm.alpha == 0:
-        what = "modulus" if gemm.modulus else "alpha=0"
-        raise UsageError(f"a product of Block2Ds has no {what}: use RowBlocks", code="option-combination")
     a, b, c = operands
     if not (isinstance(a, Block2D) and isinstance(b, Block2D)):
         return operands  # which `Shares` refuses
     a, b = a.T if gemm.transpose_a else a, b.T if gemm.transpose_b else b
-    if c is None or not gemm.beta:
-        return a, b, None
-    if not isinstance(c, Block2D) or (c.shape, c.part) != ((a.shape[0], b.shape[1]), Part(a.part.rows, b.part.columns)):
-        raise UsageError("c does not lie as the product, which has A's rows and B's columns on each rank", code="addend")
+    shape = a.shape[0], b.shape[1]
+    if c is not None and not (isinstance(c, Block2D) and c.shape == shape):
+        raise UsageError(f"c is no Block2D of shape {shape}, as the product, which lies as c does", code="addend")
     return a, b, c
 
 

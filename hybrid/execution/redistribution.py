@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.distributed import Block2D, Distributed, RowBlock, TransposedRowBlock, refuse_no_grid
+from hybrid.arrays.distributed import Block2D, Distributed, RowBlock, TransposedBlock2D, TransposedRowBlock, refuse_no_grid
 from hybrid.arrays.gemm import is_number
 from hybrid.arrays.interop import as_array, copy_back, on_gpu
 from hybrid.arrays.root_operands import refuse_out
@@ -26,7 +26,12 @@ from hybrid.ranks.team import Team
 from hybrid.verification.copies import verify_exchange
 
 _KIND = "redistribute"
-_KINDS: dict[type, str] = {RowBlock: "RowBlock", TransposedRowBlock: "transposed", Block2D: "Block2D"}
+_KINDS: dict[type, str] = {
+    RowBlock: "RowBlock",
+    TransposedRowBlock: "transposed",
+    Block2D: "Block2D",
+    TransposedBlock2D: "Block2D",
+}
 
 
 @record

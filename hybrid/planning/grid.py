@@ -46,6 +46,10 @@ class Part:
         return cls((rectangle.rows,), (rectangle.columns,))
 
     @property
+    def T(self) -> Part:
+        return Part(self.columns, self.rows)
+
+    @property
     def shape(self) -> tuple[int, int]:
         return sum(map(len, self.rows)), sum(map(len, self.columns))
 

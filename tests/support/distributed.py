@@ -63,8 +63,8 @@ def whole(comm: Any, part: Any) -> np.ndarray:
 Distribute = Callable[[Any, cases.Case, list[np.ndarray], Any], Sequence[Any]]  # (…, whole matrices, random numbers) -> parts
 
 
-def multiplied(comm: Any, case: cases.Case, way: cases.Way, distribute: Distribute, *, gemm: bool = True) -> None:
-    """Distribute the operands of a case, multiply them, and compare the whole product on all ranks. `gemm`: with α, β and C."""
+def multiplied(comm: Any, case: cases.Case, way: cases.Way, distribute: Distribute) -> None:
+    """Distribute the operands of a case, multiply them, and compare the whole product on all ranks."""
     rng = np.random.default_rng([case.seed, 1])
     with (
         hybrid.testing.pretend(**{name.lower(): value for name, value in way.variables.items()}),
@@ -76,7 +76,7 @@ def multiplied(comm: Any, case: cases.Case, way: cases.Way, distribute: Distribu
         right = cases.wanted(case, given.values, *factors)
         how: dict[str, Any] = {**way.flags, **dict.fromkeys(case.flags, True)}
         how |= {"dtype": cases._dtype(case.dtype)} if case.dtype else {}
-        how |= {"alpha": factors[0]} | ({"beta": factors[1]} if case.beta else {}) if gemm else {}
+        how |= {"alpha": factors[0]} | ({"beta": factors[1]} if case.beta else {})
         parts = distribute(comm, case, given.views, rng)
         try:
             found = hybrid.multiply(*parts, comm=comm, **how)

@@ -26,26 +26,19 @@ SETTINGS = {
 def by_blocks(comm, case, matrices, rng):
     """Cyclically in blocks of random sizes on a random grid of ranks, from a random process on."""
     grid = grids(comm.size)[rng.integers(len(grids(comm.size)))]
-    down, deep, deeper, across = (int(size) for size in rng.integers(1, 40, 4))
-    first = [tuple(int(rng.integers(ranks)) for ranks in grid) for _ in "ab"]
+    first, blocks = (
+        [tuple(map(int, rng.integers(1, each, 2) - least)) for _ in "abc"] for each, least in ((np.add(grid, 1), 1), (40, 0))
+    )
     order = "CF"[rng.integers(2)]
-    a, b = matrices
-    return dealt(comm, a, grid, (down, deep), order, first[0]), dealt(comm, b, grid, (deeper, across), order, first[1])
+    return [dealt(comm, each, grid, blocks.pop(), order, first.pop()) for each in matrices]
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("count", [40, pytest.param(600, marks=pytest.mark.exhaustive)])
 def test_any_product_of_any_block_cyclic_distribution_is_right(comm, seed, count):
     ways = SETTINGS if not hybrid.testing.lacking("compiler") else {name: SETTINGS[name] for name in list(SETTINGS)[:-1]}
-    plain = {
-        "form": ("matrix · matrix",),
-        "beta": ("",),
-        "alpha": ("1",),
-        "out": ("new",),
-        **dict.fromkeys(cases.FLAGS, (False,)),
-    }
-    for case in cases.draw(seed, count // comm.size, ways, **plain):
-        multiplied(comm, replace(case, layouts=("C order",) * 4), ways[case.way], by_blocks, gemm=False)
+    for case in cases.draw(seed, count // comm.size, ways, form=("matrix · matrix",)):
+        multiplied(comm, replace(case, layouts=("C order",) * 4), ways[case.way], by_blocks)
 
 
 @pytest.mark.mpi
@@ -75,9 +68,15 @@ def test_alpha_beta_and_c_are_as_blas_s(comm, rng, dtype):
             whole(comm, hybrid.multiply(*parts[:2], parts[2], beta=0, comm=comm)),
             whole(comm, hybrid.multiply(*parts[:2], comm=comm)),
         )
-        if comm.size > 1:
-            with refused(UsageError, "addend"):
-                hybrid.multiply(*parts[:2], dealt(comm, c, grid, (5, 3)), beta=1, comm=comm)
+        for beta in (0, 1):
+            other = hybrid.multiply(*parts[:2], dealt(comm, c, grid, (5, 3)).T.T, beta=beta, comm=comm)
+            assert (other.rows, other.columns) == (dealt(comm, c, grid, (5, 3)).rows, dealt(comm, c, grid, (5, 3)).columns)
+            np.testing.assert_array_equal(whole(comm, other), a @ b + beta * c)
+        parts[0].array[...] = parts[1].array[...] = np.nan if dtype != "int32" else 1
+        for more in ({}, {"transpose_a": True}, {"transpose_a": True, "transpose_b": True}):
+            found = hybrid.multiply(*parts, comm=comm, alpha=0, beta=2, **more)
+            np.testing.assert_array_equal(whole(comm, found), 2 * c)
+            np.testing.assert_array_equal(whole(comm, hybrid.multiply(*parts[:2], comm=comm, alpha=0, **more)), 0 * c)
 
 
 @pytest.mark.mpi
@@ -92,15 +91,26 @@ def test_ranks_may_have_blocks_of_any_size_or_nothing(comm, rng):
 
 
 @pytest.mark.mpi
-def test_a_transpose_is_multiplied_where_its_blocks_are_those_of_a_grid(comm, rng):
+@pytest.mark.parametrize("size", [3, 24])
+def test_products_of_transposes_lie_on_the_grid_of_the_matrices_themselves(comm, rng, size):
+    a, b = (rng.integers(-9, 9, (size, size)) for _ in "ab")
+    for grid in grids(comm.size):
+        first, second = (replace(dealt(comm, each, grid, (5, 5)), comm=comm) for each in (a, b))
+        for found, right in ((first.T @ second, a.T @ b), (first @ second.T, a @ b.T), (first.T @ second.T, a.T @ b.T)):
+            assert (found.rows, found.columns) == (first.rows, first.columns)
+            np.testing.assert_array_equal(whole(comm, found + first), right + a)
+        as_c = hybrid.multiply(first.T, second, second.T, beta=2, modulus=7, comm=comm)
+        np.testing.assert_array_equal(whole(comm, as_c - second.T), (a.T @ b + 2 * b.T) % 7 - b.T)
+        with refused(UsageError, "mixed-kinds"):  # also on ranks whose places are the same
+            first + first.T
+
+
+@pytest.mark.mpi
+def test_a_transpose_on_one_grid_meets_a_matrix_on_another(comm, rng):
     a, b = rng.integers(-9, 9, (30, 20)), rng.integers(-9, 9, (30, 10))
     columns, rows = ([(length * comm.rank // comm.size, length * (comm.rank + 1) // comm.size)] for length in (20, 30))
     turned = hybrid.Block2D(a[:, slice(*columns[0])], a.shape, [(0, 30)], columns, comm).T
     assert np.array_equal(whole(comm, turned @ hybrid.Block2D(b[slice(*rows[0])], b.shape, rows, [(0, 10)])), a.T @ b)
-    if comm.size == 4:
-        square = dealt(comm, np.eye(8), (2, 2), (4, 4))
-        with refused(UsageError, "blocks"):
-            hybrid.multiply(square.T, dealt(comm, np.eye(8), (2, 2), (4, 4)), comm=comm)
 
 
 @pytest.mark.mpi
@@ -144,7 +154,7 @@ def test_what_does_not_fit_together_is_refused_on_all_ranks(comm):
         ("mixed-kinds", lambda: hybrid.multiply(of_first, ONES, comm=comm)),
         ("mixed-kinds", lambda: hybrid.multiply(of_first, hybrid.RowBlock(ONES), comm=comm)),
         ("out", lambda: hybrid.multiply(of_first, of_first, comm=comm, out=ONES)),
-        ("option-combination", lambda: hybrid.multiply(of_first, of_first, comm=comm, modulus=2)),
+        ("addend", lambda: hybrid.multiply(of_first, of_first, higher, beta=comm.rank, comm=comm)),
         ("shapes", lambda: hybrid.multiply(of_first, higher, comm=comm)),
         *([] if comm.size == 1 else [
             ("blocks", lambda: hybrid.multiply(twice, twice, comm=comm)),
