@@ -118,8 +118,7 @@ def give_back() -> list[Thread]:
     """Have threads give back what this rank has reserved, all at once, while the process ends otherwise: else the last rank that
     ends would do all of it alone, a tenth of a second for each GB. No rank may use shared matrices any more. Returns the
     threads."""
-    parts = list(_reserved.items()) if hasattr(mmap, "MADV_REMOVE") else []  # Linux has it
-    threads = [Thread(target=_free, args=each, daemon=True) for each in parts]
+    threads = [Thread(target=_free, args=each, daemon=True) for each in _reserved.items()]
     with suppress(RuntimeError):  # the limit of threads is reached: then the end of the process does it
         for thread in threads:
             thread.start()
