@@ -337,6 +337,8 @@ class RootShapes:
 
 def refuse_unused_c(c: Any, asked_gemm: Mapping[str, Any]) -> None:
     """UsageError for a C without a word on beta; callers of BLAS pass beta=0 for a C that is not read."""
+    if hasattr(c, "Get_rank"):
+        raise UsageError("c, the third argument, is a communicator: pass comm=comm", code="communicator")
     if c is not None and asked_gemm.get("beta") is None:
         or_out = "" if isinstance(c, Distributed) else ", or out=c to write to it"
         raise UsageError(f"c is given, but beta is 0: pass beta=1 to add c, beta=0 to leave it unread{or_out}", code="addend")

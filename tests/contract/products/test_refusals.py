@@ -251,6 +251,8 @@ def test_only_communicators_of_one_group_that_are_still_there_are_taken(comm):
     for wrong in (between, "world", 3, MPI.INFO_NULL):
         with refused(UsageError, "communicator"):
             hybrid.multiply(A, B, comm=wrong)
+    with refused(UsageError, "communicator"):
+        hybrid.multiply(A, B, comm)
     between.Free()
     half.Free()
     for none in (half, MPI.COMM_NULL):
