@@ -180,7 +180,7 @@ def _source(lines: Sequence[str], examination: Examination, names: Names) -> Ite
         margin[counter.line].append((counter, ""))
     for case in cases:
         for counter in divergence(case):
-            margin[counter.line].append((counter, f"{case.sizes[0]}×{case.sizes[-1]}: divergent "))
+            margin[counter.line].append((counter, f"{'×'.join(map(str, case.sizes[:: len(case.sizes) - 1 or 1]))}: divergent "))
     named = {line for case in cases for finding in findings(case, names) for line in lines_named(finding)}
     has_margin = bool(margin)
     yield '<table class="source">'

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from hybrid.classroom.cuda_text import after_bracket, evaluated, evaluated_or_0, shared_arrays, split
+from hybrid.classroom.cuda_text import evaluated, evaluated_or_0, shared_arrays, split
 from hybrid.classroom.student_file import ELEMENTS, SCALES, Parameter, StudentFile, StudentKernel
 from hybrid.core.problem import record
 from hybrid.errors import UsageError
@@ -226,6 +226,7 @@ _TILE, _Y = re.compile(r"tile|block", re.IGNORECASE), re.compile(r"(?:threadIdx|
 _BY_WARPS = re.compile(r"blockIdx\.x[^;]*(?:/\s*\(?(?:warpSize|32|WARP\w*)\b|>>\s*5\b)")
 _FIELDS_OF_ROWS, _FIELDS_OF_COLUMNS = ("height", "rows", "h"), ("width", "columns", "cols", "w")  # fields of a struct
 _OF_COMMENT = ("kernel", "grid", "block", "shared")
+_OF_NAME = re.compile(r"(\w+(?=\()|kernel|grid|block|shared)\s*\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)")
 _LONGEST = 32  # side of a square block
 _DEFAULT_TILE = 16
 _MOST_THREADS, _MOST_DEEP, _MOST_SHARED = 1024, 64, 227 << 10  # of a block, and of its z
@@ -368,17 +369,12 @@ def _blocks_of(size: str, threads: str) -> str:
 def within_comment(comment: str, name: str) -> str:
     """The text between the parentheses after this name in the rest of a line "// lab:"; "" where it is not there. UsageError
     where one of the names is misspelt, or a parenthesis is not closed."""
-    texts: dict[str, str] = {}
-    place = 0
-    while opened := re.compile(r"(\w*)(\s*)\(").search(comment, place):
-        word, place = opened[1], after_bracket(comment, opened.end() - 1)
-        if comment[opened.end() - 1 : place].count("(") > comment[opened.end() - 1 : place].count(")"):
-            raise UsageError(f"// lab: {comment}: a parenthesis is not closed", code="lab-launch")
-        if word in _OF_COMMENT or not opened[2]:
-            texts[word] = comment[opened.end() : place - 1].strip()
-    if unknown := sorted(texts.keys() - {"", *_OF_COMMENT}):
+    texts = dict(_OF_NAME.findall(comment))
+    if comment.count("(") > comment.count(")"):
+        raise UsageError(f"// lab: {comment}: a parenthesis is not closed", code="lab-launch")
+    if unknown := sorted(texts.keys() - {*_OF_COMMENT}):
         raise UsageError(f"// lab: {comment}: {unknown[0]}(…) is not known; {', '.join(_OF_COMMENT)} are", code="lab-launch")
-    return texts.get(name, "")
+    return texts.get(name, "").strip()
 
 
 def _extents(text: str) -> tuple[str, ...]:

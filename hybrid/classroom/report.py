@@ -270,7 +270,7 @@ def use_of_memory(site: Site, names: Names) -> Counter:
     elif site.lanes >= _SHARING * site.addresses:
         how = f"broadcast, {site.lanes / site.addresses:.3g} lanes want the same"
     else:
-        how = "coalesced" if used >= 1 else f"not coalesced, {100 * used:.0f} % of what is moved is wanted"
+        how = "coalesced" if used >= 1 else f"not coalesced, {int(100 * used)} % of what is moved is wanted"
     many = f"{sectors:.3g} sector{'' if sectors == 1 else 's'} of {SECTOR_BYTES} bytes"
     return Counter(site.line, f"{does}: {many} for {of_lanes}: {how}", is_dear(site))
 
@@ -347,9 +347,8 @@ def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> 
     new = [finding for finding in faults if kind_of(finding) not in shown.kinds]
     shown.kinds.update(map(kind_of, new))
     if len(new) < len(faults):
-        told = list(dict.fromkeys(_in_short(finding) for finding in faults if finding not in new))
-        again = "; ".join([*told[:_MOST], *([f"{len(told) - _MOST} more"] if len(told) > _MOST else [])])
-        yield f"  * {'also' if new else 'again'} what was found above: {again}"
+        again = dict.fromkeys(finding.code for finding in faults if finding not in new)
+        yield f"  * {'also' if new else 'again'} what was found above: {', '.join(again)}"
     for finding in [*new[:_MOST], *(finding for finding in found if finding not in faults)]:
         yield from _with_lines(finding, source, shown)
     if len(new) > _MOST:
@@ -383,12 +382,6 @@ class _Shown:
     lines: set[int] = field(default_factory=set)
     map: bool = False
     printed: bool = False
-
-
-def _in_short(finding: Finding) -> str:
-    """The finding in a few words, as: data-race in lines 7 and 9."""
-    lines = sorted(lines_named(finding))
-    return finding.code + (f" in line{'s' * (len(lines) > 1)} {' and '.join(map(str, lines))}" if lines else "")
 
 
 def heading(case: Case, names: Names) -> str:

@@ -377,7 +377,7 @@ def _write_pages(folder: Path, exercise: Exercise, judgements: Sequence[_Judgeme
     """Write a page for each file, and index.html with the class."""
     rows = []
     for each in judgements:
-        name = re.sub(r"[^\w.-]+", "-", each.path).strip("-.") + ".html"
+        name = re.sub(r"[^\w.-]+", "-", each.path).strip("-.")[-60:] + ".html"
         html_page.write(str(folder / name), each.page or lab_page.plain_page(Path(each.path).name, each.parts, each.lines))
         points = "?" if each.points is None else each.points
         rows.append((f"{points} of {exercise.points}", f'<a href="{quote(name)}">{escape(each.path)}</a> {escape(each.why)}'))
