@@ -72,17 +72,8 @@ def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
                 with file.open("ab") as appended:
                     appended.write(_seal(file.read_bytes()))
             file.chmod(0o700)
-            _put(file, path)
-    return path
-
-
-def _put(file: Path, path: Path) -> None:
-    """Move the file to `path`, but leave what another process has put there meanwhile: its children may read only that file."""
-    try:
-        os.link(file, path)
-    except OSError as error:  # also of a file system without links
-        if error.errno != errno.EEXIST or not (installation.is_own(path) and _is_whole(path)):
             os.replace(file, path)
+    return path
 
 
 def _is_whole(path: Path) -> bool:
