@@ -155,12 +155,15 @@ struct Launch {
     unsigned long long shared_bytes, seed;
     int order, copies;
     unsigned cluster;  // blocks
-    void (*thread)(void*);  // what each thread does with the argument
-    void* argument;
-    size_t bytes_of_argument;
 };
 
-int run(const Launch& launch, char* error, size_t error_size);
+struct Work {  // what each thread does with an argument
+    void (*thread)(void*);
+    void* argument;
+    size_t bytes;
+};
+
+int run(const Launch& launch, const Work& work, char* error, size_t error_size);
 int refuse(const char* text, char* error, size_t error_size);
 [[noreturn]] void stop_thread(const char* kind, const char* text);  // the launch fails, and the thread never continues
 
@@ -191,10 +194,8 @@ int start(void (*kernel)(Parameters...), const Launch* launch, const Array* arra
     if (!(fits<Parameters>(*next++) && ...)) return refuse("launch|the matrices are not of the kernel's type", error, error_size);
     next = arrays;
     std::pair<void (*)(Parameters...), std::tuple<Parameters...>> call{kernel, {as_parameter<Parameters>(*next++)...}};
-    Launch all = *launch;
-    all.thread = [](void* of) { std::apply(static_cast<decltype(call)*>(of)->first, static_cast<decltype(call)*>(of)->second); };
-    all.argument = &call, all.bytes_of_argument = sizeof(call);
-    return run(all, error, error_size);
+    auto thread = [](void* of) { std::apply(static_cast<decltype(call)*>(of)->first, static_cast<decltype(call)*>(of)->second); };
+    return run(*launch, {thread, &call, sizeof(call)}, error, error_size);
 }
 
 template <typename T>

@@ -283,9 +283,8 @@ void Launched::run(void (*thread)(void*), void* argument, size_t bytes, const Gi
     order::begins(stream_, std::string(kernel_) + ", launched in line " + std::to_string(place_.line) + ",", place_);
     int order = one_launch.is_trial ? one_launch.order : (launches - 1) % 3;  // a program's launches take turns
     Launch launch{{grid_.x, grid_.y, grid_.z}, {block_.x, block_.y, block_.z}, shared_, one_launch.seed, order, 0, 1};
-    launch.thread = thread, launch.argument = argument, launch.bytes_of_argument = bytes;
     char error[1000];
-    int failed = cuda_on_cpu::run(launch, error, sizeof(error));
+    int failed = cuda_on_cpu::run(launch, {thread, argument, bytes}, error, sizeof(error));
     for (Region* each : live_regions()) {
         if (!memory_check::was_used(*each)) continue;
         if (each->reads.count) order::uses(each->reads.begin, each->reads.end, false, each);

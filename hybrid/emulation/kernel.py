@@ -13,7 +13,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from hybrid.core.problem import record
 from hybrid.emulation.build import CHECKS, build
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.observed import places_of
@@ -48,16 +47,6 @@ class _Array(ctypes.Structure):
     )
 
 
-@record
-class Loads:
-    """How often each element was read and written in global memory; an access to half of its bytes counts as 0.5."""
-
-    a: np.ndarray
-    b: np.ndarray
-    c_reads: np.ndarray
-    c_writes: np.ndarray
-
-
 class EmulatedKernel:
     """One instance of a kernel's template, such as tiled<double, 16>.
 
@@ -73,7 +62,10 @@ class EmulatedKernel:
             among = _Library(build(source, [expression], capability=capability, checks=_BUILT_FOR[checks])), 0
         self._library, number = among
         self.expression = expression
-        self.loads: Loads | None = None  # of the last call, with checks="loads"
+        # Of the last call with checks="loads": how often each element of each matrix was read and written; an access to half
+        # of its bytes counts 0.5.
+        self.reads: list[np.ndarray] = []
+        self.writes: list[np.ndarray] = []
         self._source = source.name
         self._checks = checks
         self._run = self._library.code[f"run_{number}"]
@@ -110,17 +102,13 @@ class EmulatedKernel:
             raise EmulationError("launch", f"{self.expression}: the last matrix cannot be written to")
         error = ctypes.create_string_buffer(1000)
 
-        def run() -> tuple[list[tuple[np.ndarray, ...]], int]:
-            counts = [self._watch(i, array, matrix) for i, (array, matrix) in enumerate(zip(arrays, matrices, strict=True))]
-            return counts, self._run(ctypes.byref(launch), arrays, len(matrices), error, len(error))
+        def run() -> int:
+            self._watch(arrays, matrices)
+            return int(self._run(ctypes.byref(launch), arrays, len(matrices), error, len(error)))
 
-        counts, failed = self._library.run(run)
-        if failed:
+        if self._library.run(run):
             kind, _, text = error.value.decode(errors="replace").partition("|")
             raise EmulationError(kind, f"{self.expression}: {self._with_lines(text)}")
-        if self._checks == "loads" and len(counts) == 3:
-            (a, _), (b, _), of_c = counts
-            self.loads = Loads(a, b, *of_c)
 
     def progress(self) -> int | None:
         """How many threads have returned from the kernel, where a launch is under way, else None."""
@@ -128,15 +116,13 @@ class EmulatedKernel:
             return None
         return ctypes.c_ulonglong.in_dll(self._library.code, "threads_returned").value
 
-    def _watch(self, number: int, array: _Array, matrix: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Say that accesses to this matrix are looked at; or with checks="loads" counted: how often each element is read and
-        written."""
-        if self._checks not in ("accesses", "loads"):
-            return ()
-        counters = tuple(np.zeros(matrix.shape) for _ in range(2)) if self._checks == "loads" else ()
-        places = [ctypes.c_void_p(each.ctypes.data) for each in counters] or [ctypes.c_void_p()] * 2
-        self._library.code.watch(number, ctypes.byref(array), *places)
-        return counters
+    def _watch(self, arrays: ctypes.Array[_Array], matrices: Sequence[np.ndarray]) -> None:
+        """Say that accesses to these matrices are looked at, or counted."""
+        if self._checks == "loads":
+            self.reads, self.writes = ([np.zeros(matrix.shape) for matrix in matrices] for _ in range(2))
+        for number in range(len(arrays) if _BUILT_FOR[self._checks] == "accesses" else 0):
+            counts = [ctypes.c_void_p(each[number].ctypes.data) for each in (self.reads, self.writes) if each]
+            self._library.code.watch(number, ctypes.byref(arrays[number]), *(counts or [ctypes.c_void_p()] * 2))
 
     def _with_lines(self, text: str) -> str:
         """The text of an error, with the kernel's lines in place of instructions."""

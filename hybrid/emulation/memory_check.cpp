@@ -356,7 +356,7 @@ namespace memory_check {
 
 bool copies_may_run;
 
-std::pair<char*, char*> launch_begins(char* first, char* last, const Launch& launch)
+std::pair<char*, char*> launch_begins(char* first, char* last, size_t dynamic_bytes, const Work& work)
 {
     static size_t room_of_statics, room_of_variables;
     first_of_launch = ++segment;
@@ -370,13 +370,13 @@ std::pair<char*, char*> launch_begins(char* first, char* last, const Launch& lau
     auto [of_thread, end_of_thread] = find_segments();
     statics.begin = first ? first : of_thread;
     statics.bytes = (first ? last : end_of_thread) - statics.begin;
-    parameters = static_cast<const char*>(launch.argument);
-    parameters_end = parameters + launch.bytes_of_argument;
+    parameters = static_cast<const char*>(work.argument);
+    parameters_end = parameters + work.bytes;
     variables.begin = __start_cuda_variables;
     variables.bytes = __stop_cuda_variables - __start_cuda_variables;
     give_cells(statics, room_of_statics, statics.bytes);
     give_cells(variables, room_of_variables, variables.bytes);
-    give_cells(dynamics, cells_of_dynamics, launch.shared_bytes);
+    give_cells(dynamics, cells_of_dynamics, dynamic_bytes);
     return {statics.begin, statics.begin + statics.bytes};
 }
 

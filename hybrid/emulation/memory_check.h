@@ -10,7 +10,7 @@ namespace cuda_on_cpu::memory_check {
 
 // Called by runtime.cpp where this is linked. Returns the beginning and the end of __shared__ variables: those that are given, or the
 // calling thread's where these are null.
-WHERE_WATCHED std::pair<char*, char*> launch_begins(char* first, char* last, const Launch& launch);
+WHERE_WATCHED std::pair<char*, char*> launch_begins(char* first, char* last, size_t dynamic_bytes, const Work& work);
 WHERE_WATCHED void block_begins(char* dynamic_shared, size_t bytes);
 WHERE_WATCHED void barrier_passed();
 

@@ -453,7 +453,7 @@ int refuse(const char* text, char* error, size_t error_size)
     return report(error, error_size);
 }
 
-int run(const Launch& launch, char* error, size_t error_size)
+int run(const Launch& launch, const Work& work, char* error, size_t error_size)
 {
     grid_size = {launch.grid[0], launch.grid[1], launch.grid[2]};
     block_size = {launch.block[0], launch.block[1], launch.block[2]};
@@ -461,7 +461,8 @@ int run(const Launch& launch, char* error, size_t error_size)
     if (!grid_size.x || !grid_size.y || !grid_size.z || grid_size.x > 0x7fffffff || max(grid_size.y, grid_size.z) > 65535)
         return refuse("launch|a grid has 1 to 2^31-1 blocks in x and 1 to 65535 in y and z", error, error_size);
     std::tie(shared_first, shared_last) = std::pair(shared_begin, shared_end);
-    if (is_watched) std::tie(shared_first, shared_last) = memory_check::launch_begins(shared_begin, shared_end, launch);
+    if (is_watched)
+        std::tie(shared_first, shared_last) = memory_check::launch_begins(shared_begin, shared_end, launch.shared_bytes, work);
     if (shared_last - shared_first > STATIC_SHARED || launch.shared_bytes + (shared_last - shared_first) > MAX_SHARED)
         return refuse("launch|a block has at most 48 KiB of static and 227 KiB of all shared memory", error, error_size);
     bool few = max(max(block_size.x, block_size.y), block_size.z) <= MAX_THREADS && block_size.z <= 64;
@@ -477,8 +478,8 @@ int run(const Launch& launch, char* error, size_t error_size)
     order = static_cast<Order>(launch.order);
     copy_completion = static_cast<Copies>(launch.copies);
     random_engine.seed(launch.seed);
-    thread_body = launch.thread;
-    thread_argument = launch.argument;
+    thread_body = work.thread;
+    thread_argument = work.argument;
     dynamic_bytes = launch.shared_bytes;
     warps.assign((threads * clustered + 31) / 32, {});
     for (unsigned i = 0; i < threads * clustered; ++i) {

@@ -192,9 +192,8 @@ def tried(launch: Launch, shape: tuple[int, int, int], seed: int, *, equal: bool
         except EmulationError as stopped:
             outcome.stopped = str(stopped).removeprefix(f"{launch.expression}: ")
             return outcome
-        assert kernel.loads is not None
         outcome.c[order] = target.inner.copy()
-        outcome.writes = np.maximum(outcome.writes, kernel.loads.c_writes)
+        outcome.writes = np.maximum(outcome.writes, kernel.writes[2])
         outside = target.outside()
         outcome.outside = outside | outcome.outside if len(outcome.outside) else outside
         outcome.where = target.where
