@@ -114,7 +114,10 @@ class Exercise:
             met = met if any(not demand.at_start for demand in met) else []
             counted = right if met else []
         lacking = ""
-        if self.only_with is not None and not any(map(self.only_with.holds, cases)):
+        # What is undefined on one shape is right on others by luck: an early return before a barrier, as a missing barrier.
+        if undefined := {fault.code for case in cases for fault in case.faults} & {"data-race", "kernel-barrier"}:
+            lacking, met = f", but with {' and '.join(sorted(undefined))}", []
+        elif self.only_with is not None and not any(map(self.only_with.holds, cases)):
             lacking = f", but not so that {self.only_with.text}"
         points = 0 if lacking or not counted else _RIGHT_POINTS * sum(counted) // len(counted)
         of_demands = [(demand.text, _DEMAND_POINTS * (demand in met), _DEMAND_POINTS) for demand in self.demands]

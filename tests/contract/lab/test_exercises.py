@@ -133,6 +133,7 @@ VARIANTS = {
         "by blocks of one dimension": ("tiles",
             [("#define TILE 16", "// lab: block(256) grid((m + 15) / 16, (n + 15) / 16)\n#define TILE 16"),
             ("int x = threadIdx.x, y = threadIdx.y", "int x = threadIdx.x % TILE, y = threadIdx.x / TILE")], 14),
+        "threads that leave before a barrier": ("tiles", [("float sum = 0;", "float sum = 0;\n    if (row >= n) return;")], 0),
         "dynamic shared memory": ("tiles",
             [("#define TILE 16", "// lab: block(16, 16) grid((m + 15) / 16, (n + 15) / 16) shared(2048)\n#define TILE 16"),
             (SHARED, "extern __shared__ float memory[];\n    float *a_tile = memory, *b_tile = memory + TILE * TILE;"),
