@@ -51,7 +51,6 @@ int trial(char** words, const char* kernel, void (*launch)(Launched&, void* cons
         tell("{\"event\": \"outcome\", \"ended\": [%s]%s}", ended.c_str(), observers::counted().c_str());
         for (void* each : arrays_of_launch) (void)cudaFree(each);
         // What it prints in other orders says nothing new.
-        fflush(stdout);
         if (!freopen("/dev/null", "w", stdout)) return 1;
     }
     return 0;

@@ -104,10 +104,6 @@ def _walks(rng: np.random.Generator, n: int, l: int, m: int) -> Matrices:
     return _cosines(rng, n, l, m)[0], 128 + rng.standard_normal((l, m)).cumsum(axis=0)
 
 
-def _vandermonde(rng: np.random.Generator, n: int, l: int, m: int) -> Matrices:
-    return np.vander(rng.random(n), l, increasing=True), np.vander(rng.random(m), l, increasing=True).T
-
-
 def _integers(largest: int) -> _Make:
     return lambda rng, n, l, m: tuple(rng.integers(-largest, largest + 1, s).astype(float) for s in ((n, l), (l, m)))  # type: ignore[return-value]
 
@@ -136,7 +132,6 @@ KINDS: dict[str, _Make] = {
     "outliers": _scaled(_outliers, _outliers),
     "Hilbert": _hilbert,
     "cosines": _cosines,
-    "Vandermonde": _vandermonde,
     "walks": _walks,
     "cancelling": _cancelling,
     "constant columns": lambda rng, n, l, m: (np.full((n, l), rng.random()), np.tile(rng.random((l, 1)), (1, m))),

@@ -30,7 +30,7 @@ from hybrid.diagnostics.links import (
     judge_peers,
 )
 from hybrid.diagnostics.probe_process import _Probe
-from hybrid.errors import CODES, CheckFailed, HybridError, StartError, UsageError
+from hybrid.errors import CODES, HybridError, StartError
 from hybrid.host.threads import Threads
 from hybrid.planning.decision import Gpu
 from hybrid.ranks.mpi import Library
@@ -78,19 +78,6 @@ def test_each_code_given_is_known_and_each_known_one_given():
 def test_a_code_that_is_not_listed_is_refused():
     with pytest.raises(AssertionError):
         HybridError("anything", code="invented")
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (UsageError("text"), "usage"),
-        (UsageError("text", code="shapes"), "shapes"),
-        (CheckFailed("text"), "check-product"),
-        (StartError("what", "remedy", code="mpi-missing"), "mpi-missing"),
-    ],
-)
-def test_an_error_has_its_code_or_that_of_its_class(error, code):
-    assert (error.code, str(error)) == (code, "what; remedy" if isinstance(error, StartError) else "text")
 
 
 # --- The judges of findings: pure functions of what all ranks saw, as tables of machines made up, with a verdict and a code

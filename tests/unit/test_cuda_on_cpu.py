@@ -68,6 +68,18 @@ def test_lanes_exchange_as_cuda_says_in_every_order(tmp_path):
             assert (ran(kernel, order=order)[0] == wanted).all(), (body, order)
 
 
+def test_atomic_updates_change_memory_as_cuda_says_and_give_what_was_there(tmp_path):
+    was = np.arange(32)
+    updates = [
+        ("Add", was + 5), ("Sub", (was - 5) % 2**32), ("Max", np.maximum(was, 5)), ("Min", np.minimum(was, 5)), ("Exch", 5),
+        ("And", was & 5), ("Or", was | 5), ("Xor", was ^ 5), ("Inc", np.where(was < 5, was + 1, 0)),
+        ("Dec", np.where((was > 0) & (was < 6), was - 1, 5)),
+    ]  # fmt: skip
+    bodies = [f"unsigned word = x; c(0, x) = atomic{name}(&word, 5u) + 100.0 * word;" for name, _ in updates]
+    for (name, wanted), kernel in zip(updates, compiled(tmp_path, bodies), strict=True):
+        assert (ran(kernel)[0] == was + 100 * wanted).all(), name
+
+
 # What cannot go on, the kind of the error, and the line and thread that are named.
 STUCK = [
     ("    if (x < 40) __syncthreads(); else\n    __syncthreads();", "barrier", r"waits at the barrier in unit.cu:(\d+)"),

@@ -67,17 +67,13 @@ class Mutant:
 
 def catalogue(folder: Path, only: str = "*") -> list[Mutant]:
     """Those of all files, or of the files and rooms that match."""
-    mutants = []
+    mutants = {}
     for path in sorted(folder.glob("*.jsonl")):
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            try:
-                given = json.loads(line)
-                mutant = Mutant(**{**given, "ranks": tuple(given.get("ranks", Mutant.ranks))})
-            except (TypeError, ValueError) as wrong:
-                raise LookupError(f"{path.name}, line {number}: {wrong}") from None
+        for given in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+            mutant = Mutant(**{**given, "ranks": tuple(given.get("ranks", Mutant.ranks))})
             if any(fnmatch(name, only) for name in (path.name, path.stem, mutant.room, mutant.file, mutant.key)):
-                mutants.append(mutant)
-    return list({mutant.key: mutant for mutant in mutants}.values())
+                mutants[mutant.key] = mutant
+    return list(mutants.values())
 
 
 class Tree:
@@ -91,9 +87,8 @@ class Tree:
             if name and (root / name).is_file():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(root / name, folder / name)
-        if (root / "tests").is_dir():
-            (root / ".test_cache").mkdir(exist_ok=True)
-            (folder / ".test_cache").symlink_to(root / ".test_cache")  # compiled kernels, named after what they are made from
+        (root / ".test_cache").mkdir(exist_ok=True)
+        (folder / ".test_cache").symlink_to(root / ".test_cache")  # compiled kernels, named after what they are made from
         paths = os.pathsep.join(str(folder / name) for name in ("", "scripts", "tests"))
         outside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "HYBRID_"))}
         self._environment = {**outside, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -127,12 +122,7 @@ class Tree:
         """Run a command in the copy; its exit code, None after LIMIT seconds, and what it printed."""
         with tempfile.TemporaryFile("w+", errors="replace") as output:
             process = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env=self._environment,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
+                command, cwd=self.folder, env=self._environment, stdout=output, stderr=output, start_new_session=True
             )
             try:
                 code: int | None = process.wait(LIMIT)

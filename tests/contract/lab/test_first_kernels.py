@@ -77,15 +77,15 @@ def test_one_size_is_the_width_of_a_square_matrix(tmp_path):
     assert judged("run", path).code == 1
 
 
-def test_dynamic_shared_memory_may_be_declared_right_behind_the_brace(tmp_path):
-    path = tmp_path / "first.cu"
-    path.write_text(changed(text("vector_add"), [("{ int i", "{extern __shared__ double s[]; s[threadIdx.x] = 0; int i")]))
-    assert judged("run", path).code == 0
+ALSO_RIGHT = [  # dynamic shared memory may be declared right behind the brace; of signed numbers those count that have a bin
+    ("vector_add", "{ int i", "{extern __shared__ double s[]; s[threadIdx.x] = 0; int i"), ("histogram", "unsigned char", "int"),
+]  # fmt: skip
 
 
-def test_a_histogram_of_signed_numbers_is_one_of_those_that_have_a_bin(tmp_path):
+@pytest.mark.parametrize(("name", "old", "new"), ALSO_RIGHT)
+def test_another_form_is_right_too(tmp_path, name, old, new):
     path = tmp_path / "first.cu"
-    path.write_text(changed(text("histogram"), [("unsigned char", "int")]))
+    path.write_text(changed(text(name), [(old, new)]))
     assert judged("run", path).code == 0
 
 

@@ -43,6 +43,7 @@ READ = {
     "directed": ("g.txt", "A B\nB C\n", ["--directed"], "ABC", ONE_WAY),
     "directed both ways": ("g.txt", "A B\nB A\n", ["--directed"], "AB", [[0, 1], [1, 0]]),
     "a name is no number": ("g.txt", "1 1000000000000\n", [], ["1", "1000000000000"], [[0, 1], [1, 0]]),
+    "npy, the most of float32": ("g.npy", npy(np.array([[0, 2**24], [0, 0]], "f4")), [], "12", [[0, 2**24], [0, 0]]),
     "csv": ("g.csv", "0,1,0\n1,0,1\n0,1,0\n", [], "123", BOTH_WAYS),
     "csv by semicolons": ("g.csv", "0;1;0\n1;0;1\n0;1;0", [], "123", BOTH_WAYS),
     "tsv": ("g.tsv", "0\t1\t0\n1\t0\t1\n\n0\t1\t0\n", [], "123", BOTH_WAYS),

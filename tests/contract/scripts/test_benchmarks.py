@@ -97,15 +97,6 @@ def test_a_wrong_product_is_never_timed(tmp_path, name):
     assert not path.exists() or not any(line.get("seconds") for line in lines_of(path))
 
 
-@pytest.mark.parametrize("name", [name for name in SMALL if name not in WITHOUT_LINES])
-def test_lines_of_another_command_or_none_are_refused(tmp_path, name):
-    path = tmp_path / "lines.jsonl"
-    path.write_text('{"schema": 1, "command": "another", "date": "2026-11-27"}\n')
-    ran = quickly(script(name), "--from", path)
-    assert ran.returncode in (1, 2)
-    assert len(ran.stderr.strip().splitlines()) == 1
-
-
 @pytest.mark.needs("compiler")
 def test_ladder_counts_the_loads_of_every_kernel_without_a_gpu():
     """An element of A is read by n·m threads' blocks: with tiles of 16 columns at 90 columns, 6 times."""

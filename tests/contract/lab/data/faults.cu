@@ -165,6 +165,8 @@ static int run(const char* wanted, char** argv, int argc)
         cudaMalloc(&x, 64), cudaMemset(x, 0, 64);
         cudaError_t error = cudaMemcpy(ints, x, 64, cudaMemcpyHostToDevice);  //! wrong direction: cudaErrorInvalidValue
         printf("%s\n", cudaGetErrorString(error));
+    } else if (is("no direction")) {
+        cudaMemcpy(ints, doubles, 64, static_cast<cudaMemcpyKind>(5));  //! no direction: cudaErrorInvalidMemcpyDirection
     } else if (is("copy of too much")) {
         cudaMalloc(&d, 10);
         cudaMemcpy(d, doubles, sizeof(doubles), cudaMemcpyHostToDevice);  //! copy of too much: cudaErrorInvalidValue

@@ -240,7 +240,7 @@ int main(int argc, char** argv)
         ++threads;
     }
     auto shared = std::make_shared<int>(threads);
-    printf("%d device of %d threads a block, %d host threads\n", devices, properties.maxThreadsPerBlock, *shared);
+    printf("%d device of %d threads a block, %d host threads\n", devices, properties.maxThreadsPerBlock * properties.maxThreadsDim[1] / 1024, *shared);
     for (void* each : {(void*)d_sum, (void*)d_numbers, (void*)squares, (void*)pitched, (void*)d_ends}) cudaFree(each);
     printf("%d wrong elements\n", wrong_elements(atoi(argv[1]), atoi(argv[2]), 5));
     groups();
