@@ -62,9 +62,10 @@ _BY_CAPABILITY = {
     86: Multiprocessor(1536, 16, 65536, 256, 100 * KB, 128, KB),
     89: Multiprocessor(1536, 24, 65536, 256, 100 * KB, 128, KB),
     90: Multiprocessor(2048, 32, 65536, 256, 228 * KB, 128, KB),
+    100: Multiprocessor(2048, 32, 65536, 256, 228 * KB, 128, KB),
     120: Multiprocessor(1536, 24, 65536, 256, 100 * KB, 128, KB),
 }
-_CORES = {10: 8, 11: 8, 12: 8, 13: 8, 20: 32, 35: 192, 60: 64, 70: 64, 75: 64, 80: 64, 86: 128, 89: 128, 90: 128, 120: 128}
+_CORES = dict.fromkeys(_BY_CAPABILITY, 128) | {10: 8, 11: 8, 12: 8, 13: 8, 20: 32, 35: 192, 60: 64, 70: 64, 75: 64, 80: 64}
 
 
 @record
@@ -78,6 +79,10 @@ class GpuModel:
     float64: int  # the same; 0 where it has no float64
     bandwidth: int  # of global memory, GB/s
     memory: float  # GB of global memory, of which some models have several sizes
+    int8: int = 0  # GOP/s of matrix units, without sparsity
+    link: int = 0  # to the host's memory: GB/s each way; 0 where plans assume nothing of it
+    matrix_float64: int = 0  # GF/s of matrix units; 0 where it has none
+    source: str = ""  # of int8, link and matrix_float64
 
     @property
     def multiprocessor(self) -> Multiprocessor:
@@ -107,13 +112,15 @@ MODELS = (
     GpuModel("K40c", 35, 15, 4290, 1430, 288, 12),
     GpuModel("P100", 60, 56, 9300, 4700, 732, 16),
     GpuModel("V100", 70, 80, 15700, 7800, 900, 16),
-    GpuModel("T4", 75, 40, 8100, 254, 320, 16),
-    GpuModel("A100", 80, 108, 19500, 9700, 2039, 80),
-    GpuModel("RTX3090", 86, 82, 35600, 556, 936, 24),
-    GpuModel("RTX4090", 89, 128, 82600, 1290, 1008, 24),
-    GpuModel("H100", 90, 132, 66900, 33500, 3350, 80),
-    GpuModel("H200", 90, 132, 66900, 33500, 4800, 141),
-    GpuModel("RTX5090", 120, 170, 104800, 1640, 1792, 32),
+    GpuModel("T4", 75, 40, 8100, 254, 320, 16, 130_000, 16, 0, "NVIDIA's data sheet of the T4"),
+    GpuModel("A100", 80, 108, 19500, 9700, 2039, 80, 624_000, 32, 19500, "NVIDIA's data sheet of the A100"),
+    GpuModel("RTX3090", 86, 82, 35600, 556, 936, 24, 284_000, 32, 0, "NVIDIA's white paper on Ampere GA102"),
+    GpuModel("RTX4090", 89, 128, 82600, 1290, 1008, 24, 660_600, 32, 0, "NVIDIA's white paper on Ada"),
+    GpuModel("H100", 90, 132, 66900, 33500, 3350, 80, 1_979_000, 64, 66900, "NVIDIA's data sheet of the H100 SXM"),
+    GpuModel("H200", 90, 132, 66900, 33500, 4800, 141, 1_979_000, 64, 66900, "NVIDIA's data sheet of the H200"),
+    GpuModel("B200", 100, 148, 75000, 37000, 7700, 180, 4_500_000, 64, 37000, "NVIDIA's data sheet of the HGX B200"),
+    GpuModel("RTX5080", 120, 84, 56300, 880, 960, 16, 450_200, 64, 0, "NVIDIA's white paper on RTX Blackwell"),
+    GpuModel("RTX5090", 120, 170, 104800, 1640, 1792, 32, 838_000, 64, 0, "NVIDIA's white paper on RTX Blackwell"),
 )
 
 

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
+from hybrid.classroom.gpu_models import GpuModel
 from hybrid.core.problem import Problem, Topology
 from hybrid.core.settings import Settings
 from hybrid.core.text import readable, rounded_up
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, named
-from hybrid.planning.arithmetic import largest_error_bound
+from hybrid.planning.arithmetic import PART_OF_PEAK, largest_error_bound
 from hybrid.planning.decision import TESTED, Decision, Gpu, Inventory, Machine, Processor, decide
 from hybrid.planning.grid import Cost, Grid, costs, received
 from hybrid.planning.machine_model import MachineModel
@@ -81,7 +82,26 @@ _MOST_OF_A_NODE = 1024  # ranks
 _UNLIMITED = 1 << 200  # bytes of a memory of which nothing was said
 
 
-def assumed_machine(settings: Settings, ranks: int, gpus_per_node: int = 0, capability: int = 0) -> Machine:
+def published_model(gpu: GpuModel) -> MachineModel:
+    """What plans assume of a GPU of which nothing was measured: parts of its published rates, as an H200 reaches of its own; of
+    float64 without matrix units all. UsageError where none are known."""
+    if not gpu.link:
+        raise UsageError(f"no such rates of {gpu.name} are known here: --capability gives its kind", code="setting")
+    link = 0.86e9 * gpu.link
+    giga = 1e9 / link  # of which a multiply-add is two operations
+    return MachineModel(
+        link,
+        float64_multiply_adds_per_byte=giga / 2 * (0.85 * gpu.matrix_float64 or gpu.float64),
+        float32_multiply_adds_per_byte=giga / 2 * 0.8 * gpu.float32,
+        half_multiply_adds_per_byte=giga / 2 * gpu.int8 / (4 if gpu.matrix_float64 else 8),
+        byte_multiply_adds_per_byte=giga / 2 * PART_OF_PEAK[gpu.capability] * gpu.int8,
+        memory_bytes_per_byte=giga * 0.73 * gpu.bandwidth,
+    )
+
+
+def assumed_machine(
+    settings: Settings, ranks: int, gpus_per_node: int = 0, capability: int = 0, model: MachineModel | None = None
+) -> Machine:
     """A machine that is only assumed: memory that the settings do not limit is unlimited, and every test passes.
 
     `gpus_per_node`: 0 for no GPUs; but if the device or the kernel asked for needs GPUs, there is one for each rank then.
@@ -92,7 +112,7 @@ def assumed_machine(settings: Settings, ranks: int, gpus_per_node: int = 0, capa
             f"{per_node} ranks are too many for a node: {_MOST_OF_A_NODE} at most, --nodes gives the number of nodes",
             code="number",
         )
-    topology, model = Topology.of_equal_nodes(ranks, per_node), MachineModel.read(settings.machine)
+    topology, model = Topology.of_equal_nodes(ranks, per_node), model or MachineModel.read(settings.machine)
     kernel = named(settings.kernel)
     needs_gpus = settings.device == "cuda" or (settings.device == "auto" and kernel is not None and kernel.device == "cuda")
     wanted = gpus_per_node if settings.device in ("auto", "cuda") else 0

@@ -112,6 +112,7 @@ def _add_shown(shown: argparse._ArgumentGroup) -> None:
     shown.add_argument("--gpus-per-node", type=at_least(0, _MOST_GPUS), default=0, metavar="G",
                        help="with --explain: for nodes of G GPUs")  # fmt: skip
     shown.add_argument("--capability", type=_capability, metavar="C", help="with --explain: of compute capability C (9.0)")
+    shown.add_argument("--gpu", metavar="NAME", help='with --explain: of this model, by published rates: "RTX 4090", B200, …')
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
@@ -134,7 +135,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
 def _refuse_combinations(options: argparse.Namespace) -> None:
     """UsageError for options that do not go together."""
     ranks, nodes, gpus, resume = options.ranks, options.nodes, options.gpus_per_node, options.resume
-    assumed = ("--ranks", "--nodes", "--network", "--gpus-per-node", "--capability")
+    assumed = ("--ranks", "--nodes", "--network", "--gpus-per-node", "--capability", "--gpu")
     describes = any(getattr(options, name[2:].replace("-", "_")) for name in assumed)
     # With --resume the plan is of a part, and depends on what is there of C.
     written = [f"--{name}" for name in ("out", "json", "trace") if getattr(options, name) and not (name == "out" and resume)]
@@ -146,6 +147,7 @@ def _refuse_combinations(options: argparse.Namespace) -> None:
         ),
         (nodes and ranks and nodes > ranks, f"{ranks} ranks are too few for {nodes} nodes: one each, at least"),
         (nodes and gpus and ranks and nodes * gpus < ranks, f"{nodes} nodes of {gpus} GPUs are too few for {ranks} ranks"),
+        (options.gpu and options.capability, "--gpu says the compute capability: leave out --capability"),
         (options.resume_rows and not resume, "--resume-rows is about the parts that --resume computes: add --resume"),
         (resume and not options.out, "--resume goes on with the file of --out, which is not given"),
         (
@@ -227,7 +229,8 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
 
 def _explain(options: argparse.Namespace, settings: Settings) -> None:
     """Show what would be decided on the machine that the options describe."""
-    from hybrid.commands.explain import assumed_machine, explain
+    from hybrid.classroom.gpu_models import model_of
+    from hybrid.commands.explain import assumed_machine, explain, published_model
     from hybrid.execution.real_products import exactly
     from hybrid.planning.tiling import PlanRequest
 
@@ -237,7 +240,13 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
     ranks = options.ranks or (launch.size if launch else 1)
     if options.nodes:
         settings = replace(settings, ranks_per_node=-(-ranks // options.nodes))
-    machine = assumed_machine(settings, ranks, options.gpus_per_node, options.capability)
+    gpus, capability, model = options.gpus_per_node, options.capability, None
+    if options.gpu:
+        gpu = model_of(options.gpu)
+        gpus, capability, model = gpus or 1, gpu.capability, published_model(gpu)
+        settings = replace(settings, gpu_memory=settings.gpu_memory or int(1e9 * gpu.memory))
+        print(f"{gpu}: parts of the rates in {gpu.source} are expected; nothing was measured here")
+    machine = assumed_machine(settings, ranks, gpus, capability, model)
     if options.resume:
         from hybrid.commands.matmul_resume import part_to_explain
 

@@ -35,6 +35,7 @@ from hybrid.arrays.interop import (
     await_callers_work,
     empty_beside,
     is_array,
+    on_device_of,
     on_gpu,
     on_host,
     refuse_masked,
@@ -328,8 +329,6 @@ class DistributedCall:
                 transposed = _transposed(self._operands, gemm)
             said = {"kind": f"a product of {kind}", **gemm.as_dict(), "transposed": transposed or turned, **settings.as_dict()}
             self._operands = tuple(each.T if isinstance(each, TransposedRowBlock) else each for each in self._operands)
-            if gemm.alpha == 0 and not self._in_2d:  # as in BLAS, A and B are not read
-                self._operands = _without_terms(self._operands, transposed)
             a, b, c = self._operands
             threads = partial(threads_until_decided, team, settings)
             if any(transposed):
@@ -486,9 +485,10 @@ class DistributedCall:
         products = RealProducts(team, types, threads, self._shares[team.rank].c, c=c, named=named, beside=beside)
         on_gpus = any(any(each.on_gpu) for each in self._shares)
         for number, prime in enumerate(types.primes):
-            if types.gemm.alpha == 0 and self._in_2d:  # as in BLAS, A and B are not read
-                rows, columns = self._shares[team.rank].c
-                products.add(np.zeros((rows, columns * (1 + types.complex_b)), types.computed))
+            if types.gemm.alpha == 0:  # as in BLAS, A and B are not read
+                height, width = self._shares[team.rank].c
+                with on_device_of(a):
+                    products.add(np.zeros_like(empty_beside(a, (height, width * (1 + types.complex_b)), types.computed)))
                 continue
             real = a, b
             if prime or types.complex_b:
@@ -536,13 +536,6 @@ def _transposed(operands: tuple[Any, ...], gemm: Gemm) -> tuple[bool, ...]:
             raise UsageError(f"{name} is no RowBlock, but {others}: pass RowBlocks for both, on every rank", code="mixed-kinds")
     a, b, c = (isinstance(each, TransposedRowBlock) for each in operands)
     return a != gemm.transpose_a, b != gemm.transpose_b, c and gemm.beta != 0
-
-
-def _without_terms(operands: tuple[Any, ...], transposed: tuple[bool, ...]) -> tuple[Any, ...]:
-    """RowBlocks of A, B and C whose product is a sum of no terms."""
-    a, b, c = operands
-    of_a, of_b = a.array[:0] if transposed[0] else a.array[:, :0], b.array[:, :0] if transposed[1] else b.array[:0]
-    return RowBlock(of_a), RowBlock(of_b), c
 
 
 def _rows_of(session: Session, of: RowBlock) -> RowBlock:

@@ -170,11 +170,21 @@ def test_between_nodes_what_travels_is_told():
         (("--ranks", 4, "--device", "cpu", "--transport", "nccl"), "transport"),
         (("--gpus-per-node", 1, "--capability", "5.0", "--kernel", "tensor"), "kernel-unfit"),
         (("--ranks", 8, "--gpus-per-node", 8, "--host-memory", "1M"), "host-memory"),
+        (("--gpu", "K40c"), "setting"),
+        (("--gpu", "no such"), "setting"),
+        (("--gpu", "H100", "--capability", "9.0"), "option-combination"),
     ],
 )
 def test_what_such_a_machine_cannot_do_is_refused_once(asked, code):
     for way in ("alone", "2 ranks")[: 1 + (code == "host-memory")]:
         assert code_in(line_of_failure(run(4000, 3000, 2000, "--explain", *asked, way=way))) == code
+
+
+def test_a_gpu_by_name_is_forecast_from_published_rates():
+    for gpu, least, most in (("RTX 4090", 15, 20), ("rtx5080", 15, 20), ("B200", 3, 5)):
+        told = explained(16_000, 16_000, 16_000, "--gpu", gpu)
+        assert least <= float(re.search(r"kernels ([\d.]+) × as fast", told)[1]) <= most
+        assert re.match(r".* NVIDIA's .* nothing was measured here\n", told)
 
 
 def test_transports_are_explained_with_what_is_tried():

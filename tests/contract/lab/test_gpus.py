@@ -12,7 +12,7 @@ from support.selection import exhaustive
 TILED = ROOT / "docs/examples/tiled.cu"
 CORES = {  # that their makers state
     "8800GTX": 128, "GT9600M": 32, "GT330M": 48, "C1060": 240, "M2070": 448, "C2075": 448, "K40c": 2880, "P100": 3584,
-    "V100": 5120, "A100": 6912, "RTX3090": 10496, "H200": 16896,
+    "V100": 5120, "A100": 6912, "RTX3090": 10496, "H200": 16896, "RTX5080": 10752,
 }  # fmt: skip
 
 
