@@ -205,6 +205,7 @@ _TYPES = {  # of elements, as NumPy has them
     "float": "f4", "double": "f8", "half": "f2", "__half": "f2", "int": "i4", "unsigned": "u4", "unsigned int": "u4",
     "char": "i1", "unsigned char": "u1", "short": "i2", "long long": "i8",
 }  # fmt: skip
+_COUNTED = 1 << 15  # elements, of which requests to memory are counted
 _BINS, _SCALE, _UNWRITTEN = 256, 3, 0xA5
 _WEIGHTS, _WEIGHTED = (1, 2, 4, 2, 1), "weighted sum of neighbours"
 _OF_WEIGHTS = re.compile(r"w|.*(weight|mask|filter|coef)", re.IGNORECASE)
@@ -301,7 +302,8 @@ class FirstKernel:
             size = _BINS if _OF_BINS.search(each.name) else rows if each.name == self.rows else columns
             numbers.append(size if each.is_number else _SCALE)
         places = [(name, 0, len(content)) for name, (content, _) in zip(self.arrays, arrays, strict=True)]
-        looked, ended = program.ran(launch, arrays, numbers, places, self.seconds, watch=ELEMENTS | REQUESTS)
+        watch = ELEMENTS | (REQUESTS if math.prod(sizes) <= _COUNTED else 0)
+        looked, ended = program.ran(launch, arrays, numbers, places, self.seconds, watch=watch)
         found = looked.findings
         if not ended:
             found = found or (Finding("it ended without a result", "kernel-crashed"),)

@@ -160,6 +160,8 @@ def _sentence(line: str) -> str:
 def _case(case: Case, names: Names) -> Iterator[str]:
     """One shape on which the kernel was run."""
     yield f"<h2>{_coloured(heading(case, names), case.is_right)}</h2>"
+    if case.is_right and not (case.outcomes or case.sites):
+        return
     if case.is_right:
         yield f"<p>{escape(_sentence(traffic(case, names)))}</p>"
         divergent = [f"line {counter.line} {counter.text}" for counter in divergence(case)]

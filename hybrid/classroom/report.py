@@ -367,7 +367,7 @@ def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> 
         yield from (f"      {line}" for line in case.printed[:_MOST_PRINTED])
         if len(case.printed) > _MOST_PRINTED:
             yield f"      and {counted(len(case.printed) - _MOST_PRINTED, 'line')} more; --json FILE keeps all"
-    if case.is_right:
+    if case.is_right and (case.outcomes or case.sites):
         yield f"  {traffic(case, names)}"
     if case.is_right and case.sites:
         divergent = [f"line {counter.line} {counter.text}" for counter in divergence(case)]
