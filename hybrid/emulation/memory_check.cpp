@@ -312,8 +312,9 @@ bool is_own(const char* at)
 
 inline void note(const void* at, size_t bytes, bool writes, const void* instruction)
 {
-    bool passes_by = !looks_at_reads && !observers::watched && (!writes || is_own(static_cast<const char*>(at)));
-    if (current ? passes_by : !kernels_run && !memory_check::copies_may_run) return;
+    bool may_pass = current ? !looks_at_reads && !observers::watched && (!writes || is_own(static_cast<const char*>(at)))
+                            : !kernels_run && !memory_check::copies_may_run;
+    if (may_pass) return;
     note_slowly(at, bytes, writes, instruction);
 }
 

@@ -142,6 +142,34 @@ def test_a_message_that_nobody_sends_is_told_with_its_line(tmp_path):
     assert "MPI_Recv waits for a message of rank 1" in verdict.said
 
 
+LONG = """__global__ void sum(const int* x, int* y)
+{
+    int all = 0;
+    for (int i = 0; i < 3000; ++i) all += x[(i + threadIdx.x) % 8];
+    y[blockIdx.x * 256 + threadIdx.x] = all;
+}
+int main()
+{
+    static int h[64 * 256];
+    int *x, *y;
+    cudaMalloc(&x, 32), cudaMalloc(&y, sizeof h);
+    cudaMemcpy(x, h, 32, cudaMemcpyHostToDevice);
+    for (int i = 0; i < 3; ++i) sum<<<64, 256>>>(x, y);
+    cudaMemcpy(h, y, sizeof h, cudaMemcpyDeviceToHost);
+    cudaFree(x), cudaFree(y);
+    return h[5];
+}
+"""
+
+
+@pytest.mark.exhaustive
+def test_of_long_launches_some_blocks_are_looked_at(tmp_path):
+    (tmp_path / "long.cu").write_text(LONG)
+    verdict = judged("run", tmp_path / "long.cu")
+    assert (verdict.code, verdict.findings) == (0, set()), verdict.said
+    assert "accesses of some blocks of 3 launches" in verdict.said
+
+
 TWO_DEVICES = """__global__ void set(int* x) { x[threadIdx.x] = 1; }
 int main()
 {
