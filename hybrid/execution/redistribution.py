@@ -26,12 +26,7 @@ from hybrid.ranks.team import Team
 from hybrid.verification.copies import verify_exchange
 
 _KIND = "redistribute"
-_KINDS: dict[type, str] = {
-    RowBlock: "RowBlock",
-    TransposedRowBlock: "transposed",
-    Block2D: "Block2D",
-    TransposedBlock2D: "Block2D",
-}
+_KINDS = {RowBlock: "RowBlock", TransposedRowBlock: "transposed"} | dict.fromkeys((Block2D, TransposedBlock2D), "Block2D")
 
 
 @record
