@@ -150,11 +150,11 @@ LONG = """__global__ void sum(const int* x, int* y)
 }
 int main()
 {
-    static int h[64 * 256];
-    int *x, *y;
+    static int h[64 * 256], *x, *y;
     cudaMalloc(&x, 32), cudaMalloc(&y, sizeof h);
     cudaMemcpy(x, h, 32, cudaMemcpyHostToDevice);
     for (int i = 0; i < 3; ++i) sum<<<64, 256>>>(x, y);
+    h[5] = 1;
     cudaMemcpy(h, y, sizeof h, cudaMemcpyDeviceToHost);
     cudaFree(x), cudaFree(y);
     return h[5];
