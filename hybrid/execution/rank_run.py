@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,10 +69,14 @@ def modular_product(rank_device: RankDevice, decision: Decision, rank: int, sett
     return made
 
 
-# Seconds for C libraries that take milliseconds to load, without which products take several times as long; but where they are
-# compiled, once on a machine, products are multiplied meanwhile.
-_TO_LOAD = 0.3
 _LARGE = 16 << 20  # bytes of A, B and C, from which on a sample of what is copied is read again for the check
+
+
+@cache
+def _give_libraries_time() -> None:
+    """Wait for C libraries that take milliseconds to load, without which products take several times as long. Where they are
+    compiled, once on a machine, only the first product waits, and others are multiplied meanwhile."""
+    wait_until_loaded(0.3)
 
 
 class RankCheck:
@@ -265,7 +269,7 @@ class RankRun:
                 if self.device_check is not None:
                     self.device_check.check_in(self._buffers, self._modular)
                 if self._rank_device.gpu is not None:
-                    wait_until_loaded(_TO_LOAD)
+                    _give_libraries_time()
             if self.device_check is not None:
                 self._sums_all = settings.check == "full" or plan.problem.bytes_of_matrices < _LARGE
                 self.device_check.sample(ALL if self._sums_all else Sample(SHARE, preparing.all[plan.root]))
