@@ -168,8 +168,8 @@ class Panels:
         self._wait_for(self._last_of[index], computing)
 
     def wait_for_panels(self, count: int | None = None) -> None:
-        """Wait until so many of the panels that move, or all, are on the node: also a rank without rows receives some for the
-        others."""
+        """Wait until the first `count` of the panels that move, or all, are on the node: one without rows receives some for the
+        others, too."""
         if self._columns:
             self._wait_for((len(self._columns) if count is None else count) - 1)
 

@@ -265,7 +265,7 @@ class RemainderLayout:
 
 
 def remainder_layout(offset: int, problem: Problem, rows: int, width: int, slots: int, moduli: int) -> RemainderLayout:
-    """The layout from byte `offset` on, for so many rows of A. `width`: the columns in a slot of B."""
+    """The layout from byte `offset` on, of `rows` rows of A. `width`: the columns in a slot of B."""
     inner, dtype, parts = problem.l, problem.dtype, 1 + problem.is_complex
     planes_of_all = 3 * moduli if problem.is_complex else moduli
 

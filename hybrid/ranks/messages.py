@@ -56,8 +56,8 @@ class Limits:
 
     @classmethod
     def of(cls, asked: Any = None) -> Limits:
-        """The limits by the call's `stall`, else by HYBRID_STALL: the missing are named after so many seconds, and the call
-        fails after as many more, but one at least.
+        """The limits by the call's `stall`, in seconds, else by HYBRID_STALL: after it the missing are named, and after it once
+        more, but a second at least, the call fails.
 
         Where neither is given, a call never fails, since ranks of a user's program may come as late as they like.
         """

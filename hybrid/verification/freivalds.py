@@ -576,7 +576,7 @@ _TERMS_AGAIN = 4096  # a multiple of all of these
 # By NumPy and in other orders of kernels, right products of structured matrices had errors of at most 3 times the worst of these.
 _TIMES_WORST = 6.0
 _TERMS_OF_A_STEP = 16  # that a matrix unit adds to a sum at a time (of float16 and bfloat16)
-_SENT_BYTES = 64 << 20  # of rows of A and columns of B: so many suspects are looked at together
+_SENT_BYTES = 64 << 20  # of the rows of A and columns of B whose suspects are looked at together
 
 
 class Verdict(NamedTuple):

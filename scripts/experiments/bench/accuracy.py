@@ -316,7 +316,7 @@ main = frame.experiment(
                  help=f"N or NxLxM ({' '.join('x'.join(map(str, each)) for each in SIZES['cuda'])}; others for --matrices)"),
     frame.option("--kinds", nargs="+", choices=ALL_KINDS, metavar="KIND",
                  help=f"{', '.join(ALL_KINDS)}: any up to 2.5 (all but that)"),
-    frame.option("--matrices", type=frame.positive, default=0, metavar="N", help="so many random ones, of any kind"),
+    frame.option("--matrices", type=frame.positive, default=0, metavar="N", help="N random ones, of any kind"),
     frame.option("--dtype", choices=list(UNITS), help="only this one (both)"),
     frame.option("--seed", type=int, default=1, help="of matrices and samples (1)"),
     frame.option("--device", choices=SIZES, default="cuda", help="emulate: the GPU's kernels on the CPU (cuda)"),
