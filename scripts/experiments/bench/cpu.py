@@ -134,7 +134,7 @@ def by_ranks(seconds: float) -> None:
 
 
 def row(name: str, by_hand: Call, ours: Call, seconds: float, comm: Any = None) -> None:
-    """Measure one row for so many seconds, and print it at rank 0."""
+    """Measure one row for `seconds`, and print it at rank 0."""
     sides = (by_hand, ours)
     for _ in range(3):
         for each in sides:

@@ -283,7 +283,7 @@ main = frame.experiment(
     frame.option("--rounds", type=frame.positive, default=3, help="starts of each program (3)"),
     frame.option("--repeat", type=frame.positive, default=3, help="products timed in each start (3)"),
     frame.option("--limit", type=float, default=90.0, metavar="S", help="seconds a program may take (90)"),
-    frame.option("--total", type=float, default=0.0, metavar="S", help="start nothing after so many seconds (0: no limit)"),
+    frame.option("--total", type=float, default=0.0, metavar="S", help="start nothing after S seconds (0: no limit)"),
     frame.option("--device", choices=("cuda", "cpu", "emulate"), default="cuda", help="where all multiply (cuda)"),
     frame.option("--wall-size", type=int, metavar="N", help=f"of the whole command ({WALL_SIZE}; no GPU: the smallest)"),
     frame.option("--launcher", default=os.environ.get("BENCH_LAUNCHER", ""), metavar="ARGUMENTS",

@@ -195,8 +195,8 @@ _TWO_DIMENSIONS = """CUDA in two dimensions: python -m hybrid.lectures 2d
 The lecture's three programs, C = A·B of width 1024 in float32 with a[y][x] = b[y][x] = x + y·width: MM-CPU (three loops on one
 core), MM-GPU-GM (one thread per element) and MM-GPU-SM (tiles in shared memory), in blocks of 32×32. Five runs each, the average,
 and times faster; a GPU's runs span allocation, copies in, kernel and copy out, as there, with the kernel alone beside them.
-Then the same at width 1000, of which the lecture's programs leave a part out, and the lecture's roofline (bytes that memory
-delivers against operations) for the device at hand, whose memory and arithmetic are measured.
+Then the same at width 1000, where the lecture's programs leave out a part of C; and the lecture's roofline, the bytes that memory
+delivers against operations, for the device at hand: its memory and its arithmetic are measured.
 
 Without a GPU the CPU runs its program at full width; the GPU's run at width 256 (1000 for the second part) on the CPU's CUDA
 runtime: their products are checked, and their times are no speeds. --quick takes widths 256, 128 and 72.
@@ -402,7 +402,7 @@ def sectors_of_warp(kernel: str, l: int, m: int, item: int) -> list[int]:
     return [len({element(lane) * item // _SECTOR_BYTES for lane in range(_WARP)}) for element in (of_a, of_b, of_c)]
 
 
-# What the documents say of launches, beside what is computed of them.
+# What the documents say of launches, beside what the launches' numbers give.
 _LAUNCHES: tuple[tuple[str, dict[str, Number], dict[str, Number]], ...] = (
     ("exercise 3", covering(150, 300, 16, 32),
      {"threads a block": 512, "grid": (19, 5), "blocks": 95, "threads": 48_640, "pass the bounds test": 45_000}),

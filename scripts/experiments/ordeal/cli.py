@@ -193,7 +193,7 @@ def _work(options: argparse.Namespace) -> int:
 main = frame.experiment(
     __doc__, Results, _measured,
     frame.option("--minutes", type=float, default=2.0, metavar="M", help="for so long (2)"),
-    frame.option("--trials", type=frame.positive, default=10**6, metavar="K", help="so many at most"),
+    frame.option("--trials", type=frame.positive, default=10**6, metavar="K", help="K at most"),
     frame.option("--ranks", type=frame.positive, default=4, metavar="P", help="at most (4)"),
     frame.option("--only", metavar="FAULT", help="this one, such as 'full disk' or SIGKILL"),
     frame.option("--seed", type=int, default=secrets.randbits(32), help="of jobs, faults and times"),
