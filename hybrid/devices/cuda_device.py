@@ -234,12 +234,9 @@ class CudaDevice(Device):
 
     def pin_again(self, arrays: Sequence[np.ndarray], threads: int) -> list[np.ndarray]:
         with self._context:
-            if staging.copier().loaded is None or threads < staging.LEAST_THREADS:
-                for array in arrays:
-                    pinned_memory.pin(array)
-                return []
-            others = pinned_memory.pin_again(arrays)
-        return [array for array in others if array.nbytes >= staging.LEAST_STAGED]
+            no_slots = staging.copier().loaded is None or threads < staging.LEAST_THREADS
+            others = pinned_memory.pin_again(arrays, at_once=no_slots)
+        return [array for array in others if array.nbytes >= staging.LEAST_STAGED and not no_slots]
 
     def use_slots(self, arrays: Sequence[np.ndarray], threads: int, links: int) -> bool:
         self._through_slots = {id(owner_of(array)) for array in arrays}

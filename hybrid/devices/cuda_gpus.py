@@ -28,6 +28,7 @@ _PORTABLE = 1  # cudaHostRegisterPortable: pinned for all GPUs, not only for the
 # Two registered ranges must not share a page. Only larger blocks are sure to get whole pages from malloc, whose
 # M_MMAP_THRESHOLD grows up to 32 MiB; memory mappings, such as the ranks' shared memory, always have whole pages.
 LEAST_OWNER_BYTES = (32 << 20) + 1
+LEAST_PART = 0.5  # of its memory that an array takes, for all of it to be pinned
 
 
 def usable_gpus() -> list[Gpu]:
@@ -263,15 +264,14 @@ class PinnedMemory:
     unregistered: for memory mappings before the memory is freed, and up to NumPy 2.4 also for an array's own memory. A pinned
     array cannot be resized in place, because NumPy refuses that for arrays with weak references.
 
-    A page is registered once, and CUDA refuses copies of what is registered in part. So ranges that overlap become one: of two
-    owners on the same buffer, or of an array part of which is registered, however small it is.
+    CUDA refuses every copy, also the caller's own, of memory that is pinned in part. So all memory that the owner lies in is
+    pinned, a whole mapping or buffer, or nothing: a view of less than `LEAST_PART` of it is copied through slots.
     """
 
     def __init__(self) -> None:
-        # Ranges of addresses, by the owner's id. Owners on the same buffer may have the same range; others share no page.
-        self._registered: dict[int, tuple[int, int]] = {}
+        self._registered: dict[int, tuple[int, int]] = {}  # addresses, by the owner's id: those of one buffer have the same
         self._lock = threading.RLock()  # any thread may free an array, and garbage collection may within these functions
-        self._used: dict[int, tuple[int, int]] = {}  # likewise, what the last product used that is not registered
+        self._used: set[int] = set()  # owners that a product has used and that are not registered, by id
         self._watched: set[int] = set()  # owners that a finalizer has been made for, by id
         self._refused: set[int] = set()  # owners of memory that cannot be pinned, such as a file that may only be read
         self._trouble = ""  # why memory could not be registered
@@ -279,70 +279,50 @@ class PinnedMemory:
         self._runtime: Any = None  # CUDA's: nothing is imported while an array is freed
 
     def pin(self, array: np.ndarray) -> bool:
-        """Pin the memory of `array`, from its first byte to its last. False where that is not possible, or too small to pay."""
-        import numpy as np
-
+        """Pin the memory that `array` lies in. False where that is not possible, or too small to pay."""
+        owner = owner_of(array)
+        memory = _memory_of(owner)
         with self._lock:
-            pinned = self._pin(owner_of(array), *map(int, np.lib.array_utils.byte_bounds(array)))
-        if self._trouble:
-            warn(self._trouble)
-            self._trouble = ""
+            pinned = memory is not None and self._pin(owner, memory)
+        self._tell()
         return pinned
 
-    def pin_again(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Pin the memory of those of a product's arrays that an earlier call of this was given as well. Returns the arrays that
-        are not pinned, such as those in a file that may only be read."""
-        import numpy as np
-
-        used: dict[int, tuple[int, int]] = {}  # arrays may be views of the same owner
+    def pin_again(self, arrays: Sequence[np.ndarray], *, at_once: bool = False) -> list[np.ndarray]:
+        """Pin the memory of those of a product's arrays that an earlier call of this was given as well, or of all `at_once`.
+        Returns the arrays that are not pinned, such as those in a file that may only be read."""
         others = []
         with self._lock:
             for array in arrays:
-                owner, (lo, hi) = owner_of(array), map(int, np.lib.array_utils.byte_bounds(array))
-                if _within((lo, hi), self._registered.get(id(owner))):
+                owner = owner_of(array)
+                if id(owner) in self._registered:
                     continue
-                again = _within((lo, hi), self._used.get(id(owner))) and id(owner) not in self._refused
-                if again or self._overlapping(lo, hi):
-                    if self._pin(owner, lo, hi):
-                        continue
-                    self._refused.add(id(owner))
-                others.append(array)
-                if _may_pin(owner, lo, hi):
-                    first, last = used.get(id(owner), (lo, hi))
-                    used[id(owner)] = min(first, lo), max(last, hi)
+                memory = _memory_of(owner)
+                if memory is not None and (memory in self._registered.values() or _most_of(array, memory)):
+                    again = at_once or id(owner) in self._used or memory in self._registered.values()
+                    if again and id(owner) not in self._refused:
+                        if self._pin(owner, memory):
+                            continue
+                        self._refused.add(id(owner))
+                    self._used.add(id(owner))
                     self._watch(owner)
-            self._used |= used
-            self._trouble = ""
+                others.append(array)
+            if not at_once:
+                self._trouble = ""  # slots serve
+        self._tell()
         return others
 
-    def _pin(self, owner: np.ndarray, lo: int, hi: int) -> bool:
-        known = self._registered.get(id(owner))
-        if _within((lo, hi), known):
-            return True
-        if known is not None:
-            lo, hi = min(lo, known[0]), max(hi, known[1])
-        if not (_may_pin(owner, lo, hi) or self._overlapping(lo, hi)):
+    def _tell(self) -> None:
+        trouble, self._trouble = self._trouble, ""
+        if trouble:
+            warn(trouble)
+
+    def _pin(self, owner: np.ndarray, memory: tuple[int, int]) -> bool:
+        if memory not in self._registered.values() and not self._register(memory[0], memory[1] - memory[0]):
             return False
-        page = mmap.PAGESIZE
-        overlapping = self._overlapping(lo // page * page, -(-hi // page) * page)
-        whole = min([lo, *(each[0] for each in overlapping)]), max([hi, *(each[1] for each in overlapping)])
-        if whole not in overlapping:
-            for each in overlapping:
-                self._unregister(each[0])
-            if not self._register(whole[0], whole[1] - whole[0]):
-                for key in [key for key, each in list(self._registered.items()) if each in overlapping]:
-                    self._registered.pop(key, None)
-                return False
-        for key, each in list(self._registered.items()):
-            if each in overlapping and key in self._registered:
-                self._registered[key] = whole
-        self._registered[id(owner)] = whole
+        self._registered[id(owner)] = memory
+        self._used.discard(id(owner))
         self._watch(owner)
         return True
-
-    def _overlapping(self, lo: int, hi: int) -> set[tuple[int, int]]:
-        """The registered ranges that have an address in common with this one."""
-        return {each for each in list(self._registered.values()) if each[0] < hi and lo < each[1]}
 
     def _watch(self, owner: np.ndarray) -> None:
         """Have its memory unregistered when the owner is garbage-collected."""
@@ -354,8 +334,7 @@ class PinnedMemory:
 
     def _forget(self, key: int, mapping: object) -> None:
         with self._lock:
-            self._used.pop(key, None)
-            for known in (self._watched, self._refused):
+            for known in (self._used, self._watched, self._refused):
                 known.discard(key)
             registered = self._registered.pop(key, None)
             if registered is not None and registered not in self._registered.values():
@@ -388,13 +367,27 @@ class PinnedMemory:
 pinned_memory = PinnedMemory()  # of this process
 
 
-def _within(span: tuple[int, int], known: tuple[int, int] | None) -> bool:
-    return known is not None and known[0] <= span[0] and span[1] <= known[1]
+def _memory_of(owner: np.ndarray) -> tuple[int, int] | None:
+    """The addresses of the memory that this array lies in, if it has pages of its own, its bounds are known, and it is large
+    enough for pinning to pay."""
+    import numpy as np
+
+    base = owner.base.obj if isinstance(owner.base, memoryview) else owner.base
+    try:
+        whole = owner if base is None else np.frombuffer(base, np.uint8)
+    except (TypeError, ValueError, BufferError):
+        return None  # another library's memory
+    if whole.nbytes < (LEAST_BYTES if isinstance(base, mmap.mmap) else LEAST_OWNER_BYTES):
+        return None
+    lo, hi = map(int, np.lib.array_utils.byte_bounds(whole))
+    return lo, hi
 
 
-def _may_pin(owner: np.ndarray, lo: int, hi: int) -> bool:
-    """Whether memory of this owner has pages of its own, and is large enough to pay."""
-    return hi - lo >= LEAST_BYTES and (owner.nbytes >= LEAST_OWNER_BYTES or isinstance(owner.base, mmap.mmap))
+def _most_of(array: np.ndarray, memory: tuple[int, int]) -> bool:
+    import numpy as np
+
+    lo, hi = np.lib.array_utils.byte_bounds(array)
+    return int(hi - lo) >= LEAST_PART * (memory[1] - memory[0])
 
 
 def owner_of(array: np.ndarray) -> np.ndarray:

@@ -73,10 +73,10 @@ class ndarray(np.ndarray):
         super().__setitem__(places, values)
 
     def get(self, out: Any = None) -> Any:
-        return np.array(self, subok=False) if out is None else np.copyto(out, self)
+        return np.array(self, subok=False) if out is None else np.copyto(_copied(out), self)
 
     def set(self, values: Any) -> None:
-        np.asarray(self)[...] = values
+        np.asarray(self)[...] = _copied(values)
 
 
 def _refuse_mixture(*arrays: Any) -> None:
@@ -85,7 +85,14 @@ def _refuse_mixture(*arrays: Any) -> None:
 
 
 def _on_gpu(array: Any) -> Any:
-    return array if isinstance(array, ndarray) else np.array(array, subok=False).view(ndarray)
+    return array if isinstance(array, ndarray) else np.array(_copied(array), subok=False).view(ndarray)
+
+
+def _copied(array: Any) -> Any:
+    """An array of the host that the driver copies as it lies, where its elements are contiguous."""
+    if isinstance(array, np.ndarray) and array.flags.forc:
+        _refuse_partly_pinned(array.ctypes.data, array.nbytes)
+    return array
 
 
 class Device:

@@ -253,6 +253,12 @@ def memory():
     other.Free()
     gc.collect()
     seen.update(locked=times["locked"], still_locked=len(locked), contexts=sorted(contexts()))
+    whole, shared, b = np.ones((5000, 1000)), hybrid.empty((5000, 1000), comm=comm), np.ones((1000, 8))
+    shared[:] = 1  # CUDA copies nothing that is locked in part
+    for a in (whole[900:], shared):
+        for _ in range(3):
+            hybrid.multiply(*at_root(a, b), comm=comm, device="cuda")
+    assert all(cupy.asnumpy(cupy.asarray(each)).all() for each in (whole, shared))
 
 
 def current_context():

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
 from support.commands import ROOT
 
 from hybrid.classroom.gpu_models import MODELS, model_of, occupancy
@@ -141,42 +142,40 @@ def pinned():
     return memory, locked
 
 
-def test_memory_is_locked_once_when_a_second_product_uses_it_and_as_long_as_its_owner_lives(pinned):
+def test_memory_is_locked_whole_when_a_second_product_uses_most_of_it_and_as_long_as_its_owner_lives(pinned):
     memory, locked = pinned
     whole = np.ones((64, LEAST_OWNER_BYTES // 256 + 1))
-    a, small = whole[:32], np.ones(8)
-    assert [id(each) for each in memory.pin_again([a, whole[40:].T, small])][::2] == [id(a), id(small)]
+    most, less, small = whole[:32], whole[33:].T, np.ones(8)
+    for _ in range(3):
+        assert memory.pin_again([less, small]) == [less, small], "small arrays and parts are left alone"
+    assert len(memory.pin_again([most])) == 1
     assert not locked
-    assert [id(each) for each in memory.pin_again([small, a])] == [id(small)], "small arrays are left alone"
-    assert locked == {a.ctypes.data: a.nbytes}
-    assert memory.pin(whole.T), "what is locked and the rest end as one"
+    assert memory.pin_again([most, less, small]) == [less, small][1:], "a view of locked memory is locked"
     assert locked == {whole.ctypes.data: whole.nbytes}
     view = whole[3:]
-    del whole, a
+    del whole, most, less
     assert locked
     del view
     assert not locked
+    assert memory.pin_again([np.ones(LEAST_OWNER_BYTES)], at_once=True) == []
     array, memory._register = np.ones(LEAST_OWNER_BYTES), lambda *_: False
     assert not memory.pin(array)
     assert [len(memory.pin_again([array])) for _ in range(4)] == [1] * 4, "what was refused is not taken for locked"
 
 
-def test_what_overlaps_is_locked_as_one_as_long_as_one_of_its_owners_lives(pinned):
+def test_arrays_on_one_buffer_are_locked_with_all_of_it_as_long_as_one_of_them_lives(pinned):
     memory, locked = pinned
     pages = mmap.mmap(-1, 8 * LEAST_BYTES)
-    first, second = (np.ndarray(3 * LEAST_BYTES, np.uint8, pages, lo * LEAST_BYTES) for lo in (0, 2))
-    start = first.ctypes.data
+    first, second, small = (np.ndarray(count, np.uint8, pages, at) for count, at in ((4 << 20, 0), (3 << 20, 5 << 20), (9, 7)))
     assert memory.pin(first)
-    assert memory.pin_again([second]) == [], "part of it is locked, so all of it must be, at first sight"
-    assert locked == {start: 5 * LEAST_BYTES}
-    small = np.ndarray(100, np.uint8, pages, 5 * LEAST_BYTES - 50)
-    assert memory.pin_again([small]) == [], "however small it is"
-    assert locked == {start: 5 * LEAST_BYTES + 50}
-    assert len(memory.pin_again([np.ndarray(100, np.uint8, pages, 7 * LEAST_BYTES)])) == 1
+    assert memory.pin_again([second, small]) == [], "at first sight"
+    assert locked == {first.ctypes.data: len(pages)}
     del first, small
     assert locked
     del second
     assert not locked
+    foreign = as_strided(np.ones(LEAST_OWNER_BYTES), (9, LEAST_OWNER_BYTES // 9))  # the bounds of its memory are unknown
+    assert not memory.pin(foreign)
 
 
 # --- How many blocks are resident on a multiprocessor, and what limits them, is CUDA's arithmetic

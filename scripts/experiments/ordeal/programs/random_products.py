@@ -30,6 +30,7 @@ import numpy as np
 from mpi4py import MPI
 
 import hybrid
+from hybrid.devices import cuda_gpus
 from hybrid.devices.cuda_gpus import PinnedMemory, pinned_memory
 
 TYPES = {"float64": 10, "float32": 6, "complex128": 2, "complex64": 1, "int32": 1}
@@ -308,6 +309,7 @@ def resident_bytes() -> int:
 
 
 def main(products: int, seconds: float, largest: int, seed: int, device: str = "cuda") -> int:
+    cuda_gpus.LEAST_PART = 0  # pools are pinned, too
     watched, arrays = Watched(), Arrays(largest)
     seen: Counter[str] = Counter()
     wrong = failed = done = left = 0
