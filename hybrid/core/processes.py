@@ -71,10 +71,18 @@ def launch_began() -> float:
 
 def is_stopped(process: int) -> bool:
     """Whether the process is stopped (SIGSTOP), or traced."""
+    return _state(process) in ("T", "t")
+
+
+def has_ended(process: int) -> bool:
+    return _state(process) in ("", "Z")
+
+
+def _state(process: int) -> str:
     try:
-        return _status(process).state in ("T", "t")
+        return _status(process).state
     except OSError:
-        return False
+        return ""
 
 
 def children(process: int) -> list[int]:

@@ -17,13 +17,13 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from hybrid.core.processes import children, is_stopped
+from hybrid.core.processes import children, has_ended, is_stopped
 from hybrid.errors import with_code
 from hybrid.ranks import heartbeat
 from hybrid.ranks.heartbeat import AGREED, Board
@@ -114,9 +114,7 @@ class _Watch:
             self._kill(signum)
 
     def _kill(self, signum: int) -> None:
-        with suppress(ProcessLookupError):
-            if self._worker:
-                os.kill(self._worker, signum)
+        _send(signum, [self._worker] if self._worker else [])
 
     def _follow(self) -> None:
         """Watch the worker until it has ended; end it if it, or another rank, stands still."""
@@ -158,12 +156,31 @@ class _Watch:
         """Whether nobody would see the result, or could end the job."""
         return bool(self._launcher) and os.getppid() != self._launcher
 
-    def _stopped_neighbour(self) -> int:
-        """The rank that the launcher has started here before this one, the last one before the first, where all of its processes
-        are stopped; else 0."""
+    def _neighbour(self) -> list[int]:
+        """The processes of the rank that the launcher has started here before this one, the last one before the first."""
         ranks = sorted(children(self._launcher)) if self._launcher else []
         before = ranks[ranks.index(os.getpid()) - 1] if len(ranks) > 1 and os.getpid() in ranks else 0
-        return before if before and all(map(is_stopped, [before, *children(before)])) else 0
+        return [before, *children(before)] if before else []
+
+    def _stopped_neighbour(self) -> int:
+        """That rank's supervisor, where all of its processes are stopped; else 0."""
+        processes = self._neighbour()
+        return processes[0] if processes and all(map(is_stopped, processes)) else 0
+
+    def _see_neighbour_end(self) -> list[int]:
+        """Wait until its worker has ended, as this one's has. Returns the processes of the whole rank where it stands still:
+        the launcher would wait for it for ever. So it would for a stopped supervisor, which is continued."""
+        met = polled = time.monotonic()
+        while not all(map(has_ended, (processes := self._neighbour())[1:])):
+            now, stopped = time.monotonic(), self._stopped_neighbour()
+            met, polled = met if stopped and now - polled < _ASLEEP else now, now
+            if now - met > self._stall + GRACE:
+                self._silent = _rank_of(stopped)
+                return processes
+            time.sleep(_POLL / 10)
+        if processes and is_stopped(processes[0]):
+            _send(signal.SIGCONT, processes[:1])
+        return []
 
     # --- its end
 
@@ -174,8 +191,11 @@ class _Watch:
             os._exit(1)  # others of the job would say the same
         told, told_code = self._board.told, self._board.exit_code
         # A worker may also be killed after it reported an exit code: in MPI_Finalize the other ranks may wait for it.
+        stopped: list[int] = []
         if told == AGREED and code >= 0 and not (self._stuck or self._silent):
-            exit_at_once(told_code)
+            stopped = self._see_neighbour_end() if self._stall else []
+            if not stopped:
+                exit_at_once(told_code)
         how, kind, exit_code = self._ending(code)
         if not told and self._start_failed is not None and not (self._board.mpi_started or self._asked):
             for signum in (signal.SIGTERM, signal.SIGINT):  # there is nobody left to pass them on to
@@ -188,6 +208,7 @@ class _Watch:
                 self._say(how, code, kind)
         elif told != AGREED:
             exit_code = told_code
+        _send(signal.SIGKILL, stopped)
         end_job(exit_code)
 
     def _ending(self, code: int) -> tuple[str, str, int]:
@@ -229,6 +250,12 @@ class _Watch:
         with suppress(OSError):  # nobody can read it: the disk of a log is full, or a pipe was closed
             line = f"{begin}{with_code(text, kind)}\n"
             os.write(2, line.encode(errors="surrogateescape"))  # at once, so that the lines of several ranks are not mixed
+
+
+def _send(signum: int, processes: Iterable[int]) -> None:
+    for each in processes:
+        with suppress(ProcessLookupError):
+            os.kill(each, signum)
 
 
 def _rank_of(process: int) -> str:

@@ -209,3 +209,23 @@ def test_datagrams_of_others_change_nothing(running):
         ended.set()
         flooding.join()
     assert (end.code, end.codes, end.left) == (137, ["killed"], [])
+
+
+STOPPED_AT_THE_END = """
+import hybrid.ranks.launcher, hybrid.ranks.mpi, os, runpy, signal, sys
+whom, calls = sys.argv.pop(1), []
+def stop():  # MPI is left between the first call and the second
+    calls.append(None)
+    if len(calls) == 2 and hybrid.ranks.launcher.launched().rank == 1:
+        os.kill(os.getppid(), signal.SIGSTOP)
+        if whom == "rank":
+            os.kill(os.getpid(), signal.SIGSTOP)
+hybrid.ranks.mpi.wake_supervisor = stop
+runpy.run_module("hybrid.matmul", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("whom", exhaustive(["rank"], ["rank", "supervisor"]))
+def test_a_rank_that_stands_still_when_it_has_left_mpi_keeps_no_job_from_ending(start, whom):
+    end = start(["-c", STOPPED_AT_THE_END, whom, 20, 20, 20, "--stall", 1.5], 2).end()
+    assert (end.codes, bool(end.code), end.left) == ((["node-silent"], True, []) if whom == "rank" else ([], False, []))
