@@ -311,6 +311,13 @@ class PinnedMemory:
         self._tell()
         return others
 
+    def bytes_not_pinned(self, arrays: Sequence[Any]) -> int:
+        """The bytes of those NumPy arrays among these that `pin_again` would not pin."""
+        import numpy as np
+
+        known = self._registered.keys() | self._used - self._refused
+        return sum(each.nbytes for each in arrays if isinstance(each, np.ndarray) and id(owner_of(each)) not in known)
+
     def _tell(self) -> None:
         trouble, self._trouble = self._trouble, ""
         if trouble:

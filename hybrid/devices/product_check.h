@@ -35,7 +35,7 @@ enum { WIDTH = VECTOR_BYTES / sizeof(double), COLUMNS = 2 * WIDTH };  // numbers
 // everything stays in a core's first cache, the rows for which the right operand is read once, and its columns from which on a
 // product is made in tiles.
 enum { TERMS = 128, BLOCK = 512, ROWS_AT_ONCE = 72, TILED = 6 };
-enum { LEAST_BYTES = 1 << 18 };  // of rows: to wake a thread for fewer takes longer than to sum them
+enum { LEAST_BYTES = 1 << 20 };  // of rows: to wake a thread for fewer takes longer than to sum them
 // BLAS rearranges all of B for each call. That counts little where B has so few elements, and for so many rows. Else as many bytes of
 // A's and C's rows are multiplied at a time as stay in a core's cache. Multiply-adds that take as long as to sum a byte.
 enum { SMALL_B = 1 << 13, MULTIPLIED = 256, CACHED = 1 << 18, TERMS_A_BYTE = 2, MOST_BLOCKS = 8 };

@@ -35,9 +35,9 @@ from hybrid.execution.multiply import Call, CopiedCall, GpuCall, RootCall, call_
 from hybrid.execution.product import RootProduct
 from hybrid.execution.real_products import Asked
 from hybrid.execution.session import Session, session_of
-from hybrid.host.blas import OF_ONE_THREAD
+from hybrid.host.blas import OF_BLAS, OF_ONE_THREAD
 from hybrid.host.memory import empty_result, is_transpose
-from hybrid.host.threads import limited_threads, usable_cores
+from hybrid.host.threads import limited_blas, limited_threads, usable_cores
 from hybrid.planning.decision import Decision, core_quota_lately
 from hybrid.ranks.heartbeat import busy, computing
 from hybrid.ranks.team import is_alone, team_of
@@ -240,7 +240,7 @@ class _InProcess(_Kept):
     def __init__(self, *known: Any) -> None:
         super().__init__(*known)
         self._threads, self._check = self.decision.placements[0].threads.count, self.plan.check != "off"
-        self._by_one_thread = self.plan.problem.operations // 2 <= OF_ONE_THREAD
+        self._multiply_adds = self.plan.problem.operations // 2
         self._device = Device()
 
     def product(self, a: np.ndarray, b: np.ndarray, out: np.ndarray | None) -> np.ndarray:
@@ -259,8 +259,9 @@ class _InProcess(_Kept):
         return c
 
     def _multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-        if self._by_one_thread:
-            self._device.multiply(a, b, c, [])
+        if self._multiply_adds <= OF_BLAS:
+            with limited_blas(self._threads) if self._multiply_adds > OF_ONE_THREAD else nullcontext():
+                self._device.multiply(a, b, c, [])
         else:
             with limited_threads(self._threads), computing(self.plan.problem.operations):
                 self._device.multiply(a, b, c, [])

@@ -38,7 +38,7 @@ from hybrid.arrays.root_operands import (
 from hybrid.core.problem import LARGEST_SIZE, Span, pieces
 from hybrid.core.settings import Settings
 from hybrid.core.text import warn
-from hybrid.devices.cuda_gpus import usable_gpus
+from hybrid.devices.cuda_gpus import pinned_memory, usable_gpus
 from hybrid.errors import CheckFailed, DeviceUnavailable, DoesNotFit, Overflow, UsageError
 from hybrid.execution.distributed_product import Complete, DistributedCall, untold
 from hybrid.execution.product import RootProduct, element_types, views_in_workspace
@@ -300,15 +300,18 @@ class RootCall:
                 self.given, described = _looked_at(session, operands, out, settings, gemm, asked.gemm)
                 if self.given is not None and isinstance(described, RootShapes):
                     scattered = _scattered_ahead(session, described, self.given)
-            inventory, integers_fit = take_inventory(session, settings), False
-            if team.size > 1 and inventory.gpus and self.given is not None and self.given.bytes_of_integers:
-                free = free_memory_of(session, settings, inventory.gpus[0], now=True)
-                integers_fit = self.given.bytes_of_integers <= free.gpu_bytes
+            inventory, integers_fit, through_slots = take_inventory(session, settings), False, 0
+            if team.size > 1 and inventory.gpus and self.given is not None:
+                if not (isinstance(described, RootShapes) and described.all_shared):
+                    through_slots = pinned_memory.bytes_not_pinned([*operands[:2], out])
+                if self.given.bytes_of_integers:
+                    free = free_memory_of(session, settings, inventory.gpus[0], now=True)
+                    integers_fit = self.given.bytes_of_integers <= free.gpu_bytes
             said = {"kind": "a product of matrices of the root", "root": root, **gemm.as_dict(), **settings.as_dict()}
-            looking.mine = (said, inventory, described, shared.gone, new_seed(), scattered, integers_fit)
+            looking.mine = (said, inventory, described, shared.gone, new_seed(), scattered, integers_fit, through_slots)
         same_on_all_ranks([said for said, *_ in looking.all])
         shapes: RootShapes | UsageError
-        _, _, shapes, _, self._seed, scattered, integers_fit = looking.all[root]
+        _, _, shapes, _, self._seed, scattered, integers_fit, through_slots = looking.all[root]
         if isinstance(shapes, UsageError):
             raise shapes
         shared.drop([looking.all[root][3]])
@@ -317,7 +320,8 @@ class RootCall:
         machine = Machine(team.topology, tuple(self._inventories))
         self._stack = StackCall(session, shapes, root, settings, self._inventories) if shapes.count is not None else None
         may_be_alone = root == 0 and (self._stack is None or not self._stack.is_divided)
-        self.is_for_root = may_be_alone and root_is_enough(machine, shapes.problem, settings, of_integers=integers_fit)
+        of_integers = {"of_integers": integers_fit}
+        self.is_for_root = may_be_alone and root_is_enough(machine, shapes.problem, settings, through_slots, **of_integers)
         if shapes.count is None and not self.is_for_root:
             at_root = shapes.bytes_beside, shapes.gpu_bytes
             besides, on_gpu = (tuple(each if rank == root else 0 for rank in range(team.size)) for each in at_root)

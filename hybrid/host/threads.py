@@ -27,6 +27,8 @@ Result = TypeVar("Result")
 
 CALL_BYTES = 4 << 20  # of the operands of one NumPy call: in smaller calls the threads would mostly wait for the GIL
 MOST_THREADS = 16  # more would wait for the GIL between their calls, and each takes temporary memory
+# Up to so many, products are divided among our own threads. More of BLAS's own are faster.
+OWN_THREADS = 4
 
 
 class _Here(threading.local):
@@ -172,11 +174,13 @@ def announce_threads(count: int) -> None:
         # NumPy sets these while it loads OpenBLAS, then deletes them, which other threads must not see: `wake_driver` says why.
         for variable in ("OPENBLAS_MAIN_FREE", "GOTOBLAS_MAIN_FREE"):  # the second up to NumPy 2.2
             os.environ.setdefault(variable, "1")
+        # Its threads look for work so many cycles (a power of 2) after a product, on the cores that the check needs.
+        os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "12")
 
 
 def _of_blas(count: int) -> int:
     """The threads that BLAS itself uses where products use `count`."""
-    return 1 if count <= MOST_THREADS else count
+    return 1 if count <= OWN_THREADS else count
 
 
 @contextmanager
@@ -199,7 +203,7 @@ def threads_allowed() -> int:
 def product_threads() -> int:
     """Among how many threads of our own a product is to be divided: as many as are allowed; 1 where BLAS divides it, since there
     are more, or nobody can limit this BLAS."""
-    return threads_allowed() if threads_allowed() <= MOST_THREADS and can_limit_blas() else 1
+    return threads_allowed() if threads_allowed() <= OWN_THREADS and can_limit_blas() else 1
 
 
 def can_limit_blas() -> bool:

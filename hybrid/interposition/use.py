@@ -364,8 +364,8 @@ def _stop_all() -> None:
 
 
 def _by_gpus(model: MachineModel, ranks: int, problem: Problem) -> float:
-    """Seconds of a product by the GPUs of these ranks, or by the root's alone."""
-    return min(model.gpu_seconds(problem, 1), model.gpu_seconds(problem, ranks))
+    """Seconds of a product of new arrays by the GPUs of these ranks, or by the root's alone."""
+    return min(model.gpu_seconds(problem, each, through_slots=problem.bytes_of_matrices) for each in (1, ranks))
 
 
 def _why_no_gpu() -> str:

@@ -345,7 +345,8 @@ def _cpu_is_faster(machine: Machine, request: PlanRequest, settings: Settings) -
     ):
         return False
     threads, model = threads_of_ranks(machine.topology, settings, [machine.ranks[0].processor])[0].count, machine.model
-    return model.cpu_seconds(request.problem, threads) < model.gpu_seconds(request.problem, 1)
+    by_gpu = model.gpu_seconds(request.problem, 1, through_slots=request.problem.bytes_of_matrices)  # so it is decided before
+    return model.cpu_seconds(request.problem, threads) < by_gpu
 
 
 def gpu_for_arrays(machine: Machine, problem: Problem, settings: Settings) -> Gpu | None:
@@ -356,9 +357,11 @@ def gpu_for_arrays(machine: Machine, problem: Problem, settings: Settings) -> Gp
     return chosen[0] if chosen else None
 
 
-def root_is_enough(machine: Machine, problem: Problem, settings: Settings, *, of_integers: bool = False) -> bool:
-    """Whether the root alone has the product of its arrays as soon as all ranks together, and may compute it so. `of_integers`:
-    its GPU has room for them."""
+def root_is_enough(
+    machine: Machine, problem: Problem, settings: Settings, through_slots: int, *, of_integers: bool = False
+) -> bool:
+    """Whether the root alone has the product of its arrays as soon as all ranks together, and may compute it so. `through_slots`:
+    as for `MachineModel.gpu_seconds`. `of_integers`: its GPU has room for them."""
     with_gpus = may_use_gpus(settings) and all(rank.gpus for rank in machine.ranks)
     by_ranks = (
         settings.staged or settings.poison or settings.ranks_per_node or settings.transport != "auto" or settings.grid != "auto"
@@ -368,7 +371,8 @@ def root_is_enough(machine: Machine, problem: Problem, settings: Settings, *, of
         return False
     # One GPU takes integers as they are, while for several the host makes the operands of floating-point products.
     made = problem.bytes_of_matrices / model.cpu_bytes_per_second if of_integers else 0.0
-    return model.gpu_seconds(problem, 1) <= model.gpu_seconds(problem, ranks) + made
+    alone, by_all = (model.gpu_seconds(problem, each, through_slots=through_slots) for each in (1, ranks))
+    return alone <= by_all + made
 
 
 def _choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> Kernel:

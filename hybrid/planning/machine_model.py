@@ -60,18 +60,18 @@ class MachineModel:
     # Rows of such a tile: with 1200 instead of 2400 BLAS took 2 % longer, with 300 20 %; measured on 2 cores of an EPYC.
     least_cpu_panel_rows: int = 2000
     most_cpu_row_panels: int = 512  # estimated
-    # The next seven decide between CPU, one GPU and several. They follow from a table of shapes on two H200 and their host's 32
-    # virtual cores, without a recorded line, but for the rate of a core.
-    # Multiply-adds of a CPU core by BLAS in float64; in float32 it does twice as many. NumPy took 4.6 ms for 1024×1024 on 16.
-    core_multiply_adds_per_second: float = 15e9
-    core_edge: int = 144  # BLAS keeps a core busy for each of these in the edge of a cube, of as many multiply-adds as there are
-    cpu_bytes_per_second: float = 35e9  # at which a product and its check go through the matrices in a CPU's memory
-    # What a product of host arrays takes on a CPU, and on a GPU, beside all that follows from its size; checked, and with another
-    # rank that only agrees on it.
-    cpu_call_seconds: float = 1.1e-3
-    gpu_call_seconds: float = 1.6e-3
+    # The next seven decide between CPU, one GPU and several. They follow from cubes of 64 to 8000 on one and two H200, on 16 and
+    # 32 cores of their hosts, without a recorded line.
+    # Multiply-adds of a CPU core by BLAS in float64; in float32 it does twice as many.
+    core_multiply_adds_per_second: float = 17e9
+    core_edge: int = 36  # BLAS keeps a core busy for each of these in the edge of a cube, of as many multiply-adds as there are
+    # At which a product and its check go through the matrices in a CPU's memory, and copies through slots, to any number of GPUs.
+    cpu_bytes_per_second: float = 35e9
+    # What a checked product of host arrays takes on a CPU, and on a GPU, beside all that follows from its size.
+    cpu_call_seconds: float = 0.3e-3
+    gpu_call_seconds: float = 1.3e-3
     hidden_share: float = 2 / 3  # what the longest of H2D copies, kernels and D2H copies hides of the other two
-    joining_seconds: float = 1.5e-3  # what several ranks take to share a product of the root's arrays on their GPUs
+    joining_seconds: float = 3.5e-3  # what several ranks take to share a product of the root's arrays on their GPUs
     # Of a node's link to others; estimated: 200 Gbit/s; the doctor measures it in a job of several nodes.
     network_bytes_per_second: float = 25e9
 
@@ -110,14 +110,16 @@ class MachineModel:
         sent = problem.bytes_of_matrices / self.network_bytes_per_second
         return self.joining_seconds + self.cpu_seconds(problem, threads) + sent
 
-    def gpu_seconds(self, problem: Problem, ranks: int) -> float:
-        """How long so many ranks multiply matrices in pinned host memory that they copy to a GPU each."""
+    def gpu_seconds(self, problem: Problem, ranks: int, *, through_slots: int) -> float:
+        """How long so many ranks multiply matrices in host memory that they copy to a GPU each. `through_slots`: bytes in memory
+        that is not pinned."""
         brought = problem.bytes(problem.n, problem.m)
         worked = problem.n * problem.l * problem.m / self.multiply_adds_per_byte(problem.dtype)
         as_bytes = problem.bytes_of_matrices - brought, worked, brought
         longest, others = max(as_bytes), sum(as_bytes) - max(as_bytes)
         seconds = (longest + (1 - self.hidden_share) * others) / self.link_bytes_per_second
-        return self.gpu_call_seconds + seconds / ranks + (self.joining_seconds if ranks > 1 else 0.0)
+        seconds = max(seconds / ranks, through_slots / self.cpu_bytes_per_second)
+        return self.gpu_call_seconds + seconds + (self.joining_seconds if ranks > 1 else 0.0)
 
     @classmethod
     def read(cls, path: str) -> MachineModel:
