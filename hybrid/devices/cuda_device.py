@@ -589,7 +589,7 @@ class CudaDevice(Device):
     def _reserve_between(self, least: int, wanted: int, stream: Any) -> None:
         """Have memory in between whose halves have as many bytes as are wanted, up to _TRANSPOSED_BYTES. Where the GPU has no
         more, those that are there suffice, or few new ones, if they are at least `least`."""
-        size = max(least, min(_TRANSPOSED_BYTES, wanted))
+        size = padded(max(least, min(_TRANSPOSED_BYTES, wanted)), 1)  # so that elements of any type are aligned in both halves
         if size <= self._between_bytes:
             return
         if self._between_bytes:
@@ -599,7 +599,7 @@ class CudaDevice(Device):
         except DoesNotFit:
             if least <= self._between_bytes:
                 return
-            size = max(least, min(size, _LEAST_TRANSPOSED_BYTES))
+            size = padded(max(least, min(size, _LEAST_TRANSPOSED_BYTES)), 1)
             memory = self.reserve(2 * size, shared=False)
         event = partial(self._cupy.cuda.Event, disable_timing=True)
         self._between, self._between_bytes = cycle([(memory + half, event(), event()) for half in (0, size)]), size

@@ -25,7 +25,7 @@ from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.loaded_soon import LoadedSoon
 from hybrid.errors import DeviceUnavailable
 from hybrid.host.blas import OF_ONE_THREAD, matmul_loop, warn_as_numpy
-from hybrid.host.threads import CALL_BYTES, OWN_THREADS, limited_blas, on_threads, rows_of_about
+from hybrid.host.threads import CALL_BYTES, limited_blas, on_threads, own_threads, rows_of_about
 from hybrid.kernels.catalogue import numbers_of
 
 NOT_INTEGRAL = 1e300  # stands for the largest magnitude of numbers that are not all integers, and for sizes that are larger
@@ -347,7 +347,7 @@ def check_product(
 
     `multiplies`: it makes C a few rows at a time before they are compared, by NumPy's loop."""
     (n, m), l = c.shape, len(b)
-    divides = l * m <= _SMALL_B or (threads <= OWN_THREADS and n >= max(_ROWS_A_THREAD * threads, m // 2))
+    divides = l * m <= _SMALL_B or (threads <= own_threads() and n >= max(_ROWS_A_THREAD * threads, m // 2))
     loop = matmul_loop(c.dtype.char) if multiplies and divides else 0
     if not (can_sum(a) and can_sum(b) and can_sum(c) and b.nbytes <= 4 * threads * _BYTES_A_THREAD) or (multiplies and not loop):
         return None

@@ -22,6 +22,7 @@ from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.loaded_soon import LoadedSoon
 from hybrid.errors import DeviceUnavailable
 from hybrid.host.memory import LEAST_BYTES, empty_matrix
+from hybrid.host.threads import spare_cores
 
 SOURCE = Path(__file__).with_suffix(".c")
 SLOT_BYTES = 2 << 20  # those of a core stay in its cache; of smaller ones the driver's calls take too long
@@ -180,6 +181,7 @@ class SlotCopies:
 def slot_copies(gpu: int, context: GpuContext, stream: int, threads: int, links: int) -> SlotCopies:
     """The copies of a device on this GPU. `threads`: that the device may use. `links`: how many GPUs the ranks of this node copy
     to. DeviceUnavailable where no memory can be pinned. The context is current."""
+    spare_cores()
     each = max(1, min(_MOST_THREADS.get(links, _MOST_THREADS_OF_MANY), threads * 4 // 5))
     workers = _workers.get(gpu) or Workers(gpu, context, each)
     loaded = copier().loaded

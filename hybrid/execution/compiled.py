@@ -35,9 +35,9 @@ from hybrid.execution.multiply import Call, CopiedCall, GpuCall, RootCall, call_
 from hybrid.execution.product import RootProduct
 from hybrid.execution.real_products import Asked
 from hybrid.execution.session import Session, session_of
-from hybrid.host.blas import OF_BLAS, OF_ONE_THREAD
+from hybrid.host.blas import OF_ONE_THREAD, UNDIVIDED
 from hybrid.host.memory import empty_result, is_transpose
-from hybrid.host.threads import limited_blas, limited_threads, usable_cores
+from hybrid.host.threads import limited_blas, limited_threads, undivided, usable_cores
 from hybrid.planning.decision import Decision, core_quota_lately
 from hybrid.ranks.heartbeat import busy, computing
 from hybrid.ranks.team import is_alone, team_of
@@ -259,8 +259,8 @@ class _InProcess(_Kept):
         return c
 
     def _multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-        if self._multiply_adds <= OF_BLAS:
-            with limited_blas(self._threads) if self._multiply_adds > OF_ONE_THREAD else nullcontext():
+        if self._multiply_adds <= UNDIVIDED:
+            with limited_blas(undivided(self._threads)) if self._multiply_adds > OF_ONE_THREAD else nullcontext():
                 self._device.multiply(a, b, c, [])
         else:
             with limited_threads(self._threads), computing(self.plan.problem.operations):

@@ -26,7 +26,7 @@ _MOST_TILES_A_THREAD = 4  # or parts of a stack: so that a thread which is late 
 _TILE_ELEMENTS = 500_000
 _TILE_TERMS = 10**7  # products of two elements that make a tile worth a thread's while
 OF_ONE_THREAD = 1 << 18  # multiply-adds up to which OpenBLAS uses one thread by itself
-OF_BLAS = _TILE_TERMS  # likewise, up to which its own threads are faster than any number of ours
+UNDIVIDED = _TILE_TERMS  # likewise, up to which a product is not divided among threads of ours
 _ROWS_ADDED = 256  # at a time: NumPy has no beta = 1, so a · b needs a temporary matrix before it is added
 
 Product = tuple[np.ndarray, np.ndarray, np.ndarray]  # a, b, c

@@ -27,8 +27,10 @@ Result = TypeVar("Result")
 
 CALL_BYTES = 4 << 20  # of the operands of one NumPy call: in smaller calls the threads would mostly wait for the GIL
 MOST_THREADS = 16  # more would wait for the GIL between their calls, and each takes temporary memory
-# Up to so many, products are divided among our own threads. More of BLAS's own are faster.
-OWN_THREADS = 4
+# Up to so many, products are divided among our own threads. More of BLAS's own are faster; but they look for work for tens of
+# milliseconds after a product, on the cores that copies to a GPU need.
+_OWN_THREADS = 4
+_spares_cores = False
 
 
 class _Here(threading.local):
@@ -178,9 +180,25 @@ def announce_threads(count: int) -> None:
         os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "12")
 
 
+def spare_cores() -> None:
+    """From now on BLAS's threads are not to look for work beside this process's copies to and from GPUs."""
+    global _spares_cores
+    _spares_cores = True
+
+
+def own_threads() -> int:
+    """The most threads of our own among which a product is divided."""
+    return MOST_THREADS if _spares_cores else _OWN_THREADS
+
+
+def undivided(count: int) -> int:
+    """The threads of BLAS itself for a product that is too small to be divided among ours."""
+    return 1 if _spares_cores else count
+
+
 def _of_blas(count: int) -> int:
     """The threads that BLAS itself uses where products use `count`."""
-    return 1 if count <= OWN_THREADS else count
+    return 1 if count <= own_threads() else count
 
 
 @contextmanager
@@ -203,7 +221,7 @@ def threads_allowed() -> int:
 def product_threads() -> int:
     """Among how many threads of our own a product is to be divided: as many as are allowed; 1 where BLAS divides it, since there
     are more, or nobody can limit this BLAS."""
-    return threads_allowed() if threads_allowed() <= OWN_THREADS and can_limit_blas() else 1
+    return threads_allowed() if threads_allowed() <= own_threads() and can_limit_blas() else 1
 
 
 def can_limit_blas() -> bool:

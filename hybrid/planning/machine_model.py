@@ -68,8 +68,8 @@ class MachineModel:
     # At which a product and its check go through the matrices in a CPU's memory, and copies through slots, to any number of GPUs.
     cpu_bytes_per_second: float = 35e9
     # What a checked product of host arrays takes on a CPU, and on a GPU, beside all that follows from its size.
-    cpu_call_seconds: float = 0.3e-3
-    gpu_call_seconds: float = 1.3e-3
+    cpu_call_seconds: float = 0.9e-3
+    gpu_call_seconds: float = 1.0e-3
     hidden_share: float = 2 / 3  # what the longest of H2D copies, kernels and D2H copies hides of the other two
     joining_seconds: float = 3.5e-3  # what several ranks take to share a product of the root's arrays on their GPUs
     # Of a node's link to others; estimated: 200 Gbit/s; the doctor measures it in a job of several nodes.

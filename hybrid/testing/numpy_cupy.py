@@ -53,6 +53,8 @@ class ndarray(np.ndarray):
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         if not 0 <= memory.offset <= memory.offset + size <= memory.mem.size:
             raise RuntimeError("a matrix reaches over its memory")
+        if memory.offset % np.dtype(dtype).itemsize:
+            raise RuntimeError("cudaErrorMisalignedAddress")
         return super().__new__(cls, shape, dtype, memory.mem.array, memory.offset)
 
     data: Any = property(lambda self: SimpleNamespace(ptr=self.ctypes.data))

@@ -423,9 +423,12 @@ def in_little_memory():
 
 
 def transposes_arrive_as_they_lie():
-    """Of a root's matrices on the host each element is copied to its GPU once."""
+    """Of a root's matrices on the host each element is copied to its GPU once; wide elements are aligned after narrow ones."""
     if comm.size > 1:
         return
+    for dtype, size in ("float32", 7), ("float64", 3):
+        a, b = (rng.integers(-9, 10, (15, columns)).astype(dtype) for columns in (size, 5))
+        np.testing.assert_array_equal(hybrid.multiply(a.T, b, device="cuda", precision="native"), a.T @ b)
     a, b = rng.standard_normal((70, 90)), rng.standard_normal((60, 70))
     with count() as counts:
         c = hybrid.multiply(a, b, transpose_a=True, transpose_b=True, device="cuda", precision="native")
