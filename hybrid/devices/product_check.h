@@ -673,6 +673,85 @@ void products(Pool* pool, int threads, const Rows* rows, const double* y, int64_
     run_loop(pool, threads, first, end, ROWS_AT_ONCE, ROWS_AT_ONCE, multiply_rows, &call);
 }
 
+// ---- sums over a transposed matrix, in the order of its memory
+
+// `rows`: the matrix's columns.
+typedef struct {
+    Pool* pool;
+    const Rows* rows;
+    const double* factors;
+    int64_t width, group, groups;  // `group`: rows whose sums are kept apart; 0: all are summed
+    double *sums, *squares;
+    Look* look;
+    int no_memory;
+} Columns;
+
+// Adds the elements times each factor, and their squares, or the squares of the terms.
+static INLINE void add_elements(const char* row, int64_t item_size, int64_t count, const double* factors, int64_t width,
+                                int of_terms, double* sums, double* squares)
+{
+    for (int64_t w = 0; w < width; ++w) {
+        double factor = factors[w], *sum = sums + w * count;
+        for (int64_t j = 0; j < count; ++j) sum[j] += factor * element_at(row + j * item_size, item_size);
+    }
+    double factor = of_terms ? factors[0] : 1;
+    for (int64_t j = 0; j < count; ++j) {
+        double value = factor * element_at(row + j * item_size, item_size);
+        squares[j] += value * value;
+    }
+}
+
+static void sum_columns(const void* of_columns, int64_t first, int64_t end)
+{
+    Columns* of = (Columns*)of_columns;
+    const Rows* rows = of->rows;
+    int64_t count = rows->columns, width = of->width, numbers = count * (width + 1), here = of->group ? first / of->group : 0;
+    double *totals = calloc((size_t)(2 * numbers) + 1, sizeof *totals), *sums = totals + numbers;
+    Look look = {0, 1};
+    int looks_at = looks(of->look);
+    if (!totals) {
+        __atomic_store_n(&of->no_memory, 1, __ATOMIC_RELAXED);
+        return;
+    }
+    for (int64_t i = first; i < end;) {
+        int64_t last = i + TERMS < end ? i + TERMS : end;
+        memset(sums, 0, (size_t)numbers * sizeof *sums);
+        for (; i < last; ++i) {
+            const char* row = rows->elements + i * rows->row_bytes;
+            const double* factors = of->factors + i * width;
+            if (rows->item_size == sizeof(double))
+                add_elements(row, sizeof(double), count, factors, width, of->group != 0, sums, sums + count * width);
+            else
+                add_elements(row, sizeof(float), count, factors, width, of->group != 0, sums, sums + count * width);
+            if (looks_at && look.integral) look_at(row, rows->item_size, count, &look);
+        }
+        for (int64_t k = 0; k < numbers; ++k) totals[k] += sums[k];
+    }
+    pthread_mutex_lock(&of->pool->lock);
+    for (int64_t j = 0; j < count; ++j) {
+        for (int64_t w = 0; w < width; ++w) of->sums[j * width * of->groups + w + here] += totals[w * count + j];
+        of->squares[j * of->groups + here] += totals[width * count + j];
+    }
+    pthread_mutex_unlock(&of->pool->lock);
+    if (looks_at) merge(of->pool, of->look, &look, 1);
+    free(totals);
+}
+
+// Adds to `sums` the transpose of the first `count` rows times `factors`, with `width` columns, and to `squares` the sums of squares;
+// with a `group` these are kept apart for each so many rows, and the squares are those of the terms, as in `group_sums`. Returns 0, or
+// 1 if there is no memory.
+int column_sums(Pool* pool, int threads, const Rows* rows, int64_t count, const double* factors, int64_t width, int64_t group,
+                double* sums, double* squares, Look* look)
+{
+    Columns of = {pool, rows, factors, width, group, group ? (count + group - 1) / group : 1, sums, squares, look, 0};
+    int64_t unit = group ? group : TERMS, share = count / threads,
+            most = group           ? group
+                   : share > TERMS ? share - share % TERMS
+                                   : TERMS;
+    run_loop(pool, enough_threads(threads, count * rows->columns * rows->item_size), 0, count, unit, most, sum_columns, &of);
+    return of.no_memory;
+}
+
 // ---- all of the check of some rows
 
 // For all rows of B: weights x, and makes B·x, the norm of all terms of each group, and what its sums may differ by. Returns 0, or 1

@@ -40,6 +40,7 @@ _BYTES_A_THREAD = 64 << 20
 # For larger B and fewer rows, BLAS's rearranging of B for each part of C's rows would count: these are divided in other ways.
 _SMALL_B, _ROWS_A_THREAD = 1 << 13, 128
 _TERMS_A_BYTE = 16  # multiply-adds that count as a byte for that
+_FEW = 8  # columns of y, of which a transposed A is read once for all; for more, converted rows are multiplied faster
 _BYTES_WORTH_A_THREAD = 256 << 10  # for fewer, it takes as long to wake a thread
 _ADDRESS, _NUMBER, _COUNT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 
@@ -117,6 +118,7 @@ def _load() -> Any:
     library.group_sums.argtypes = [*pool, *[_ADDRESS] * 2, _NUMBER, *[_ADDRESS] * 4, *some]
     library.products.argtypes = [*pool, *[_ADDRESS] * 2, _NUMBER, *[_ADDRESS] * 3, *some]
     library.check.argtypes, library.sums_of_b.argtypes = [_ADDRESS, _COUNT, *some], [_ADDRESS, _COUNT]
+    library.column_sums.argtypes = [*pool, _ADDRESS, _NUMBER, _ADDRESS, _NUMBER, _NUMBER, *[_ADDRESS] * 3]
     library.pack.argtypes = [_ADDRESS, _NUMBER, _NUMBER, _ADDRESS]
     library.packed_columns.argtypes, library.packed_columns.restype = [_NUMBER], _NUMBER
     for function in (library.drop, library.sum_again, library.group_sums, library.products, library.pack):
@@ -202,7 +204,7 @@ def _are_integers(values: np.ndarray) -> bool:
 
 def _in_parts(matrix: np.ndarray, threads: int, work: Callable[[Span, np.ndarray, int, Any], None]) -> None:
     """Call `work(which, rows, threads, library)` for some rows at a time: as C reads them, or without a library in float64. What
-    C cannot read as it lies is converted, as transposed matrices are, by several threads."""
+    C cannot read as it lies is converted by several threads."""
     rows, of_row, readable = Span(0, len(matrix)), max(1, matrix.shape[1] * matrix.itemsize), can_sum(matrix)
     library = adder().loaded
     if readable:
@@ -218,6 +220,23 @@ def _in_parts(matrix: np.ndarray, threads: int, work: Callable[[Span, np.ndarray
     on_threads(threads, convert, rows_of_about(_PART_BYTES, rows, 8 * matrix.shape[1]))
 
 
+def _transposed(matrix: np.ndarray) -> np.ndarray | None:
+    """The transpose of a matrix of which C can read that, and not the matrix itself."""
+    return matrix.T if not can_sum(matrix) and matrix.size and can_sum(matrix.T) else None
+
+
+def _column_sums(
+    rows: np.ndarray, factors: np.ndarray, group: int, groups: int, integers: Integers, threads: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The transpose of the rows times `factors`, and the sums of squares; with a `group` as in `group_sums` of the transpose."""
+    width = 1 if group else factors.shape[1]
+    sums, squares = np.zeros((rows.shape[1], width * groups)), np.zeros((rows.shape[1], groups))
+    into, of_rows = (sums.ctypes.data, squares.ctypes.data, integers.address), ctypes.byref(_rows(rows))
+    if adder().loaded.column_sums(adder().pool, threads, of_rows, len(rows), factors.ctypes.data, width, group, *into):
+        raise MemoryError("no memory for the check")
+    return sums, squares
+
+
 def sums_and_squares(values: np.ndarray, x: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
     """For each row and each group of columns, the sum of the terms x[j]·values[i,j], and that of their squares."""
     terms, starts = values * x, np.arange(0, len(x), group)
@@ -226,8 +245,10 @@ def sums_and_squares(values: np.ndarray, x: np.ndarray, group: int) -> tuple[np.
 
 def group_sums(matrix: np.ndarray, x: np.ndarray, group: int, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
     """`sums_and_squares` of a matrix, by several threads; `integers` looks at it."""
-    sums, squares = np.empty((2, len(matrix), -(-matrix.shape[1] // group)))
     x = np.ascontiguousarray(x)
+    if (transposed := _transposed(matrix)) is not None:
+        return _column_sums(transposed, x, group, -(-matrix.shape[1] // group), integers, threads)
+    sums, squares = np.empty((2, len(matrix), -(-matrix.shape[1] // group)))
 
     def add(some: Span, rows: np.ndarray, threads: int, library: Any) -> None:
         if library is not None:
@@ -387,6 +408,9 @@ def _packed(y: np.ndarray) -> np.ndarray:
 
 def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
     """A·y in float64, and the 2-norms of A's rows; `integers` looks at A."""
+    if y.shape[1] <= _FEW and (transposed := _transposed(a)) is not None:
+        product, squares = _column_sums(transposed, np.ascontiguousarray(y), 0, 1, integers, threads)
+        return product, norms_from(squares[:, 0], lambda some: a[some])
     product, squares, width = np.zeros((len(a), y.shape[1])), np.zeros(len(a)), y.shape[1]
     packed = _packed(y) if adder().loaded is not None else None
 
