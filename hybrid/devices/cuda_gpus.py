@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import sys
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ _PORTABLE = 1  # cudaHostRegisterPortable: pinned for all GPUs, not only for the
 # Two registered ranges must not share a page. Only larger blocks are sure to get whole pages from malloc, whose
 # M_MMAP_THRESHOLD grows up to 32 MiB; memory mappings, such as the ranks' shared memory, always have whole pages.
 LEAST_OWNER_BYTES = (32 << 20) + 1
+_HEADER, _IS_MAPPED, _FLAGS = 16, 2, 7  # of a block of glibc's malloc: bytes before it, and bits of the size in their last 8
 LEAST_PART = 0.5  # of its memory that an array takes, for all of it to be pinned
 
 
@@ -384,10 +386,21 @@ def _memory_of(owner: np.ndarray) -> tuple[int, int] | None:
         whole = owner if base is None else np.frombuffer(base, np.uint8)
     except (TypeError, ValueError, BufferError):
         return None  # another library's memory
-    if whole.nbytes < (LEAST_BYTES if isinstance(base, mmap.mmap) else LEAST_OWNER_BYTES):
+    if whole.nbytes < LEAST_BYTES:
         return None
     lo, hi = map(int, np.lib.array_utils.byte_bounds(whole))
-    return lo, hi
+    has_pages = isinstance(base, mmap.mmap) or hi - lo >= LEAST_OWNER_BYTES or (base is None and _is_mapped(lo, hi))
+    return (lo, hi) if has_pages else None
+
+
+def _is_mapped(lo: int, hi: int) -> bool:
+    """Whether glibc's malloc has given this block pages of its own: then it begins behind the header of the first one, which
+    tells their size."""
+    if lo % mmap.PAGESIZE != _HEADER or sys.byteorder != "little":
+        return False
+    told = ctypes.c_uint64.from_address(lo - 8).value
+    pages = -(-(hi - lo + _HEADER) // mmap.PAGESIZE) * mmap.PAGESIZE
+    return bool(told & _IS_MAPPED) and pages <= told & ~_FLAGS <= pages + mmap.PAGESIZE
 
 
 def _most_of(array: np.ndarray, memory: tuple[int, int]) -> bool:

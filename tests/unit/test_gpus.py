@@ -4,6 +4,8 @@ locked."""
 
 import lzma
 import mmap
+import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -161,6 +163,15 @@ def test_memory_is_locked_whole_when_a_second_product_uses_most_of_it_and_as_lon
     array, memory._register = np.ones(LEAST_OWNER_BYTES), lambda *_: False
     assert not memory.pin(array)
     assert [len(memory.pin_again([array])) for _ in range(4)] == [1] * 4, "what was refused is not taken for locked"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc's malloc")
+@pytest.mark.parametrize(("threshold", "own"), [(1 << 17, True), (1 << 30, False)])
+def test_smaller_arrays_are_locked_where_malloc_has_given_them_pages_of_their_own(threshold, own):
+    program = "import numpy; from hybrid.devices.cuda_gpus import _memory_of; print(bool(_memory_of(numpy.empty(2**18))))"
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(threshold)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True)
+    assert done.stdout.decode().split() == [str(own)]
 
 
 def test_arrays_on_one_buffer_are_locked_with_all_of_it_as_long_as_one_of_them_lives(pinned):
