@@ -33,6 +33,7 @@ GRACE = 1.5  # seconds that a launcher which is ending the whole job needs for i
 INTERRUPT_DELAY = 0.5  # seconds after which an interrupt is passed on to a worker that has not ended by it
 INTERRUPT_LIMIT = 5.0  # seconds after which such a worker is ended, in a long call of BLAS perhaps; others await their turn
 _POLL = 0.25  # seconds
+_ENDING = 3e-3  # seconds between two looks at a rank that is still at its end
 _ASLEEP = 2.0  # seconds between two polls, at most, that tell that this process was stopped, too
 _START = "start"  # the first phase
 
@@ -156,30 +157,33 @@ class _Watch:
         """Whether nobody would see the result, or could end the job."""
         return bool(self._launcher) and os.getppid() != self._launcher
 
-    def _neighbour(self) -> list[int]:
-        """The processes of the rank that the launcher has started here before this one, the last one before the first."""
+    def _ranks(self) -> list[list[int]]:
+        """The processes of each rank that the launcher has started here, its supervisor first."""
         ranks = sorted(children(self._launcher)) if self._launcher else []
-        before = ranks[ranks.index(os.getpid()) - 1] if len(ranks) > 1 and os.getpid() in ranks else 0
-        return [before, *children(before)] if before else []
+        return [[each, *children(each)] for each in ranks]
 
     def _stopped_neighbour(self) -> int:
-        """That rank's supervisor, where all of its processes are stopped; else 0."""
-        processes = self._neighbour()
-        return processes[0] if processes and all(map(is_stopped, processes)) else 0
+        """The supervisor of the rank before this one, the last one before the first, where all of its processes are stopped; else
+        0."""
+        ranks = sorted(children(self._launcher)) if self._launcher else []
+        before = ranks[ranks.index(os.getpid()) - 1] if len(ranks) > 1 and os.getpid() in ranks else 0
+        return before if before and all(map(is_stopped, [before, *children(before)])) else 0
 
-    def _see_neighbour_end(self) -> list[int]:
-        """Wait until its worker has ended, as this one's has. Returns the processes of the whole rank where it stands still:
-        the launcher would wait for it for ever. So it would for a stopped supervisor, which is continued."""
+    def _see_others_end(self) -> list[int]:
+        """Wait until the workers of all ranks here have ended, as this one's has. Returns the processes of one that stands still,
+        since the launcher would wait for it for ever. So it would for a stopped supervisor, which is continued."""
         met = polled = time.monotonic()
-        while not all(map(has_ended, (processes := self._neighbour())[1:])):
-            now, stopped = time.monotonic(), self._stopped_neighbour()
+        while working := [each for each in self._ranks() if not all(map(has_ended, each[1:]))]:
+            now = time.monotonic()
+            stopped = next((each for each in working if all(map(is_stopped, each))), [])
             met, polled = met if stopped and now - polled < _ASLEEP else now, now
             if now - met > self._stall + GRACE:
-                self._silent = _rank_of(stopped)
-                return processes
-            time.sleep(_POLL / 10)
-        if processes and is_stopped(processes[0]):
-            _send(signal.SIGCONT, processes[:1])
+                self._silent = _rank_of(stopped[0])
+                return stopped
+            time.sleep(_ENDING * len(working))
+        for supervisor, *_ in self._ranks():
+            if is_stopped(supervisor):
+                _send(signal.SIGCONT, [supervisor])
         return []
 
     # --- its end
@@ -193,7 +197,7 @@ class _Watch:
         # A worker may also be killed after it reported an exit code: in MPI_Finalize the other ranks may wait for it.
         stopped: list[int] = []
         if told == AGREED and code >= 0 and not (self._stuck or self._silent):
-            stopped = self._see_neighbour_end() if self._stall else []
+            stopped = self._see_others_end() if self._stall else []
             if not stopped:
                 exit_at_once(told_code)
         how, kind, exit_code = self._ending(code)

@@ -212,7 +212,7 @@ def _struck(job: Job, fault: Fault, dice: random.Random, usual: Usual, *, watche
     struck, young, starts = fault.limit is None and not _ends(job, at), False, False
     if struck:
         processes = job.processes()
-        starts = job.ranks > 1 and (len(processes) < job.ranks or not all(_has_started(each[-1]) for each in processes.values()))
+        starts = job.ranks > 0 and (len(processes) < job.ranks or not all(_has_started(each[-1]) for each in processes.values()))
         # Where some rank has no supervisor yet, since Python is still reading modules, it ends as any program does.
         young = sum(map(len, processes.values())) < (2 if watched else 1) * max(1, job.ranks)
         if fault.name in _FILLED:
