@@ -129,7 +129,7 @@ class Compiled:
             if isinstance(call, RootCall) and call.is_for_root:
                 with session.team.phase("agree", timed=False):
                     is_root = session.team.rank == self._asked.root
-                    who = f"rank {self._asked.root} alone, which has the product before the ranks have joined their GPUs"
+                    who = f"rank {self._asked.root} alone, which has the product of these arrays before all GPUs are joined"
                     return who, self._alone(session, (a, b, c)).decide(a, b, c)[1] if is_root else None
             if isinstance(call, DistributedCall) and call.sum_of is not None:
                 return "a sum of products: each rank multiplies its own rows", None

@@ -8,9 +8,11 @@ Parts: memory, products, faults, chains; special (of the stand-in's alone); rand
 
 import gc
 import json
+import os
 import re
 import runpy
 import sys
+import tempfile
 import warnings
 import weakref
 from collections import Counter
@@ -542,6 +544,24 @@ def small_products_are_left_to_the_cpu():
     assert " on cuda: " in hybrid.plan(a, b, device="cuda").explain()
 
 
+def new_arrays_are_multiplied_by_one_gpu():
+    """Where the host's copies through slots are the limit; by all ranks' when they come again, and are pinned."""
+    if comm.size == 1:
+        return
+    a, b = at_root(np.ones((2000, 2125)), np.ones((2125, 4)))
+    with tempfile.NamedTemporaryFile("w") as file:
+        json.dump({"link_bytes_per_second": 1e6, "cpu_bytes_per_second": 5e5}, file)
+        file.flush()
+        os.environ["HYBRID_MACHINE"] = comm.bcast(file.name)
+        for again in (False, True):
+            with count() as counts:
+                c = hybrid.multiply(a, b, **ON_GPU)
+            assert comm.rank == 0 or bool(counts.multiplications) is again
+            assert comm.rank or (c == 2125).all()
+        comm.Barrier()
+        del os.environ["HYBRID_MACHINE"]
+
+
 class Foreign:
     """An array of another library in GPU memory, also such as the host can read."""
 
@@ -588,7 +608,7 @@ def special():
         integers_stay_there, integers_cross_the_link_in_their_own_types, results_of_16_bits_are_rounded_there, in_little_memory,
         transposes_arrive_as_they_lie, products_with_the_own_transpose_are_symmetric,
         vectors_and_stacks_are_written_to_arrays_there, products_like_the_one_before, a_lost_launch_is_found,
-        small_products_are_left_to_the_cpu, other_libraries_arrays_stay_there,
+        small_products_are_left_to_the_cpu, other_libraries_arrays_stay_there, new_arrays_are_multiplied_by_one_gpu,
     ):  # fmt: skip
         each()
 
