@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.selection import examples
+from threadpoolctl import threadpool_info
 
 from hybrid.core.forks import Turn
 from hybrid.core.problem import Problem, Span, Topology, block, even_pieces, pieces
@@ -39,8 +40,9 @@ from hybrid.devices.row_sums import (
 )
 from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.errors import DeviceUnavailable
+from hybrid.host import threads as threads_of_products
 from hybrid.host.memory import RowView, host_bytes_in
-from hybrid.host.threads import choose_threads, core_quota, on_threads
+from hybrid.host.threads import choose_threads, core_quota, limited_threads, on_threads, product_threads
 from hybrid.ranks.team import Team
 from hybrid.testing import lacking
 from hybrid.verification.freivalds import HostCheck, plan_alone, unsaid
@@ -151,6 +153,14 @@ def by_definition(bits, weights):
     return np.array([sum(map(mul, factors, row)) % 2**64 for factors, row in rows], np.uint64)
 
 
+@pytest.mark.parametrize(("asked", "spared", "of_blas"), [(2, False, 1), (8, False, 8), (8, True, 1), (32, True, 32)])
+def test_few_threads_are_ours_and_many_of_blas_unless_copies_need_the_cores(monkeypatch, asked, spared, of_blas):
+    monkeypatch.setattr(threads_of_products, "_spares_cores", spared)
+    with limited_threads(asked):
+        assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} <= {of_blas}
+        assert product_threads() == (asked if of_blas == 1 else 1)
+
+
 @pytest.mark.parametrize("threads", [0, 1, 2, 5, 40])
 def test_results_of_parts_come_in_order_by_as_many_threads_as_asked_for(threads):
     assert list(on_threads(threads, lambda part: part**2, range(100))) == [part**2 for part in range(100)]
@@ -217,11 +227,15 @@ def numbers(rng, shape, dtype, kind):
         return values.astype(dtype)
 
 
+TRANSPOSED = 4  # instead of the number of columns that are more
+
+
 def both_ways(more, *matrices):
-    """The same matrices twice: within wider rows where C can read them, and, while there is no library in C, of another byte
-    order."""
+    """The same matrices twice: within wider rows, or transposed, where C can read them, and, while there is no library in C, of
+    another byte order."""
     wide = [np.pad(matrix, ((0, 0), (0, more)), constant_values=7)[:, : matrix.shape[1]] for matrix in matrices]
-    assert all(map(can_sum, wide))
+    wide = [np.asfortranarray(each) for each in wide] if more == TRANSPOSED else wide
+    assert all(can_sum(each) or (more == TRANSPOSED and can_sum(each.T)) for each in wide)
     yield wide
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(row_sums, "adder", lambda: SimpleNamespace(loaded=None))
@@ -236,7 +250,9 @@ def assert_close(found, wanted, sizes, relative=1e-14):
 
 @pytest.mark.needs("c compiler")
 @settings(max_examples=80)
-@given(st.integers(1, 150), st.integers(1, 150), st.integers(0, 3), st.sampled_from([1, 7, 64]), THREADS, DTYPES, KINDS, SEEDS)
+@given(
+    *[st.integers(1, 150)] * 2, st.integers(0, TRANSPOSED), st.sampled_from([1, 7, 64]), THREADS, DTYPES, KINDS, SEEDS
+)  # fmt: skip
 def test_sums_and_squares_of_groups(rows, columns, more, group, threads, dtype, kind, seed):
     rng = np.random.default_rng(seed)
     values, x = numbers(rng, (rows, columns), dtype, kind), rng.standard_normal(columns)
@@ -251,7 +267,7 @@ def test_sums_and_squares_of_groups(rows, columns, more, group, threads, dtype, 
 
 @pytest.mark.needs("c compiler")
 @settings(max_examples=20)
-@given(st.integers(1, 300), st.integers(1, 1300), st.integers(1, 20), st.integers(0, 3), THREADS, DTYPES, KINDS, SEEDS)
+@given(st.integers(1, 300), st.integers(1, 1300), st.integers(1, 20), st.integers(0, TRANSPOSED), THREADS, DTYPES, KINDS, SEEDS)
 def test_products_with_the_sums(rows, inner, columns, more, threads, dtype, kind, seed):
     rng = np.random.default_rng(seed)
     a, y = numbers(rng, (rows, inner), dtype, kind), rng.standard_normal((inner, columns))
