@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from hybrid.arrays.root_operands import MatrixSource
 from hybrid.core.problem import ITEM_SIZES, Problem, Span, Topology, record
 from hybrid.core.settings import Settings
-from hybrid.core.text import counted, ranges
+from hybrid.core.text import counted, ranges, rate_in_units
 from hybrid.core.timeline import Spread
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.diagnostics import gpu_watch, links
@@ -38,7 +38,7 @@ from hybrid.diagnostics.links import (
 )
 from hybrid.errors import CheckFailed
 from hybrid.execution.session import agree, free_memory_of, session_of, take_inventory
-from hybrid.planning.decision import Decision
+from hybrid.planning.decision import Decision, RankPlacement
 from hybrid.planning.plan import FreeMemory
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.launcher import has_come, heed
@@ -390,6 +390,15 @@ SLOW = 1.1  # times the median of all
 SHORTEST = 0.005  # seconds: of shorter multiplications the operating system's interruptions are too large a part
 
 
+# Of models of GPUs, by the beginning of their names, operations a second in each type and bytes a second of the link to the host;
+# measured: docs/measured/accept-h200.jsonl, precision-h100.jsonl and hosts-h100.jsonl.
+MODELS: dict[str, tuple[dict[str, float], float]] = {
+    "NVIDIA H200": ({"float64": 56.7e12, "float32": 49.4e12}, 54.8e9),
+    "NVIDIA H100 80GB HBM3": ({"float64": 50.7e12, "float32": 49.9e12}, 54e9),
+}
+FAR = 2.5  # times as long as its model takes
+
+
 def judge(outcome: Outcome, expected_gpus: Sequence[int]) -> list[Finding]:
     """The findings: one for each trouble with a product, rank, link or GPU, and one for each subject without any.
 
@@ -404,6 +413,7 @@ def judge(outcome: Outcome, expected_gpus: Sequence[int]) -> list[Finding]:
         *judge_products(outcome.wrong, outcome.names, outcome.products),
         *([note("products", without, code="left-out")] if outcome.left_out else []),
         *judge_speeds(outcome.seconds, outcome.names, sharing),
+        *judge_models(outcome.seconds, outcome.decision.placements, outcome.links, sharing),
         *_of_links(outcome),
         *gpu_watch.judge(outcome.watched, outcome.names, f"no GPU is used ({outcome.decision.device_reason})"),
     ]
@@ -484,6 +494,37 @@ def judge_speeds(
             found.append((note if rank in sharing else wrong)("speed", text, remedy, code="slow-rank"))
     limit = f"no rank takes {100 * (SLOW - 1):.0f} % longer than {than.partition(',')[0]}"
     return found or [ok("speed", f"{limit} ({', '.join(ratios)})")]
+
+
+def judge_models(
+    seconds: Mapping[Case, Sequence[Sequence[float]]],
+    placements: Sequence[RankPlacement],
+    measured: Sequence[Measurements],
+    sharing: Collection[int] = (),
+) -> list[Finding]:
+    """One line for each rank whose GPU, or its link, takes FAR times as long as another of its model took, in its best case."""
+    found, links_of = [], {link.uuid: link.alone for one in measured for link in one.links}
+    for placement in placements:
+        gpu = placement.gpu
+        model = next((name for name in MODELS if gpu and gpu.name.startswith(name) and "MIG" not in gpu.name), None)
+        if gpu is None or model is None:
+            continue
+        told, (rates, of_link) = note if placement.rank in sharing else wrong, MODELS[model]
+        for dtype, known in rates.items():
+            own = {case: Spread.of(of[placement.rank]).median for case, of in seconds.items() if case.dtype == dtype and all(of)}
+            reached = [2 * case.rows * case.l * case.m / each for case, each in own.items() if each >= SHORTEST]
+            if reached and max(reached) * FAR < known:
+                best, usual = (rate_in_units(each, "F") for each in (max(reached), known))
+                text = f"{placement.name}: slow, {best} in {dtype}; this model has {usual}"
+                remedy = "see its clock, temperature and power, and what else runs there"
+                found.append(told("speed", text, remedy, code="slow-rank"))
+        link = links_of.get(gpu.uuid)
+        if link is not None and min(link.to_gpu, link.to_host) * FAR < of_link:
+            least, usual = (rate_in_units(each, "B") for each in (min(link.to_gpu, link.to_host), of_link))
+            text = f"{placement.name}: slow, {least}; this model has {usual}"
+            remedy = "see the link's width and generation (nvidia-smi -q), and which cores the rank runs on"
+            found.append(told("gpu links", text, remedy, code="slow-link"))
+    return found
 
 
 def _of_links(outcome: Outcome) -> list[Finding]:

@@ -15,7 +15,17 @@ from experiments.ordeal.trials import Fault as Harm
 from experiments.ordeal.trials import _well
 from hybrid.core.problem import Span, Topology
 from hybrid.diagnostics import checks, gpu_watch
-from hybrid.diagnostics.acceptance import SLOW, Case, WrongProduct, blamed_rank, judge_links, judge_products, judge_speeds
+from hybrid.diagnostics.acceptance import (
+    MODELS,
+    SLOW,
+    Case,
+    WrongProduct,
+    blamed_rank,
+    judge_links,
+    judge_models,
+    judge_products,
+    judge_speeds,
+)
 from hybrid.diagnostics.finding import Finding, Unknown
 from hybrid.diagnostics.links import (
     Failure,
@@ -358,6 +368,22 @@ def test_each_type_is_judged_over_all_of_its_sizes_and_what_is_too_short_is_not(
     assert verdicts(judge_speeds({CASE: [[1.0], [1.5]]}, NAMES[:2], sharing={0, 1})) == [("note", "slow-rank")]
     assert verdicts(judge_speeds({CASE: [[0.001], [0.004]]}, NAMES[:2])) == [("note", "too-short")]
     assert verdicts(judge_speeds({CASE: [[1.0]]}, NAMES[:1])) == [OK]
+
+
+def test_a_gpu_far_below_its_model_is_slow_even_alone():
+    (rates, of_link), case = MODELS["NVIDIA H200"], Case(4096, 8192, 8192, "float64")
+    whole = 2 * 4096 * 8192 * 8192 / rates["float64"]
+    for name, speed, link_rate, expected in [
+        ("NVIDIA H200", 0.6, 0.6, []),
+        ("NVIDIA H200", 1 / 3, 1, ["slow-rank"]),
+        ("NVIDIA H200 NVL", 1, 1 / 3, ["slow-link"]),
+        ("NVIDIA H200 MIG 1g.18gb", 0.1, 1, []),
+        ("another", 0.1, 0.1, []),
+    ]:
+        placement = SimpleNamespace(rank=0, name="rank 0 on h", gpu=SimpleNamespace(name=name, uuid="GPU-0"))
+        links = Measurements((Link("GPU-0", 0, "h", True, Rates(of_link, link_rate * of_link)),))
+        found = judge_models({case: [[whole / speed]], Case(1, 1, 1, "float64"): [[1e-6]]}, [placement], [links])
+        assert [(each.verdict, each.code) for each in found] == [("wrong", code) for code in expected]
 
 
 def test_slow_links_are_named_against_the_median_of_their_kind():
