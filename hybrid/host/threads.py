@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hybrid.core.problem import Span, pieces, record
@@ -41,16 +42,35 @@ class _Here(threading.local):
 
 
 _here = _Here()
-_pool: ThreadPoolExecutor
+# What threads that wait for work get, and how many there are. No lock of Python's own is taken, since a handler of signals may
+# raise before it is released.
+_asked: SimpleQueue[Callable[[], None]]
+_threads: int
 
 
 def _new_pool() -> None:
-    global _pool
-    _pool = ThreadPoolExecutor(MOST_THREADS, "hybrid")
+    global _asked, _threads
+    _asked, _threads = SimpleQueue(), 0
 
 
 _new_pool()
 os.register_at_fork(after_in_child=_new_pool)  # the threads exist in the parent only
+
+
+def _serve(asked: SimpleQueue[Callable[[], None]]) -> None:
+    while True:
+        asked.get()()
+
+
+def _ask(helpers: int, work: Callable[[], None]) -> None:
+    """Have so many threads do this, or fewer where the limit of threads is reached."""
+    global _threads
+    with suppress(RuntimeError):
+        while _threads < helpers:
+            start_new_thread(_serve, (_asked,))
+            _threads += 1
+    for _ in range(min(helpers, _threads)):
+        _asked.put(work)
 
 
 def on_threads(threads: int, work: Callable[[Part], Result], parts: Iterable[Part]) -> list[Result]:
@@ -62,13 +82,14 @@ def on_threads(threads: int, work: Callable[[Part], Result], parts: Iterable[Par
     helpers = min(threads, MOST_THREADS, len(parts)) - 1
     if helpers < 1 or _here.in_part:
         return [work(part) for part in parts]
-    results, errors, begun = dict[int, Result](), list[BaseException](), list[Future[None]]()
-    todo = deque(range(len(parts)))
+    results, errors = dict[int, Result](), list[BaseException]()
+    todo, helping, ended = deque(range(len(parts))), deque[None](), SimpleQueue[None]()
 
-    def do_all() -> None:
+    def do_all(working: deque[None]) -> None:
         _here.in_part = True
         try:
             while todo:
+                working.append(None)
                 with suppress(IndexError):  # another thread has taken the last one
                     number = todo.popleft()
                     try:
@@ -76,23 +97,25 @@ def on_threads(threads: int, work: Callable[[Part], Result], parts: Iterable[Par
                     except BaseException as error:  # raised below
                         errors[:] = [error]
                         todo.clear()
+                working.pop()
         finally:
             _here.in_part = False
 
-    def wait() -> None:
-        for each in begun:
-            if not each.cancel():  # which it has not begun
-                each.result()
+    def help_out() -> None:
+        do_all(helping)
+        ended.put(None)
 
-    with suppress(RuntimeError):  # the limit of threads is reached: those that there are do all
-        for _ in range(helpers):
-            begun.append(_pool.submit(do_all))
     try:
-        do_all()
-        wait()
-    finally:  # an interrupt waits for the parts under way
-        todo.clear()
-        wait()
+        _ask(helpers, help_out)
+        do_all(deque())
+    except BaseException as error:  # by a signal
+        errors[:] = [error]
+    todo.clear()
+    while helping:
+        try:
+            ended.get()
+        except BaseException as error:
+            errors[:] = [error]
     if errors:
         raise errors[0]
     return [results[number] for number in range(len(parts))]

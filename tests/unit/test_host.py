@@ -176,6 +176,27 @@ def covers(parts, span):
     return [part.lo for part in parts] == ends[:-1] and ends[-1] == span.hi
 
 
+def test_no_thread_goes_on_when_a_signal_comes_before_it_is_known(monkeypatch):
+    """As of a handler that raises while threads are asked: their caller may free what they work at."""
+    begun, may_end, ask, ended = threading.Event(), threading.Event(), threads_of_products._ask, []
+
+    def interrupted(*asked):
+        ask(*asked)
+        assert begun.wait(60)
+        threading.Timer(0.05, may_end.set).start()
+        raise InterruptedError
+
+    def work(part):
+        begun.set()
+        assert may_end.wait(60)
+        ended.append(part)
+
+    monkeypatch.setattr(threads_of_products, "_ask", interrupted)
+    with pytest.raises(InterruptedError):
+        on_threads(2, work, range(4))
+    assert ended == [0]
+
+
 @examples(100)
 @given(total=st.integers(0, 10_000), parts=st.integers(1, 70), size=st.integers(1, 999))
 def test_divisions_of_rows_cover_them_in_order_and_evenly(total, parts, size):

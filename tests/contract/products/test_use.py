@@ -171,8 +171,9 @@ def test_an_exception_of_a_signals_handler_comes_when_the_product_is_complete():
     a, c = np.asfortranarray(np.random.default_rng(3).random((300, 300))), np.zeros((300, 300), order="F")
     done = None
 
-    def multiply_until_it_rings():
+    def multiply_until_it_rings(seconds):
         nonlocal done
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         while True:
             done = None
             c[...] = 1
@@ -184,8 +185,7 @@ def test_an_exception_of_a_signals_handler_comes_when_the_product_is_complete():
             blas.dgemm(1.0, a, a)  # Python loses what a handler raises while modules are loaded
             for number in range(20):
                 with pytest.raises(Alarm):
-                    signal.setitimer(signal.ITIMER_REAL, 2e-4 * (number + 1))
-                    multiply_until_it_rings()
+                    multiply_until_it_rings(2e-4 * (number + 1))
                 rung += 1
                 if done is not None:
                     assert np.allclose(done, a @ a + 1)
