@@ -28,8 +28,8 @@ Result = TypeVar("Result")
 
 CALL_BYTES = 4 << 20  # of the operands of one NumPy call: in smaller calls the threads would mostly wait for the GIL
 MOST_THREADS = 16  # more would wait for the GIL between their calls, and each takes temporary memory
-# Up to so many, products are divided among our own threads. More of BLAS's own are faster; but they look for work for tens of
-# milliseconds after a product, on the cores that copies to a GPU need.
+# The most threads of our own among which products are divided. A larger number of BLAS's own is faster; but these look for work
+# for tens of milliseconds after a product, on the cores that copies to a GPU need.
 _OWN_THREADS = 4
 _spares_cores = False
 
@@ -63,7 +63,7 @@ def _serve(asked: SimpleQueue[Callable[[], None]]) -> None:
 
 
 def _ask(helpers: int, work: Callable[[], None]) -> None:
-    """Have so many threads do this, or fewer where the limit of threads is reached."""
+    """Have this number of threads do the work, or fewer where the limit of threads is reached."""
     global _threads
     with suppress(RuntimeError):
         while _threads < helpers:
@@ -199,7 +199,7 @@ def announce_threads(count: int) -> None:
         # NumPy sets these while it loads OpenBLAS, then deletes them, which other threads must not see: `wake_driver` says why.
         for variable in ("OPENBLAS_MAIN_FREE", "GOTOBLAS_MAIN_FREE"):  # the second up to NumPy 2.2
             os.environ.setdefault(variable, "1")
-        # Its threads look for work so many cycles (a power of 2) after a product, on the cores that the check needs.
+        # OpenBLAS's threads look for work for 2¹² cycles after a product, and not for 2²⁶, on the cores that the check needs.
         os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "12")
 
 
