@@ -675,6 +675,8 @@ void products(Pool* pool, int threads, const Rows* rows, const double* y, int64_
 
 // ---- sums over a transposed matrix, in the order of its memory
 
+enum { FEW_TERMS = 16 };  // that are added before their sum is added to the others: rows are summed in lanes of about as few
+
 // `rows`: the matrix's columns.
 typedef struct {
     Pool* pool;
@@ -714,7 +716,7 @@ static void sum_columns(const void* of_columns, int64_t first, int64_t end)
         return;
     }
     for (int64_t i = first; i < end;) {
-        int64_t last = i + TERMS < end ? i + TERMS : end;
+        int64_t last = i + FEW_TERMS < end ? i + FEW_TERMS : end;
         memset(sums, 0, (size_t)numbers * sizeof *sums);
         for (; i < last; ++i) {
             const char* row = rows->elements + i * rows->row_bytes;
