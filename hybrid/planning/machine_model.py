@@ -111,7 +111,7 @@ class MachineModel:
         return self.joining_seconds + self.cpu_seconds(problem, threads) + sent
 
     def gpu_seconds(self, problem: Problem, ranks: int, *, through_slots: int) -> float:
-        """How long so many ranks multiply matrices in host memory that they copy to a GPU each. `through_slots`: bytes in memory
+        """How long ranks multiply matrices in host memory, each with a GPU to which it copies. `through_slots`: bytes in memory
         that is not pinned."""
         brought = problem.bytes(problem.n, problem.m)
         worked = problem.n * problem.l * problem.m / self.multiply_adds_per_byte(problem.dtype)
