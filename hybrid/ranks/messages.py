@@ -174,7 +174,7 @@ def duplicates(comm: MPI.Comm, limits: Limits, interrupts: Interrupts) -> tuple[
 _NOTICE, _LOST = 32001, 32003
 _POLLS_BETWEEN_CHECKS = 100  # then a heartbeat is sent, and notices and deadlines are looked at
 # `exchange` starts with one Allgather of a slot per rank: the size of its object, and the object itself where it fits.
-_SLOT, _LENGTH = 256, 8  # bytes of a slot, and of the size in it
+_SLOT, _LENGTH = 2048, 8  # bytes of a slot, which hold what the ranks usually tell each other, and of the size in it
 _EXCHANGE_PAUSE = 1e-3  # seconds between two polls, at most, for ranks that may compute for long before they come
 # What arrives by a collective meanwhile fits the network's buffers. But between ranks of a node MPI copies only some kilobytes at
 # each poll, so there nobody sleeps who has nothing else to do.
