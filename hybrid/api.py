@@ -89,9 +89,8 @@ def multiply(
         True verifies the product on the device that multiplies, and a sample of what is copied to GPUs and from them; "full"
         verifies all copies; "host" verifies from host memory alone, independent of all that ran on a GPU; False does not.
     on_fault
-        "raise" refuses a product that fails its check: CheckFailed. "repair" computes it once more, what is still wrong on CPUs,
-        and checks that. A RuntimeWarning at the root (of RowBlocks: at rank 0) says what was wrong. What stays wrong is
-        refused: CheckFailed.
+        "raise" refuses a product that fails its check: CheckFailed. "repair" computes it once more, and checks that. A
+        RuntimeWarning at the root (of RowBlocks: at rank 0) says what was wrong. What stays wrong is refused: CheckFailed.
     threads
         CPU threads of each rank.
     transport

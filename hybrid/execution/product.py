@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from hybrid.arrays.interop import copy_back, fill, on_host
+from hybrid.arrays.interop import fill, on_host
 from hybrid.arrays.root_operands import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.problem import Problem, Span
 from hybrid.core.settings import Settings
@@ -17,7 +17,6 @@ from hybrid.errors import CheckFailed
 from hybrid.execution.between_nodes import ROWS, ROWS_AHEAD, OnGrid, gateways, panel_moves, rows_from_root
 from hybrid.execution.rank_run import CheckedRun, Progress, RankCheck, RankRun, tell_nobody
 from hybrid.execution.session import MOST_SHARED, Session
-from hybrid.host.blas import blas
 from hybrid.host.memory import RowView, copy_rows, empty_result
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import numbers_of, storage
@@ -153,16 +152,6 @@ class RootProduct(CheckedRun):
                 checking.mine = verify_alone(a.array, b.array, c.array, threads, suspects, by, problem=problem)
         check: Check = checking.all[plan.root]
         return check
-
-    def multiply_on_cpus(self) -> bool:
-        if not self.plan.at_root:
-            return super().multiply_on_cpus()
-        with self.team.phase("repair"), limited_threads(self._threads_of_all), np.errstate(all="ignore"):
-            if self.team.rank == self.plan.root:
-                a, b, c = self._on_host_of_root()
-                blas(a.array, b.array, c.array)
-                copy_back(c.array, self.views["C"].array)
-        return True
 
     def verify_rounding(self) -> None:
         """CheckFailed where C is not what the GPU has computed, rounded to 16 bits."""

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybrid.arrays.interop import copy_back
 from hybrid.arrays.root_operands import MatrixSource
-from hybrid.core.problem import Span, pieces
+from hybrid.core.problem import Span
 from hybrid.core.settings import Settings
 from hybrid.core.timeline import Timeline
 from hybrid.devices.base import MOST_PLACES, Buffers, Place, Timings, place_of
@@ -25,8 +24,7 @@ from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.execution.between_nodes import PanelMoves, Panels
 from hybrid.execution.pipeline import ShareRun, multiply_in_place
 from hybrid.execution.session import Session
-from hybrid.host.blas import blas
-from hybrid.host.memory import NumbersView, RowView, copy_rows
+from hybrid.host.memory import RowView, copy_rows
 from hybrid.host.threads import limited_threads, threads_allowed
 from hybrid.planning.arithmetic import Computed
 from hybrid.planning.decision import Decision
@@ -39,7 +37,7 @@ from hybrid.transport.rank_device import RankDevice, make_transport, operands_in
 from hybrid.verification.check import MOST_SUSPECTS, Check, Fault, Suspect
 from hybrid.verification.copies import CopyChecksums, Findings, PiecesOfRanks, sums_of_other_nodes
 from hybrid.verification.device_check import DeviceCheck, judge
-from hybrid.verification.freivalds import Compared, HostCheck, joined_by_rows
+from hybrid.verification.freivalds import Compared, HostCheck
 
 if TYPE_CHECKING:
     from hybrid.devices.remainders import ModularProduct
@@ -513,9 +511,8 @@ class CheckedRun(ABC):
             if b is None:
                 multiply()
             else:
-                a, b, c = self.in_numbers([self.views["A"], b, self.views["C"]])
-                by = self.decision.multiplied_by
-                self._own_check = HostCheck(self.team, plan, (a, b, c), self.threads, by, has_all_of_b=True)
+                matrices, by = (self.views["A"], b, self.views["C"]), self.decision.multiplied_by
+                self._own_check = HostCheck(self.team, plan, matrices, self.threads, by, has_all_of_b=True)
                 in_place = plan.device == "cpu" and not (plan.staged or plan.problem.symmetric)
                 in_passing = in_place and self.decision.kernel.name == "blas"
                 if not in_passing:
@@ -543,65 +540,30 @@ class CheckedRun(ABC):
             seed, self.seed = self.seed, None
             return check.result(seed, suspects)
 
-    def multiply_on_cpus(self) -> bool:
-        """Compute C by BLAS in host memory. False where ranks have no whole rows, or C would have to be gathered once more."""
-        plan, own = self.plan, self.share
-        if not plan.has_row_blocks and (len(plan.topology.nodes) > 1 or plan.grid_layout is not None):
-            return False
-        (a, b, c), (l, m) = self.on_host(), (plan.problem.l, plan.problem.m)
-        widest = max(1, self.settings.message_bytes // max(1, plan.problem.bytes(l, 1))) if plan.has_row_blocks else m
-        for columns in pieces(Span(0, m), widest):
-            with self.team.phase("repair") as gathering:
-                gathering.mine = b[own.b_rows][:, columns.slice] if plan.has_row_blocks else None
-            with self.team.phase("repair"), busy(), np.errstate(all="ignore"):
-                whole = joined_by_rows(plan, gathering.all, "b_rows") if plan.has_row_blocks else b[Span(0, l)]
-                blas(a[own.rows], whole, c[own.rows][:, columns.slice])
-        with self.team.phase("repair"):
-            copy_back(c.array, self.views["C"].array)
-        return True
-
     def on_host(self) -> list[RowView]:
-        """What this rank sees of A, B and C, in host memory and in numbers with which the host computes."""
-        return self.in_numbers([self.views[key] for key in "ABC"])
+        """What this rank sees of A, B and C, in host memory."""
+        return [self.views[key] for key in "ABC"]
 
     def checked(self) -> Check | None:
-        """The check of the last product, after its repair; None where no check is asked for."""
+        """The check of the last product, after its repair; None where no check is asked for. What is wrong is computed once more,
+        unless rows differ between nodes: nobody can tell which are right."""
         if self.plan.check == "off":
             return None
-        result = self._looked_at()
-        if result.ok or self.settings.on_fault != "repair":
-            return result
+        failed = self._looked_at()
+        if failed.ok or self.settings.on_fault != "repair" or any(fault.code == "check-exchange" for fault in failed.faults):
+            return failed
         timeline, began = self.team.timeline, time.perf_counter()
         repeat, timeline.repeat = timeline.repeat, -1  # its phases are no product's: all of it is repair
         with limited_threads(self.threads):
-            result = self._repaired(result)
+            self.multiply()
+            check = self._looked_at()
         timeline.repeat = repeat
         timeline.add("repair", began, time.perf_counter())
-        return result
-
-    def _repaired(self, failed: Check) -> Check:
-        """The check of the product when it was computed once more, and where it is still wrong, on CPUs; `failed` where that does
-        not make it right, or rows differ between nodes: nobody can tell which are right."""
-        check, lines = failed, dict[int | None, str]()  # by the rank that was wrong
-        for how in ("once more", "on CPUs"):
-            if any(fault.code == "check-exchange" for fault in check.faults):
-                return failed
-            for fault in check.faults:
-                lines[fault.rank] = f"{fault}; the product was computed {how}"
-            if how == "once more":
-                self.multiply()
-                check = self._looked_at()
-            elif self.multiply_on_cpus():
-                check = self.check_on_host()
-            if check.ok:
-                note = f"repaired; {check.note}" if check.note else "repaired"
-                return replace(check, note=note, repaired=tuple(lines.values()), undecided=False)
-        return replace(failed, faults=(*failed.faults, Fault(f"C is still wrong: {check.refusal()}")), undecided=False)
-
-    def in_numbers(self, views: Sequence[RowView]) -> list[RowView]:
-        """A, B and C in host memory, with elements with which the host computes: those of 16 bits as float32."""
-        short = self.plan.problem.short_operands
-        return [NumbersView(view) if short and view.array.itemsize == 2 else view for view in views]
+        if not check.ok:
+            return replace(failed, faults=(*failed.faults, Fault(f"C is still wrong: {check.refusal()}")), undecided=False)
+        lines = {fault.rank: f"{fault}; the product was computed once more" for fault in failed.faults}
+        note = f"repaired; {check.note}" if check.note else "repaired"
+        return replace(check, note=note, repaired=tuple(lines.values()), undecided=False)
 
     def _looked_at(self) -> Check:
         on_devices = self.run.device_check

@@ -201,24 +201,6 @@ class RowView:
         return self.array[rows.within(self.rows).slice]
 
 
-class NumbersView(RowView):
-    """A matrix of 16 bits in host memory, seen as float32.
-
-    Rows are converted when they are asked for, and the last ones are kept, since a check asks for the same ones again.
-    """
-
-    def __init__(self, view: RowView) -> None:
-        super().__init__(view.array, view.rows)
-        self._kept = RowView(None, Span(view.rows.lo, view.rows.lo))
-
-    def __getitem__(self, rows: Span) -> Any:
-        if self._kept.array is None or not rows.lies_in(self._kept.rows):
-            from hybrid.kernels.catalogue import numbers_of
-
-            self._kept = RowView(numbers_of(super().__getitem__(rows)).astype("float32", copy=False), rows)
-        return self._kept[rows]
-
-
 def is_transpose(one: Any, other: Any) -> bool:
     """Whether `one` is the transpose of `other` in the same memory, of arrays of NumPy's or CuPy's."""
     if one.shape != other.shape[::-1] or one.strides != other.strides[::-1] or one.dtype != other.dtype:

@@ -41,6 +41,7 @@ from hybrid.devices.row_sums import (
 from hybrid.host.blas import some_matrices
 from hybrid.host.memory import RowView
 from hybrid.host.threads import CALL_BYTES, limited_threads, on_threads, rows_of_about
+from hybrid.kernels.catalogue import numbers_of
 from hybrid.planning.plan import COLUMNS_AT_ONCE, Plan, make_plan
 from hybrid.planning.schedule import GROUP_COLUMNS
 from hybrid.planning.tiling import PlanRequest
@@ -330,8 +331,15 @@ class HostCheck:
         """`matrices`: the rows of A, B and C that this rank has. `by`: as for `verify_alone`. `numbers`: of the columns in the
         whole C, where these matrices have only some of them. `has_all_of_b`: each rank has all of B, a small one, also where the
         plan does not say so."""
-        self._team, self._plan, self._matrices, self._threads = team, plan, matrices, threads
         self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
+        if plan.problem.short_operands:  # of 16 bits, with which the host does not compute
+            needed = self._share.rows, Span(0, plan.problem.l) if has_all_of_b or _all_read_b(plan) else self._share.b_rows
+            of_a, of_b = (
+                RowView(numbers_of(view[rows]).astype(np.float32, copy=False), rows)
+                for view, rows in zip(matrices, needed, strict=False)
+            )
+            matrices = of_a, of_b, matrices[2]
+        self._team, self._plan, self._matrices, self._threads = team, plan, matrices, threads
         self._by, self._numbers = by, numbers
         self._has_all_of_b = has_all_of_b
 

@@ -321,7 +321,7 @@ def test_operands_that_somebody_writes_meanwhile(rng, operand, way_, on_fault):
     with way(way_), plant(kind, at=at, how=write):
         if on_fault == "raise":
             assert refused(a, b, code).rank == 0
-        else:  # nobody writes while the CPU computes again
+        else:  # nobody writes while it is computed again
             c, lines = repaired(lambda: hybrid.multiply(a, b, on_fault=on_fault))
             assert lines
             assert_right(a, b, c)
