@@ -12,7 +12,7 @@ from hybrid.commands.cli import agree_on_options, run, settle_threads
 from hybrid.commands.parser import Parser, add_settings, file_name, settings_of
 from hybrid.commands.streams import file_of_json, text_stream
 from hybrid.core.settings import Settings
-from hybrid.errors import StartError, UsageError
+from hybrid.errors import StartError
 from hybrid.ranks.team import Team
 
 NAME = "hybrid.doctor"
@@ -36,9 +36,6 @@ def build_parser() -> Parser:
         metavar="FILE",
         help="append the findings, and the machine's numbers for HYBRID_MACHINE, as a JSON line; - for standard output",
     )
-    parser.add_argument(
-        "--clean", action="store_true", help="only name and remove what killed jobs of yours left on this machine"
-    )
     add_settings(parser, "threads", "stall")
     return parser
 
@@ -46,35 +43,13 @@ def build_parser() -> Parser:
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
     """Options and settings."""
     options = build_parser().parse_args(arguments)
-    if options.clean and options.json:
-        raise UsageError("--clean examines nothing: there are no findings for --json", code="option-combination")
     return options, settings_of(options)
 
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command."""
     agree_on_options(team, options, settings)
-    if options.clean:
-        return _clean(team)
     return _examine(team, options, settings, None)
-
-
-def _clean(team: Team) -> int:
-    """Each node's first rank removes files that ended jobs left there; rank 0 reports. Returns the exit code."""
-    from hybrid.core.text import readable
-    from hybrid.diagnostics.leftovers import Leftover, remove_leftovers
-
-    with team.phase("clean", timed=False) as cleaning:
-        cleaning.mine = remove_leftovers() if team.leads_node else []
-    everything: list[Leftover] = [leftover for found in cleaning.all for leftover in found]
-    if team.rank == 0:
-        for leftover in everything:
-            what = f"{leftover.path} ({readable(leftover.bytes)})"
-            print(f"kept {what}: {leftover.kept}" if leftover.kept else f"removed {what}")
-        removed, young = [each for each in everything if not each.kept], sum(each.young for each in everything)
-        too_young = f"; {young} kept that may be those of jobs that are starting" if young else ""
-        print(f"{len(removed)} files of ended jobs removed, {readable(sum(each.bytes for each in removed))}{too_young}")
-    return int(any(leftover.kept and not leftover.young for leftover in everything))
 
 
 def unstarted(error: StartError, options: argparse.Namespace, settings: Settings) -> int:

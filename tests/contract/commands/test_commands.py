@@ -75,7 +75,7 @@ WRONG = {  # of each command: the options, the code, and a word of the line
         ("--minutes soon", "number"), ("--level 5", "setting"), ("--jsn x", "option"), ("--device tpu", "setting"),
         ("--html none/page.html", "file-missing"), ("--html one --json one", "same-file"), ("--device cuda", "no-gpu")],
     "hybrid.doctor": [("--json=", "option", "--json"), ("--jsn", "option"), ("8", "option"), ("--threads x", "number"),
-        ("--json /nowhere/at/all", "file-missing"), ("--clean --json -", "option-combination")],
+        ("--json /nowhere/at/all", "file-missing")],
     "hybrid.hello": [("--blocks 0", "number"), ("--blocks 1000000000", "number"),
         ("--blocks 65 --threads-per-block 1024", "number"), ("--blocks x", "number"), ("--threads-per-block 1025", "number"),
         ("--threads 1000000", "number"), ("--block 3", "option"), ("8", "option"), ("--device gpu", "setting"),

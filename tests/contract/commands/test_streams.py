@@ -20,7 +20,7 @@ from hybrid.testing import mpirun
 SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
 COMMANDS = [
     "hybrid", "hybrid.matmul 8 8 8 --print", "hybrid.matmul --help", "hybrid.matmul --kernel list",
-    "hybrid.matmul 8 8 8 --explain", "hybrid.matmul 8 8 8 --json -", "hybrid.hello --device cpu", "hybrid.doctor --clean",
+    "hybrid.matmul 8 8 8 --explain", "hybrid.matmul 8 8 8 --json -", "hybrid.hello --device cpu",
     "hybrid.accept --level 1 --device cpu", "hybrid.paths ten --length 4", "hybrid.lab exercises", "hybrid.lab --help",
 ]  # fmt: skip
 
