@@ -34,7 +34,6 @@ from hybrid.diagnostics.links import (
     isolation,
     measure,
     measure_node_links,
-    slow_links,
 )
 from hybrid.errors import CheckFailed
 from hybrid.execution.session import agree, free_memory_of, session_of, take_inventory
@@ -538,27 +537,7 @@ def _of_links(outcome: Outcome) -> list[Finding]:
         [links.judge_peers(one, gpus, outcome.isolation) for one in outcome.links],
     ]
     worst = [max(findings, key=lambda finding: order.index(finding.verdict)) for findings in judged]
-    return between_nodes + worst + judge_links(outcome.links)
-
-
-def judge_links(measured: Sequence[Measurements]) -> list[Finding]:
-    """One line for each direction of a link, and for each pair of GPUs, that is slow. Direct copies between GPUs are compared
-    with direct ones, those through host memory with their like."""
-    rates: dict[str, dict[str, list[float]]] = {}
-    for one in measured:
-        for link in one.links:
-            name = f"{link.uuid} of rank {link.rank} on {link.host}"
-            rates.setdefault("host to GPU", {}).setdefault(name, []).append(link.alone.to_gpu)
-            rates.setdefault("GPU to host", {}).setdefault(name, []).append(link.alone.to_host)
-        for copy in one.peer_copies:
-            kind = f"GPU to GPU, {'direct' if copy.direct else 'through host memory'}"
-            rates.setdefault(kind, {}).setdefault(f"{copy.source} to {copy.target}", []).append(copy.rate)
-    remedy = "see the link's width and generation (nvidia-smi -q), nvidia-smi topo -m, and nvidia-smi nvlink -e"
-    return [
-        wrong("gpu links", text, remedy, code="slow-link")
-        for kind, of_links in rates.items()
-        for text in slow_links(of_links, f" {kind}", SLOW)
-    ]
+    return between_nodes + worst + links.judge_links(outcome.links, SLOW)
 
 
 def as_record(outcome: Outcome, findings: Sequence[Finding]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The doctor's examination: MPI, memory, Slurm, tools, placement, GPUs and their links.
 
-For each subject `inspect_…` looks at the machine, on every rank. It never fails: what cannot be determined is Unknown. `judge_…`
-makes findings from what all ranks inspected. It is a pure function, with the same result on every rank.
+What a rank can tell alone it judges alone; findings that several ranks share become one line. Where only all ranks together tell,
+`inspect_…` looks at the machine on every rank, and `judge_…` makes findings of what all have seen: a pure function, with the same
+result on every rank. Nothing here fails: what cannot be determined is unknown.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from hybrid.core.problem import Topology, record
 from hybrid.core.text import counted, ranges, readable
 from hybrid.devices.cuda_kernels import SHIPPED, trust_own_cache_only
 from hybrid.diagnostics import links
-from hybrid.diagnostics.finding import Finding, Unknown, attempt, note, ok, ranks_by_value, unknown, wrong
+from hybrid.diagnostics.finding import Finding, Unknown, attempt, merged, note, ok, ranks_by_value, unknown, wrong
 from hybrid.diagnostics.probe_process import run_probe
 from hybrid.emulation.build import c_compiler, compiler
 from hybrid.emulation.cache import cache_folder
@@ -47,9 +48,7 @@ class MpiOfRank:
 
     launcher: str  # "" for a process started alone
     mpi: Library | Unknown
-    # An mpirun to propose, with its family, where no launcher has started the ranks together: the one on PATH for a process
-    # started alone, the one of this Python environment where another launcher has failed.
-    mpirun: tuple[str, str] | Unknown | None = None
+    mpirun: tuple[str, str] | Unknown | None = None  # for a process started alone: one that could start several, and its family
 
 
 def inspect_mpi(*, started: bool) -> MpiOfRank:
@@ -57,9 +56,7 @@ def inspect_mpi(*, started: bool) -> MpiOfRank:
     at all."""
     launch = launched()
     library = attempt(library_in_use if launch and started else _library_of_child)
-    if launch is None:
-        return MpiOfRank("", library, attempt(lambda: _with_family(shutil.which("mpirun") or shutil.which("mpiexec"))))
-    return MpiOfRank(launch.name, library, None if started else attempt(lambda: _with_family(_environments_mpirun())))
+    return MpiOfRank(launch.name, library) if launch else MpiOfRank("", library, attempt(_mpirun))
 
 
 def _library_of_child() -> Library | Unknown:
@@ -70,20 +67,22 @@ def _library_of_child() -> Library | Unknown:
     return Library(**{**library, "standard": tuple(library["standard"])})
 
 
-def _environments_mpirun() -> str | None:
-    """Where an MPI that pip installs has put its mpirun; None where it has not."""
-    path = Path(sys.executable).with_name("mpirun")
-    return str(path) if path.exists() else None
-
-
-def _with_family(path: str | None) -> tuple[str, str] | None:
+def _mpirun() -> tuple[str, str] | None:
+    """The mpirun on PATH or, as pip installs one, beside this Python; and its MPI's family."""
+    folders = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
+    path = shutil.which("mpirun", path=folders) or shutil.which("mpiexec", path=folders)
     with busy():
         return (path, family_of(path)) if path else None
 
 
 def judge_mpi(mpi_of_ranks: Sequence[MpiOfRank], unstarted: StartError | None) -> list[Finding]:
     """`unstarted`: why the processes that a launcher started are not the ranks of one job."""
-    return [_launcher(mpi_of_ranks[0], len(mpi_of_ranks), unstarted), *_libraries([rank.mpi for rank in mpi_of_ranks])]
+    libraries = [rank.mpi for rank in mpi_of_ranks]
+    found = merged([[_library(library)] for library in libraries])
+    if len({library.name for library in libraries if isinstance(library, Library)}) > 1:
+        different = "; ".join(finding.text for finding in found)
+        found = [wrong("mpi", f"not the same on all: {different}", "use one environment on all hosts", code="mpi-differs")]
+    return [_launcher(mpi_of_ranks[0], len(mpi_of_ranks), unstarted), *found]
 
 
 def _launcher(first: MpiOfRank, size: int, unstarted: StartError | None) -> Finding:
@@ -95,10 +94,9 @@ def _launcher(first: MpiOfRank, size: int, unstarted: StartError | None) -> Find
     if first.launcher:
         return ok("launcher", f"{first.launcher} started {size}, and MPI sees as many")
     if isinstance(first.mpirun, Unknown):
-        return unknown("launcher", f"the mpirun on PATH: {first.mpirun.reason}")
+        return unknown("launcher", f"mpirun: {first.mpirun.reason}")
     if first.mpirun is None:
-        own = _environments_mpirun() or "pip install mpich brings one"
-        return note("launcher", f"started alone; no mpirun on PATH: {own}", code="mpi-missing")
+        return note("launcher", "started alone; no mpirun on PATH: pip install mpich brings one", code="mpi-missing")
     path, family = first.mpirun
     if isinstance(first.mpi, Library) and family and family != first.mpi.family:
         return wrong(
@@ -117,20 +115,7 @@ def _fitting_launcher(first: MpiOfRank) -> str:
     if first.launcher == "srun":
         kind = "pmix" if first.mpi.family == "Open MPI" else "pmi2"
         return f"try srun --mpi={kind} (srun --mpi=list shows which there are)"
-    if isinstance(first.mpirun, tuple) and first.mpirun[1] in ("", first.mpi.family):
-        return f"try {first.mpirun[0]}"
     return f"try the mpirun that came with {first.mpi.name}"
-
-
-def _libraries(libraries: Sequence[Library | Unknown]) -> list[Finding]:
-    groups = ranks_by_value(libraries)
-    if len({library.name for library in libraries if isinstance(library, Library)}) > 1:
-        different = "; ".join(
-            f"rank {ranges(ranks)}: {library.name if isinstance(library, Library) else library.reason}"
-            for library, ranks in groups.items()
-        )
-        return [wrong("mpi", f"not the same on all ranks: {different}", "use one environment on all hosts", code="mpi-differs")]
-    return [_library(library) for library in groups]
 
 
 def _library(library: Library | Unknown) -> Finding:
@@ -147,50 +132,22 @@ def _library(library: Library | Unknown) -> Finding:
     return ok("mpi", text)
 
 
-@record
-class Limits:
-    """The limits of one rank's process."""
-
-    host: str
-    lockable: int | Unknown | None  # bytes of memory that it may page-lock; None: without a limit
-
-
-def inspect_limits(host: str) -> Limits:
-    return Limits(host, attempt(_lockable))
-
-
-def _lockable() -> int | None:
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    return None if soft == resource.RLIM_INFINITY else soft
-
-
-def judge_pinned(limits_of_ranks: Sequence[Limits], pinned: Sequence[tuple[int, str] | None]) -> Finding:
-    """`pinned[rank]`: how many bytes could be pinned for the rank's GPU, and why not more; None where it was not tried."""
-    for rank, trial in enumerate(pinned):
-        if trial is not None and trial[1]:
-            limits = limits_of_ranks[rank]
-            much = readable(trial[0]) if trial[0] else "none at all"
-            return wrong(
-                "pinned memory",
-                f"rank {rank} on {limits.host} cannot pin enough memory for its GPU ({trial[1]}), but {much}: copies run at a "
-                f"third of the link's speed or less; ulimit -l: {_as_text(limits.lockable)}",
-                "raise the limit: ulimit -l unlimited (Slurm: LimitMEMLOCK=infinity for slurmd; container: --ulimit memlock=-1)",
-                code="pinned-limit",
-            )
-    least = min(limits_of_ranks, key=lambda limits: limits.lockable if isinstance(limits.lockable, int) else 1 << 62)
-    text = f"ulimit -l: {_as_text(least.lockable)}"
-    sizes = [trial[0] for trial in pinned if trial is not None]
-    if sizes:
-        return ok("pinned memory", f"{readable(min(sizes))} pinned for every rank's GPU; {text}")
-    if isinstance(least.lockable, Unknown):
-        return unknown("pinned memory", least.lockable.reason)
-    return ok("pinned memory", f"{text} (without a GPU no memory is pinned)")
-
-
-def _as_text(lockable: int | Unknown | None) -> str:
-    if isinstance(lockable, Unknown):
-        return f"unknown ({lockable.reason})"
-    return "unlimited" if lockable is None else readable(lockable)
+def examine_pinned(trial: Trial | None) -> Finding:
+    """Whether host memory can be pinned for this rank's GPU. `trial`: None where there is none that works."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    text = f"ulimit -l: {'unlimited' if limit == resource.RLIM_INFINITY else readable(limit)}"
+    if trial is None:
+        return ok("pinned memory", f"{text} (without a GPU no memory is pinned)")
+    if not trial.pin_trouble:
+        return ok("pinned memory", f"{readable(trial.pinned)} pinned for the GPU; {text}")
+    much = readable(trial.pinned) if trial.pinned else "none at all"
+    return wrong(
+        "pinned memory",
+        f"not enough can be pinned for the GPU ({trial.pin_trouble}), but {much}: copies run at a third of the link's speed or "
+        f"less; {text}",
+        "raise the limit: ulimit -l unlimited (Slurm: LimitMEMLOCK=infinity for slurmd; container: --ulimit memlock=-1)",
+        code="pinned-limit",
+    )
 
 
 _READ = ("JOB_ID", "JOB_NUM_NODES", "NTASKS", "STEP_NUM_TASKS", "STEP_NUM_NODES", "CPUS_PER_TASK", "GPUS_ON_NODE", "STEP_GPUS",
@@ -261,51 +218,54 @@ _COMPILER_LIMIT = 30  # seconds to compile a small program
 _PROGRAM = b"#include <tuple>\n#include <vector>\nint main() { auto [x, y] = std::tuple{1, 2}; return x + y - 3; }\n"
 
 
-@record
-class Tools:
-    """The compiler and the caches of one host."""
-
-    compiler: str  # its path
-    compiler_trouble: str  # what is wrong with it; "" for nothing
-    compiler_absent: bool
-    caches: tuple[str, ...]  # folders
-    cache_trouble: str  # why nothing can be kept
-    elsewhere: str  # why a cache is not in its usual folder
-    without_c: str  # why there is no C compiler; "" if there is one
-    shipped: tuple[str, ...]  # the architectures whose machine code comes with the package
+def examine_tools(*, gpus: bool) -> list[Finding]:
+    """This host's compilers, and where compiled kernels are kept. `gpus`: some rank's GPU works, so none is emulated."""
+    return [_examined("compiler", _compilers, gpus), _examined("kernel cache", _caches)]
 
 
-def inspect_tools() -> Tools | Unknown:
-    return attempt(_tools)
+def _examined(subject: str, examine: Callable[..., Finding], *about: Any) -> Finding:
+    """What `examine` finds; unknown, with the reason, if it raises."""
+    found = attempt(lambda: examine(*about))
+    return unknown(subject, found.reason) if isinstance(found, Unknown) else found
 
 
-def _tools() -> Tools:
-    path, trouble, absent, without_c, cache_trouble = "", "", False, "", ""
+def _compilers(gpus: bool) -> Finding:
+    path, and_c = "", ""
+    try:
+        c_compiler()
+    except DeviceUnavailable as missing:
+        and_c = f"; checks, and copies of new arrays to GPUs, take several times as long without a C compiler ({missing})"
     try:
         path = compiler()
         trouble = _try_compiler(path)
     except DeviceUnavailable as missing:
-        trouble, absent = str(missing), "CXX" not in os.environ
-    try:
-        c_compiler()
-    except DeviceUnavailable as missing:
-        without_c = str(missing)
-    caches = []
+        trouble = str(missing)
+        if "CXX" not in os.environ:
+            return Finding("compiler", "ok" if gpus else "note", f"none; {trouble}{and_c}", code="no-compiler")
+    if trouble:
+        remedy = "let CXX name a C++17 compiler, or nothing; apt-get install g++"
+        return wrong("compiler", f"{path or 'none'}: {trouble}", remedy, code="no-compiler")
+    return ok("compiler", f"{path}, for the emulated GPU{and_c}")
+
+
+def _caches() -> Finding:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
-            caches.append(str(cache_folder()))
+            folders = [str(cache_folder())]
         except HybridError as error:
-            cache_trouble = str(error)
+            what, _, remedy = str(error).rpartition(": ")
+            return wrong("kernel cache", what, f"{remedy} to a folder that can be written to", code="kernel-cache")
         cupy = util.find_spec("cupy")
         if cupy is not None and cupy.origin:  # a package, not just a folder of that name
             trust_own_cache_only()
             if os.environ.get("CUPY_CACHE_IN_MEMORY") != "1":
-                caches.append(os.environ["CUPY_CACHE_DIR"])
-    elsewhere = "; ".join(str(each.message) for each in said)
-    shipped = {file.name.split("-")[1] for file in SHIPPED.glob("*.xz")}
-    in_order = tuple(sorted(shipped, key=lambda name: (len(name.rstrip("a")), name)))
-    return Tools(path, trouble, absent, tuple(caches), cache_trouble, elsewhere, without_c, in_order)
+                folders.append(os.environ["CUPY_CACHE_DIR"])
+    if said:  # why a cache is not in its usual folder
+        return note("kernel cache", "; ".join(str(each.message) for each in said), code="kernel-cache")
+    shipped = sorted({file.name.split("-")[1] for file in SHIPPED.glob("*.xz")}, key=lambda name: (len(name.rstrip("a")), name))
+    there = f"; machine code for {', '.join(shipped)} comes with the package" if shipped else ""
+    return ok("kernel cache", ", ".join(folders) + there)
 
 
 def _try_compiler(path: str) -> str:
@@ -324,51 +284,8 @@ def _try_compiler(path: str) -> str:
     return next((line for line in lines if "error" in line), f"ends with {done.returncode}").strip()
 
 
-def judge_tools(tools_of_ranks: Sequence[Tools | Unknown | None], hosts: Sequence[str], *, gpus: bool) -> list[Finding]:
-    """`tools_of_ranks[rank]`: for one rank of each host, None for the others. `gpus`: some rank's GPU works, so none is
-    emulated."""
-    findings = []
-    groups = {tools: ranks for tools, ranks in ranks_by_value(tools_of_ranks).items() if tools is not None}
-    for tools, ranks in groups.items():
-        who = "" if len(groups) == 1 else f"{hosts[ranks[0]]} (rank {ranges(ranks)}): "
-        if isinstance(tools, Unknown):
-            findings.append(unknown("compiler", f"{who}{tools.reason}"))
-            continue
-        findings.append(_compiler(tools, who, gpus))
-        if tools.cache_trouble:
-            what, _, remedy = tools.cache_trouble.rpartition(": ")
-            remedy = f"{remedy} to a folder that can be written to"
-            findings.append(wrong("kernel cache", f"{who}{what}", remedy, code="kernel-cache"))
-        elif tools.elsewhere:
-            findings.append(note("kernel cache", f"{who}{tools.elsewhere}", code="kernel-cache"))
-        else:
-            kept = f"{who}{', '.join(tools.caches)}"
-            there = f"; machine code for {', '.join(tools.shipped)} comes with the package" if tools.shipped else ""
-            findings.append(ok("kernel cache", kept + there))
-    return findings
-
-
-def _compiler(tools: Tools, who: str, gpus: bool) -> Finding:
-    slower = "checks, and copies of new arrays to GPUs, take several times as long without a C compiler"
-    and_c = f"; {slower} ({tools.without_c})" if tools.without_c else ""
-    if tools.compiler_absent:
-        return Finding("compiler", "ok" if gpus else "note", f"{who}none; {tools.compiler_trouble}{and_c}", code="no-compiler")
-    if tools.compiler_trouble:
-        remedy = "let CXX name a C++17 compiler, or nothing; apt-get install g++"
-        return wrong("compiler", f"{who}{tools.compiler or 'none'}: {tools.compiler_trouble}", remedy, code="no-compiler")
-    return ok("compiler", f"{who}{tools.compiler}, for the emulated GPU{and_c}")
-
-
 _HOSTS_SHOWN = 4
 _ANY_BINDING = "mpirun --bind-to none"
-
-
-@record
-class BlasLibrary:
-    """A BLAS library that this process has loaded."""
-
-    name: str
-    threads: int
 
 
 @record
@@ -379,29 +296,11 @@ class Placement:
     cores: tuple[int, ...]  # that it may use
     quota: float | None  # cores' worth of time that its control group allows
     threads: Threads
-    blas: tuple[BlasLibrary, ...] | Unknown
     cores_of_host: int = 0
 
 
-def inspect_placement(host: str, threads: Threads) -> Placement:
-    """This rank's placement. This loads NumPy, whose BLAS reads the number of threads from the environment, where it must be set
-    before."""
-    return Placement(host, usable_cores(), core_quota(), threads, attempt(_blas_libraries), os.cpu_count() or 0)
-
-
-def _blas_libraries() -> tuple[BlasLibrary, ...]:
-    import numpy  # noqa: F401 (brings its BLAS)
-    from threadpoolctl import threadpool_info
-
-    return tuple(
-        BlasLibrary(f"{library['internal_api']} {library['version'] or ''}".strip(), library["num_threads"])
-        for library in threadpool_info()
-        if library["user_api"] == "blas"
-    )
-
-
 def judge_placement(placements: Sequence[Placement], topology: Topology) -> list[Finding]:
-    return [_where(placements, topology), _threads(placements, topology), _blas(placements)]
+    return [_where(placements, topology), _threads(placements, topology)]
 
 
 def _where(placements: Sequence[Placement], topology: Topology) -> Finding:
@@ -456,7 +355,9 @@ def _crowded(node: Sequence[Placement]) -> tuple[str, str] | None:
     if threads <= usable + 1e-9:
         return None
     each = int(usable) // len(node)
-    remedy = _fewer_threads(each, node[0].threads.reason) if each else f"start at most {counted(int(usable), 'rank')} there"
+    reason = node[0].threads.reason
+    fewer = f"--threads {each}" + (f", or {reason}={each}" if reason in THREAD_VARIABLES else "")
+    remedy = fewer if each else f"start at most {counted(int(usable), 'rank')} there"
     whole = max(placement.cores_of_host for placement in node)
     if min([float(whole), *quotas]) > usable:
         remedy += f", or let them use more of its {whole} cores ({_ANY_BINDING}, a larger srun -c)"
@@ -464,34 +365,21 @@ def _crowded(node: Sequence[Placement]) -> tuple[str, str] | None:
     return f"{many} of {ranks} on {few} of {node[0].host}", remedy
 
 
-def _fewer_threads(count: int, reason: str) -> str:
-    """The remedy that lowers the number of threads to `count`. `reason`: where the number comes from."""
-    if reason in THREAD_VARIABLES:
-        return f"--threads {count}, or {reason}={count}"
-    return f"--threads {count}"
+def examine_blas(threads: int) -> Finding:
+    """Whether NumPy's BLAS starts as many threads as were set. This loads NumPy, which reads the number from the environment."""
+    import numpy  # noqa: F401 (brings its BLAS)
+    from threadpoolctl import threadpool_info
 
-
-def _blas(placements: Sequence[Placement]) -> Finding:
-    most: list[int] = []  # for each rank, how many threads the library with the most has
-    names: set[str] = set()
-    for rank, placement in enumerate(placements):
-        if isinstance(placement.blas, Unknown):
-            return unknown("blas", f"rank {rank}: {placement.blas.reason}")
-        if not placement.blas:
-            text = f"rank {rank}: threadpoolctl does not know NumPy's BLAS, so its number of threads is not set"
-            return note("blas", text, code="blas-threads")
-        most.append(max(library.threads for library in placement.blas))
-        names.update(library.name for library in placement.blas)
-    more = [rank for rank, placement in enumerate(placements) if most[rank] > placement.threads.count]
-    if more:
-        return wrong(
-            "blas",
-            f"{', '.join(sorted(names))} starts {most[more[0]]} threads on rank {ranges(more)}, "
-            f"where {placements[more[0]].threads.count} were set",
-            "unset what loads NumPy before the command does (sitecustomize, PYTHONSTARTUP), or set OMP_NUM_THREADS",
-            code="blas-threads",
-        )
-    return ok("blas", f"{', '.join(sorted(names))} uses no more threads than were set")
+    loaded = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    if not loaded:
+        text = "threadpoolctl does not know NumPy's BLAS, so its number of threads is not set"
+        return note("blas", text, code="blas-threads")
+    names = ", ".join(sorted({f"{library['internal_api']} {library['version'] or ''}".strip() for library in loaded}))
+    most = max(library["num_threads"] for library in loaded)
+    if most > threads:
+        remedy = "unset what loads NumPy before the command does (sitecustomize, PYTHONSTARTUP), or set OMP_NUM_THREADS"
+        return wrong("blas", f"{names} starts {most} threads where {threads} were set", remedy, code="blas-threads")
+    return ok("blas", f"{names} uses no more threads than were set")
 
 
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
@@ -504,12 +392,11 @@ _OLD_DRIVER = ("cudaErrorInsufficientDriver", "cudaErrorCallRequiresNewerDriver"
 
 
 @record
-class VisibleGpus:
-    """What one rank sees."""
+class Sight:
+    """What one rank sees of GPUs: those that it can use, or why none."""
 
-    usable: tuple[Gpu, ...]
-    trouble: tuple[str, str] | None  # what keeps a visible GPU from being used, and what to do
-    absent: str = ""  # why there is none, where that is no trouble
+    usable: tuple[Gpu, ...] = ()
+    why_none: Finding | None = None
     about: str = ""  # driver and CuPy
 
 
@@ -523,17 +410,17 @@ class Trial:
     pin_trouble: str = ""  # why not more
 
 
-def inspect_gpus() -> VisibleGpus | Unknown:
+def inspect_gpus() -> Sight:
     result = run_probe("probes.gpus")
     report, ended = result.report, result.ended
     if "driver" not in report:
-        return Unknown(f"the process that looks for GPUs {ended or 'reported nothing'}")
+        return Sight((), unknown("gpus", f"the process that looks for GPUs {ended or 'reported nothing'}"))
     if ended and "visible" not in report and report["driver"] is not None:
         return _unusable(f"asking the driver for GPUs {ended}", _TRY_NVIDIA_SMI)
     return interpret_gpus(report, ended, driver_loaded=Path("/proc/driver/nvidia/version").exists(), environment=os.environ)
 
 
-def interpret_gpus(report: Mapping[str, Any], ended: str, *, driver_loaded: bool, environment: Mapping[str, str]) -> VisibleGpus:
+def interpret_gpus(report: Mapping[str, Any], ended: str, *, driver_loaded: bool, environment: Mapping[str, str]) -> Sight:
     """What the probe's report means. `ended`: how the probe ended; `driver_loaded`: the Linux kernel has NVIDIA's driver."""
     return (
         _driver_trouble(report, driver_loaded, environment)
@@ -542,11 +429,11 @@ def interpret_gpus(report: Mapping[str, Any], ended: str, *, driver_loaded: bool
     )
 
 
-def _driver_trouble(report: Mapping[str, Any], driver_loaded: bool, environment: Mapping[str, str]) -> VisibleGpus | None:
+def _driver_trouble(report: Mapping[str, Any], driver_loaded: bool, environment: Mapping[str, str]) -> Sight | None:
     """No driver, a driver that fails, or no GPU; None where the driver shows some."""
     if report["driver"] is None:
         if not driver_loaded:
-            return VisibleGpus((), None, "no NVIDIA driver (libcuda.so.1) on this machine")
+            return Sight((), ok("gpus", "none: no NVIDIA driver (libcuda.so.1) on this machine"))
         return _unusable(
             "the machine has NVIDIA's driver, but libcuda.so.1 is not to be found",
             "start the container with --gpus all (docker) or --nv (apptainer); outside of one install the driver's library",
@@ -554,14 +441,14 @@ def _driver_trouble(report: Mapping[str, Any], driver_loaded: bool, environment:
     if report["status"] == _NO_DEVICE or (report["status"] == 0 and report["visible"] == 0):
         visible = environment.get("CUDA_VISIBLE_DEVICES")
         why = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible!r})"
-        absent = f"{_driver(report)}, but no GPU for this process{why}; in a Slurm job ask for one with --gres=gpu:1"
-        return VisibleGpus((), None, absent)
+        absent = f"none: {_driver(report)}, but no GPU for this process{why}; in a Slurm job ask for one with --gres=gpu:1"
+        return Sight((), ok("gpus", absent))
     if report["status"]:
         return _unusable(f"{_driver(report)} fails: {report['status_name']}", _TRY_NVIDIA_SMI)
     return None
 
 
-def _cupy_trouble(report: Mapping[str, Any], ended: str) -> VisibleGpus | None:
+def _cupy_trouble(report: Mapping[str, Any], ended: str) -> Sight | None:
     """What keeps CuPy from using the GPUs that the driver shows; None where it sees them."""
     count = f"{report['visible']} visible"
     packages = report.get("packages", ())
@@ -588,12 +475,12 @@ def _cupy_trouble(report: Mapping[str, Any], ended: str) -> VisibleGpus | None:
     return None
 
 
-def _usable_gpus(report: Mapping[str, Any], about: str) -> VisibleGpus:
+def _usable_gpus(report: Mapping[str, Any], about: str) -> Sight:
     gpus = tuple(Gpu(**{name: gpu[name] for name in ("index", "uuid", "name", "capability")}) for gpu in report["gpus"])
     least = max(LEAST_CAPABILITY, _LEAST_OF_CUDA.get(report["runtime"] // 1000, 0))
     old = next((gpu for gpu in gpus if gpu.capability < least), None)
     if old is None:
-        return VisibleGpus(gpus, None, about=about)
+        return Sight(gpus, about=about)
     has = f"{old.name} has compute capability {dotted(old.capability)}"
     if old.capability < LEAST_CAPABILITY:
         return _unusable(
@@ -603,8 +490,8 @@ def _usable_gpus(report: Mapping[str, Any], about: str) -> VisibleGpus:
     return _unusable(f"{has}, which this CUDA no longer supports ({about})", remedy)
 
 
-def _unusable(trouble: str, remedy: str) -> VisibleGpus:
-    return VisibleGpus((), (trouble, remedy))
+def _unusable(trouble: str, remedy: str) -> Sight:
+    return Sight((), wrong("gpus", trouble, remedy, code="gpu-failed"))
 
 
 def _driver(report: Mapping[str, Any]) -> str:
@@ -615,16 +502,11 @@ def _cupy(report: Mapping[str, Any]) -> str:
     return f"CuPy {report['cupy']} for CUDA {_cuda_version(report['runtime'])}"
 
 
-def chosen_gpus(visible: Sequence[VisibleGpus | Unknown]) -> list[Gpu | None]:
-    """Each rank's GPU, chosen as the other commands choose it; None where it sees none. `visible[rank]`: what the rank sees."""
-    usable = {rank: gpus for rank, gpus in enumerate(map(usable_of, visible)) if gpus}
+def chosen_gpus(sights: Sequence[Sight]) -> list[Gpu | None]:
+    """Each rank's GPU, chosen as the other commands choose it; None where it sees none."""
+    usable = {rank: sight.usable for rank, sight in enumerate(sights) if sight.usable}
     chosen = dict(zip(usable, choose_gpus(list(usable.values())), strict=True))
-    return [chosen.get(rank) for rank in range(len(visible))]
-
-
-def usable_of(visible: VisibleGpus | Unknown) -> tuple[Gpu, ...]:
-    """The usable GPUs of what a rank sees."""
-    return visible.usable if isinstance(visible, VisibleGpus) else ()
+    return [chosen.get(rank) for rank in range(len(sights))]
 
 
 def try_gpu(gpu: Gpu) -> Trial:
@@ -637,38 +519,29 @@ def try_gpu(gpu: Gpu) -> Trial:
 
 
 def judge_gpus(
-    visible: Sequence[VisibleGpus | Unknown], chosen: Sequence[Gpu | None], trials: Sequence[Trial | None],
-    hosts: Sequence[str],
-) -> list[Finding]:  # fmt: skip
+    sights: Sequence[Sight], chosen: Sequence[Gpu | None], trials: Sequence[Trial | None], hosts: Sequence[str]
+) -> list[Finding]:
     """For each rank: what it sees, its GPU, the trial of that, and its host."""
-    findings = []
-    for seen, ranks in ranks_by_value(visible).items():
-        who = _who(ranks, len(visible))
-        if isinstance(seen, Unknown):
-            findings.append(unknown("gpus", f"{who}{seen.reason}"))
-        elif seen.trouble:
-            findings.append(wrong("gpus", f"{who}{seen.trouble[0]}", seen.trouble[1], code="gpu-failed"))
-        elif not seen.usable:
-            findings.append(
-                Finding("gpus", "ok" if len(ranks) == len(visible) else "note", f"{who}none: {seen.absent}", code="no-gpu")
-            )
-    for trial, ranks in ranks_by_value(trials).items():
-        who = _who(ranks, len(visible))
+    of_ranks: list[list[Finding]] = []
+    for sight, trial in zip(sights, trials, strict=True):
+        found = [sight.why_none] if sight.why_none else []
+        if found and found[0].verdict == "ok" and any(chosen):  # other ranks have one
+            found = [note("gpus", found[0].text, code="no-gpu")]
         if trial is not None and not trial.works:
             remedy = f"{install('cuda13')} (or cuda12) completes CuPy with its compiler; else see nvidia-smi -q"
-            findings.append(wrong("gpus", f"{who}the GPU is seen, but does not work: {trial.trouble}", remedy, code="gpu-failed"))
-    if any(chosen):
-        findings.append(_used_gpus(visible, chosen, hosts))
-    return findings
+            text = f"the GPU is seen, but does not work: {trial.trouble}"
+            found.append(wrong("gpus", text, remedy, code="gpu-failed"))
+        of_ranks.append(found)
+    return [*merged(of_ranks), *([_used_gpus(sights, chosen, hosts)] if any(chosen) else [])]
 
 
-def _used_gpus(visible: Sequence[VisibleGpus | Unknown], chosen: Sequence[Gpu | None], hosts: Sequence[str]) -> Finding:
+def _used_gpus(sights: Sequence[Sight], chosen: Sequence[Gpu | None], hosts: Sequence[str]) -> Finding:
     """Which ranks are on which GPU, by UUID; GPUs that several ranks share, and GPUs that none uses."""
     users: dict[str, list[int]] = {}
     for rank, gpu in enumerate(chosen):
         if gpu is not None:
             users.setdefault(gpu.uuid, []).append(rank)
-    by_uuid = {gpu.uuid: gpu for seen in visible for gpu in usable_of(seen)}
+    by_uuid = {gpu.uuid: gpu for sight in sights for gpu in sight.usable}
     idle = sorted(set(by_uuid) - set(users))
     shown = [
         f"rank {ranges(ranks)} on {hosts[ranks[0]]}: {uuid} {by_uuid[uuid].name}"
@@ -676,7 +549,7 @@ def _used_gpus(visible: Sequence[VisibleGpus | Unknown], chosen: Sequence[Gpu | 
     ]
     if len(users) > _GPUS_SHOWN:
         shown.append(f"{len(users) - _GPUS_SHOWN} more (--json lists them)")
-    about = next(seen.about for seen in visible if isinstance(seen, VisibleGpus) and seen.usable)
+    about = next(sight.about for sight in sights if sight.usable)
     text = f"{len(by_uuid)} usable, {about}; {'; '.join(shown)}"
     shared = [ranks for ranks in users.values() if len(ranks) > 1]
     if shared and idle:  # only where ranks see different GPUs
@@ -693,15 +566,15 @@ def _used_gpus(visible: Sequence[VisibleGpus | Unknown], chosen: Sequence[Gpu | 
     return ok("gpus", text)
 
 
-def _who(ranks: Sequence[int], of: int) -> str:
-    return "" if len(ranks) == of else f"rank {ranges(ranks)}: "
-
-
 def _cuda_version(version: int) -> str:
     """A version of CUDA as it is written: 12040 is 12.4."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
+_SUBJECTS = (
+    *("launcher", "mpi", "placement", "threads", "blas", "node links", "slurm"),
+    *("gpus", "pinned memory", "gpu links", "gpu peers", "compiler", "kernel cache"),
+)
 _SLOW = 2.0  # times what the others take: from here on a link between nodes is slow; other jobs may use it, too
 T = TypeVar("T")
 
@@ -733,33 +606,39 @@ def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None
             phase.mine = inspect()
         return phase.all
 
-    placements = of_all("placement", lambda: inspect_placement(team.host, threads[team.rank]))
+    def seat() -> Placement:
+        return Placement(team.host, usable_cores(), core_quota(), threads[team.rank], os.cpu_count() or 0)
+
+    placements = of_all("placement", seat)
     mpi_of_ranks = of_all("mpi", lambda: inspect_mpi(started=unstarted is None))
-    tools = of_all("tools", lambda: inspect_tools() if team.leads_node else None)
-    limits_of_ranks = of_all("limits", lambda: inspect_limits(team.host))
     slurm_variables = of_all("slurm", inspect_slurm)
-    visible = of_all("gpus", inspect_gpus)
-    chosen = chosen_gpus(visible)
+    sights = of_all("gpus", inspect_gpus)
+    chosen = chosen_gpus(sights)
     mine = chosen[team.rank]
     trials = of_all("gpu trials", lambda: try_gpu(mine) if mine is not None else None)
-    isolation = of_all("isolation", lambda: links.isolation(usable_of(visible[team.rank])))
-    works = [trial is not None and trial.works for trial in trials]
+    isolation = of_all("isolation", lambda: links.isolation(sights[team.rank].usable))
+    working = [trial if trial is not None and trial.works else None for trial in trials]
+    works = [trial is not None for trial in working]
+
+    own = of_all("blas", lambda: [_examined("blas", examine_blas, threads[team.rank].count), examine_pinned(working[team.rank])])
+    tools = of_all("tools", lambda: examine_tools(gpus=any(works)) if team.leads_node else None)
     measured = links.measure(team, [gpu if works[rank] else None for rank, gpu in enumerate(chosen)])
     hosts = [rank.host for rank in placements]
     between_nodes = links.measure_node_links(team, hosts)
-    pinned = [(trial.pinned, trial.pin_trouble) if trial is not None and trial.works else None for trial in trials]
     launched = unstarted is None and bool(mpi_of_ranks[0].launcher)
     findings = [
         *judge_mpi(mpi_of_ranks, unstarted),
         *judge_placement(placements, team.topology),
         *links.judge_node_links(between_nodes, _SLOW),
         judge_slurm(slurm_variables, [len(rank.cores) for rank in placements], works, team.topology, launched=launched),
-        *judge_gpus(visible, chosen, trials, hosts),
-        judge_pinned(limits_of_ranks, pinned),
+        *judge_gpus(sights, chosen, trials, hosts),
+        *merged(own),
         links.judge_host_links(measured),
+        *links.judge_links([measured], _SLOW, note),
         links.judge_peers(measured, chosen, isolation),
-        *judge_tools(tools, hosts, gpus=any(works)),
+        *merged(tools),
     ]
+    findings.sort(key=lambda finding: _SUBJECTS.index(finding.subject))
     return Examination(tuple(findings), tuple(placements), tuple(chosen), measured, tuple(between_nodes))
 
 

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from hybrid.core.problem import record
+from hybrid.core.text import ranges
 from hybrid.errors import known, one_line, with_code
 
 T = TypeVar("T")
@@ -78,3 +80,16 @@ def ranks_by_value(values: Iterable[H]) -> dict[H, list[int]]:
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(rank)
     return ranks
+
+
+def merged(of_ranks: Sequence[Sequence[Finding] | None]) -> list[Finding]:
+    """One finding for all ranks that found the same; it names them where others did not. None for a rank that did not look."""
+    ranks: dict[Finding, list[int]] = {}
+    for rank, findings in enumerate(of_ranks):
+        for finding in findings or ():
+            ranks.setdefault(finding, []).append(rank)
+    looked = sum(findings is not None for findings in of_ranks)
+    return [
+        finding if len(who) == looked else replace(finding, text=f"rank {ranges(who)}: {finding.text}")
+        for finding, who in ranks.items()
+    ]

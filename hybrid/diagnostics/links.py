@@ -15,7 +15,7 @@ from hybrid.core.problem import record
 from hybrid.core.text import counted, rate_in_units
 from hybrid.core.timeline import Spread
 from hybrid.diagnostics.finding import Finding, note, ok, unknown, wrong
-from hybrid.diagnostics.probe_process import ProbeResult, run_probe, run_proxies
+from hybrid.diagnostics.probe_process import ProbeResult, run_proxies
 from hybrid.planning.decision import Gpu
 from hybrid.ranks.messages import Series, Start, broadcast, exchange
 from hybrid.ranks.team import Team
@@ -138,7 +138,6 @@ def _rates_of_links(measured: Sequence[NodeLink]) -> dict[str, list[float]]:
     return rates
 
 
-SLOW_LINK = 0.5
 CONTENDED = 0.7
 _LINKS = "gpu links"
 _DIRECTIONS: tuple[tuple[str, Callable[[Rates], float]], ...] = (
@@ -156,11 +155,14 @@ def judge_host_links(measured: Measurements) -> Finding:
         return ok(_LINKS, "not measured: no GPU that works")
     if not all(map(_is_measured, links)):
         return unknown(_LINKS, "the copies took no time that could be measured")
-    nodes = measured.links_by_host
+    hosts: dict[str, list[Link]] = {}
+    for link in links:
+        hosts.setdefault(link.host, []).append(link)
+    nodes = list(hosts.values())
     pinned = all(link.pinned for link in links)
     memory = "of pinned memory" if pinned else "of memory that could not be pinned"
     text = f"{counted(len(links), 'GPU')}, copies {memory}: {_summary(links, nodes)}"
-    if finding := _slow(text, nodes, measured.one_process) or _contended(text, nodes):
+    if finding := _contended(text, nodes):
         return finding
     if not pinned:
         return note(
@@ -191,30 +193,6 @@ def _sum_together(node: Sequence[Link], of: Callable[[Rates], float]) -> float |
     return sum(rates) if len(rates) == len(node) else None
 
 
-def _slow(text: str, nodes: Sequence[Sequence[Link]], one_process: bool) -> Finding | None:
-    slow = [
-        (link, name, of(link.alone), best)
-        for node in nodes
-        for name, of in _DIRECTIONS
-        for best in [max(of(link.alone) for link in node)]
-        for link in node
-        if of(link.alone) < SLOW_LINK * best
-    ]
-    if not slow:
-        return None
-    link, name, rate, best = slow[0]
-    whose = link.uuid if one_process else f"{link.uuid} of rank {link.rank}"
-    more = f", and {len(slow) - 1} more such" if len(slow) > 1 else ""
-    return note(
-        _LINKS,
-        f"{text}; {whose} on {link.host} has {_gigabytes(rate)} {name}, less than half of the {_gigabytes(best)} of the fastest "
-        f"there{more}",
-        "its link may be x4 or x8 or of an old PCIe generation (nvidia-smi -q shows its width), or the rank's memory on another "
-        "NUMA node (nvidia-smi topo -m shows which cores are near)",
-        code="slow-link",
-    )
-
-
 def _contended(text: str, nodes: Sequence[Sequence[Link]]) -> Finding | None:
     for node in nodes:
         for name, of in _DIRECTIONS:
@@ -241,6 +219,25 @@ def _gigabytes(rate: float) -> str:
     return f"{rate / 1e9:.1f} GB/s"
 
 
+def judge_links(measured: Sequence[Measurements], limit: float, told: Callable[..., Finding] = wrong) -> list[Finding]:
+    """A finding for each direction of a link, and for each pair of GPUs, that takes more than `limit` times as long as its like.
+    `measured`: one after the other. `told`: makes a finding."""
+    rates: dict[str, dict[str, list[float]]] = {}
+    for one in measured:
+        for link in one.links:
+            for name, of in _DIRECTIONS:
+                of_link = rates.setdefault(name, {}).setdefault(f"{link.uuid} of rank {link.rank} on {link.host}", [])
+                of_link.append(of(link.alone))
+        for copy in one.peer_copies:
+            rates.setdefault("GPU to GPU", {}).setdefault(f"{copy.source} to {copy.target}", []).append(copy.rate)
+    remedy = "see the link's width and generation (nvidia-smi -q), nvidia-smi topo -m, and nvidia-smi nvlink -e"
+    return [
+        told(_LINKS, text, remedy, code="slow-link")
+        for kind, of_links in rates.items()
+        for text in slow_links(of_links, f" {kind}", limit)
+    ]
+
+
 _PEERS = "gpu peers"
 _USE_HOST = "--transport host, or HYBRID_TRANSPORT=host"
 _CORRUPTED = (
@@ -257,8 +254,6 @@ def judge_peers(measured: Measurements, gpus: Sequence[Gpu | None], isolation: S
         return ok(_PEERS, "not tried: no GPU that works")
     if measured.without_links:
         return unknown(_PEERS, "not tried, since the links could not be measured")
-    if measured.one_process:
-        return _of_one_process(measured)
     if len(largest) < 2:
         return ok(_PEERS, "not tried: one rank with a GPU on each node")
     if failure is not None:
@@ -266,7 +261,10 @@ def judge_peers(measured: Measurements, gpus: Sequence[Gpu | None], isolation: S
     text = "ranks of a node fetched data from each other's GPUs, and it was correct"
     if not copies:
         return ok(_PEERS, f"{text} (they share one); the transport peers works")
-    return _slow_or_ok(f"{text}: {_rates(copies)}, all at the same time; the transport peers works", copies)
+    if not all(isfinite(copy.rate) and copy.rate > 0 for copy in copies):
+        return unknown(_PEERS, f"{text}; but the copies took no time that could be measured")
+    rates = rate_range([copy.rate for copy in copies])
+    return ok(_PEERS, f"{text}: {rates}, all at the same time; the transport peers works")
 
 
 def _failed(failure: Failure, ranks: int, cause: tuple[str, str]) -> Finding:
@@ -313,48 +311,6 @@ def _cause(node: Sequence[tuple[Gpu | None, Isolation]]) -> tuple[str, str]:
     return "", "see nvidia-smi topo -p2p r for which GPUs can; containers may need --ipc=host"
 
 
-def _of_one_process(measured: Measurements) -> Finding:
-    failure, copies = measured.failure, measured.peer_copies
-    if failure is not None:
-        return Finding(
-            _PEERS,
-            "wrong" if failure.died else "unknown",
-            f"copying from GPU to GPU: {failure.text}",
-            f"leave peer access out: {_USE_HOST}" if failure.died else "",
-            code="gpu-peers",
-        )
-    if not copies:
-        return ok(_PEERS, "not tried: one GPU")
-    changed = [copy for copy in copies if not copy.correct]
-    if changed:
-        text = f"what arrived in {changed[0].target} is not what lies in {changed[0].source}"
-        return wrong(_PEERS, text, _CORRUPTED, code="gpu-data")
-    staged = [copy for copy in copies if not copy.direct]
-    if staged:
-        return note(
-            _PEERS,
-            f"{len(staged)} of {counted(len(copies), 'pair')} have no peer access, {staged[0].source} to {staged[0].target} "
-            f"among them: data goes through host memory, at {_rates(staged)}; ranks on these GPUs use the transport host",
-            "see nvidia-smi topo -p2p r",
-            code="gpu-peers",
-        )
-    return _slow_or_ok(f"each of {counted(len(copies), 'pair')} copied directly and correctly: {_rates(copies)}", copies)
-
-
-def _slow_or_ok(text: str, copies: Sequence[PeerCopy]) -> Finding:
-    if not all(isfinite(copy.rate) and copy.rate > 0 for copy in copies):
-        return unknown(_PEERS, f"{text}; but the copies took no time that could be measured")
-    slowest, best = min(copies, key=lambda copy: copy.rate), max(copy.rate for copy in copies)
-    if slowest.rate < SLOW_LINK * best:
-        text = f"{text}; slowest from {slowest.source} to {slowest.target}"
-        return note(_PEERS, text, "nvidia-smi topo -m shows what lies between", code="slow-link")
-    return ok(_PEERS, text)
-
-
-def _rates(copies: Sequence[PeerCopy]) -> str:
-    return rate_range([copy.rate for copy in copies])
-
-
 SIZE = 64 << 20  # bytes of a copy
 _LIMIT = 45  # seconds for all copies
 
@@ -386,8 +342,6 @@ class PeerCopy:
     source: str  # the UUID of the GPU
     target: str
     rate: float  # bytes a second
-    direct: bool = True  # not through host memory
-    correct: bool = True  # the data arrived unchanged
 
 
 @record
@@ -417,20 +371,11 @@ class Measurements:
     peer_copies: tuple[PeerCopy, ...] = ()
     failure: Failure | None = None
     nodes: tuple[tuple[int, ...], ...] = ()  # for each node the ranks that took part
-    one_process: bool = False  # one process measured all GPUs that it sees; else each rank measured its own
 
     @property
     def without_links(self) -> bool:
         """Whether a failure came before the end of the first stage, which measures the links."""
         return self.failure is not None and self.failure.stage in ("starting", "links")
-
-    @property
-    def links_by_host(self) -> list[list[Link]]:
-        """The links of each host."""
-        hosts: dict[str, list[Link]] = {}
-        for link in self.links:
-            hosts.setdefault(link.host, []).append(link)
-        return list(hosts.values())
 
 
 def measure(team: Team, chosen: Sequence[Gpu | None]) -> Measurements:
@@ -438,8 +383,6 @@ def measure(team: Team, chosen: Sequence[Gpu | None]) -> Measurements:
     nodes = tuple(ranks for node in team.topology.nodes if (ranks := tuple(rank for rank in node if chosen[rank])))
     if not nodes:
         return Measurements()
-    if team.size == 1:
-        return collect([run_probe("probe_rates.gpu_pairs", str(SIZE), limit=_LIMIT)], [team.host], nodes, one_process=True)
     gpu = chosen[team.rank]
     task = {
         "rank": team.rank,
@@ -467,14 +410,12 @@ def first_rank_of_each_gpu(nodes: Sequence[Sequence[int]], chosen: Sequence[Gpu 
     return measuring
 
 
-def collect(
-    results: Sequence[ProbeResult | None], hosts: Sequence[str], nodes: tuple[tuple[int, ...], ...], *, one_process: bool = False
-) -> Measurements:
+def collect(results: Sequence[ProbeResult | None], hosts: Sequence[str], nodes: tuple[tuple[int, ...], ...]) -> Measurements:
     """All that was measured, from what the probes reported. `results[rank]`: None where there was no probe."""
     ran = [(rank, result) for rank, result in enumerate(results) if result is not None]
     links = [_link(rank, hosts[rank], link) for rank, result in ran for link in result.report.get("links", [])]
     copies = [PeerCopy(**copy) for _, result in ran for copy in result.report.get("peer_copies", [])]
-    return Measurements(tuple(links), tuple(copies), _first_failure(ran, hosts), nodes, one_process)
+    return Measurements(tuple(links), tuple(copies), _first_failure(ran, hosts), nodes)
 
 
 def _link(rank: int, host: str, link: Mapping[str, Any]) -> Link:

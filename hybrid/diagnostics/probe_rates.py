@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Measures rates: of links alone and together, of copies between GPUs, and those that the plan's machine model needs.
+"""Probes that measure rates: of links alone and together, of copies between GPUs, and those of the plan's machine model.
 
 `all_ranks` measures the GPUs of all ranks at the same time, by one proxy for each rank. Its argument is JSON: `rank`; `nodes`:
 for each node its ranks that have a GPU; `measuring`: for each node the ranks whose links are measured, one for each GPU;
 `uuids`: of all ranks' GPUs; `size`: bytes of a copy; `index`: of this rank's GPU, null for a CPU that stands for one.
-`gpu_pairs` measures all GPUs that one process sees. `machine_rates` takes JSON, too: `index`; `sizes` of square products,
-smallest first; `rows` and `widths` (bytes) of the column panels that are copied out of a matrix with rows twice as long as the
-largest width.
+`machine_rates` takes JSON, too: `index`; `sizes` of square products, smallest first; `rows` and `widths` (bytes) of the column
+panels that are copied out of a matrix with rows twice as long as the largest width.
 """
 
 from __future__ import annotations
@@ -15,19 +14,16 @@ import base64
 import json
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hybrid.core.problem import ITEM_SIZES, Span, Topology, pieces
 from hybrid.devices.base import Device
-from hybrid.devices.cuda_device import CudaDevice
-from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.diagnostics.probes import report
 from hybrid.errors import DeviceUnavailable, code_of, one_line
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, LEAST_FOR_BYTES, fastest, products_of
-from hybrid.planning.decision import Gpu
 from hybrid.ranks.messages import Messages
 from hybrid.ranks.team import Phase, Team
 from hybrid.transport.peers import probe
@@ -82,18 +78,6 @@ def copy_rate(device: Device, size: int, copies: int) -> float:
     assert len(timed) == copies, (len(timed), copies)
     seconds = max(end for _, _, end in timed) - min(begin for _, begin, _ in timed)
     return size * copies / seconds
-
-
-def rates_together(links: Sequence[HostLink], barrier: Callable[[], object]) -> list[dict[str, float]]:
-    """Bytes a second of each link, while all copy. `barrier`: waits for the other processes that measure."""
-    rates: list[dict[str, float]] = [{} for _ in links]
-    for direction in DIRECTIONS:
-        barrier()
-        for link in links:
-            link.start(direction)
-        for link, measured in zip(links, rates, strict=True):
-            measured[direction] = link.rate(direction)
-    return rates
 
 
 def _pin(device: Device, array: np.ndarray) -> bool:
@@ -189,15 +173,20 @@ def _measure_links(team: ProxyTeam, device: Device, task: dict[str, Any]) -> Non
     of_node: list[int] = task["measuring"][team.node]
     rates: dict[str, Any] = {}
     with team.phase("links", timed=False):
-        links = [HostLink(device, task["size"])] if team.rank in of_node else []
+        link = HostLink(device, task["size"]) if team.rank in of_node else None
     for turn in range(max(len(ranks) for ranks in task["measuring"])):
         with team.phase("links", timed=False):
-            if links and of_node.index(team.rank) == turn:
-                rates = {"uuid": task["uuids"][team.rank], "pinned": links[0].pinned, "alone": links[0].alone()}
+            if link is not None and of_node.index(team.rank) == turn:
+                rates = {"uuid": task["uuids"][team.rank], "pinned": link.pinned, "alone": link.alone()}
                 report(links=[rates])
-    together = rates_together(links, lambda: _barrier(team, "links"))
-    if together and len(of_node) > 1:
-        report(links=[{**rates, "together": together[0]}])
+    together = {}
+    for direction in DIRECTIONS:
+        _barrier(team, "links")
+        if link is not None:
+            link.start(direction)
+            together[direction] = link.rate(direction)
+    if len(of_node) > 1 and together:
+        report(links=[{**rates, "together": together}])
 
 
 def _fetch_from_all(team: ProxyTeam, device: Device, uuids: list[str], size: int) -> None:
@@ -252,70 +241,6 @@ def _compare(device: Device, target: Any, source: int, size: int) -> None:
     device.finish()
     if not np.array_equal(arrived, pattern(source, size)):
         raise DeviceUnavailable(f"what was fetched from the GPU of rank {source} is not what lies there", code="gpu-data")
-
-
-_COPIES = 4  # that are timed, of each pair
-
-
-def gpu_pairs(size: str) -> None:
-    """`size`: bytes of a copy."""
-    try:
-        gpus = usable_gpus()
-        report(stage="links")
-        _measure_all_links(gpus, int(size))
-        report(stage="copying")
-        _copy_between_all(gpus, int(size))
-        report(stage="done")
-    except Exception as error:  # whatever it is, the rank that started this process judges it
-        report(failed=one_line(error), code=code_of(error))
-
-
-def _measure_all_links(gpus: list[Gpu], size: int) -> None:
-    links = [HostLink(CudaDevice(gpu), size) for gpu in gpus]
-    rates: list[dict[str, Any]] = [
-        {"uuid": gpu.uuid, "pinned": link.pinned, "alone": link.alone()} for gpu, link in zip(gpus, links, strict=True)
-    ]
-    report(links=rates)
-    if len(links) > 1:
-        together = rates_together(links, lambda: None)
-        report(links=[{**rate, "together": rate_together} for rate, rate_together in zip(rates, together, strict=True)])
-
-
-def _copy_between_all(gpus: list[Gpu], size: int) -> None:
-    """Copy from each GPU to each other, report the rates, and whether the data arrived unchanged."""
-    import cupy
-
-    runtime = cupy.cuda.runtime
-    sources, targets = {}, {}
-    for gpu in gpus:
-        with cupy.cuda.Device(gpu.index):
-            sources[gpu.index] = cupy.asarray(pattern(gpu.index, size))
-            targets[gpu.index] = cupy.empty_like(sources[gpu.index])
-            cupy.cuda.Device(gpu.index).synchronize()
-    copies: list[dict[str, Any]] = []
-    for source, target in ((source, target) for source in gpus for target in gpus if target != source):
-        from_memory, into = sources[source.index], targets[target.index]
-        with cupy.cuda.Device(target.index):
-            direct = bool(runtime.deviceCanAccessPeer(target.index, source.index))
-            if direct:
-                runtime.deviceEnablePeerAccess(source.index)
-            stream = cupy.cuda.Stream(non_blocking=True)
-            _copy(runtime, into, from_memory, stream)
-            before = stream.record()
-            for _ in range(_COPIES):
-                _copy(runtime, into, from_memory, stream)
-            after = stream.record()
-            stream.synchronize()
-            rate = _COPIES * into.nbytes / (cupy.cuda.get_elapsed_time(before, after) / 1e3)
-            correct = bool(np.array_equal(cupy.asnumpy(into), pattern(source.index, size)))
-            into.fill(0)  # or elements that the next copy misses would pass for copied
-            cupy.cuda.Device(target.index).synchronize()
-        copies.append({"source": source.uuid, "target": target.uuid, "rate": rate, "direct": direct, "correct": correct})
-        report(peer_copies=copies)
-
-
-def _copy(runtime: Any, into: Any, source: Any, stream: Any) -> None:
-    runtime.memcpyPeerAsync(into.data.ptr, into.device.id, source.data.ptr, source.device.id, into.nbytes, stream.ptr)
 
 
 LONG_ENOUGH = 0.02  # seconds of a product: then its launch does not count

@@ -21,12 +21,11 @@ from hybrid.diagnostics.acceptance import (
     Case,
     WrongProduct,
     blamed_rank,
-    judge_links,
     judge_models,
     judge_products,
     judge_speeds,
 )
-from hybrid.diagnostics.finding import Finding, Unknown
+from hybrid.diagnostics.finding import Finding, Unknown, merged, ok, unknown
 from hybrid.diagnostics.links import (
     Failure,
     Isolation,
@@ -36,6 +35,7 @@ from hybrid.diagnostics.links import (
     PeerCopy,
     Rates,
     judge_host_links,
+    judge_links,
     judge_node_links,
     judge_peers,
 )
@@ -136,7 +136,7 @@ def test_launcher_and_library():
 
 
 def seat(cores, threads=1, host="a", quota=None):
-    return checks.Placement(host, tuple(cores), quota, Threads(threads, "--threads"), ())
+    return checks.Placement(host, tuple(cores), quota, Threads(threads, "--threads"))
 
 
 def of_nodes(*sizes):
@@ -186,10 +186,23 @@ def test_slurms_view_against_the_ranks():
 
 
 def test_memory_that_cannot_be_pinned_for_a_gpu_is_wrong():
-    seen = [checks.Limits("a", 8 << 20), checks.Limits("b", None)]
-    assert one(checks.judge_pinned(seen, [None, None])) == OK
-    assert one(checks.judge_pinned(seen, [(GiB, ""), (GiB, "")])) == OK
-    assert one(checks.judge_pinned(seen, [(GiB, ""), (0, "refused")])) == ("wrong", "pinned-limit")
+    for trial, expected in [
+        (None, OK),
+        (checks.Trial(True, pinned=GiB), OK),
+        (checks.Trial(True, pin_trouble="refused"), ("wrong", "pinned-limit")),
+    ]:
+        assert one(checks.examine_pinned(trial)) == expected
+
+
+def test_what_all_ranks_find_is_one_line_and_else_the_ranks_are_named():
+    first, other = ok("blas", "one"), ok("blas", "two")
+    for of_ranks, texts in [
+        ([[first]] * 3, ["one"]),
+        ([[first], [other], [first]], ["rank 0,2: one", "rank 1: two"]),
+        ([[first], [], []], ["rank 0: one"]),
+        ([[first], None, None], ["one"]),  # on the others nobody looked
+    ]:
+        assert [finding.text for finding in merged(of_ranks)] == texts
 
 
 # --- GPUs
@@ -216,7 +229,7 @@ def test_gpus_that_are_visible_but_unusable_are_wrong_and_it_is_said_what_to_do(
 
 
 def sees(*names):
-    return checks.VisibleGpus(tuple(Gpu(index, f"GPU-{name}", "H200") for index, name in enumerate(names)), None, about="about")
+    return checks.Sight(tuple(Gpu(index, f"GPU-{name}", "H200") for index, name in enumerate(names)), about="about")
 
 
 def test_what_a_probe_writes_as_it_ends_is_read():
@@ -233,13 +246,15 @@ def test_what_a_probe_writes_as_it_ends_is_read():
 
 
 def test_ranks_on_gpus_by_uuid():
+    none = checks.Sight((), ok("gpus", "none"))
     for sights, works, expected in [
         ([sees("a", "b")] * 2, True, [OK]),
         ([sees("a"), sees("b")], True, [OK]),
         ([sees("a")] * 2, True, [("note", "gpu-shared")]),
         ([sees("a", "b")], True, [("note", "gpu-idle")]),
         ([sees("a"), sees("a"), sees("a", "b", "c")], True, [("wrong", "gpu-shared")]),
-        ([sees("a"), checks.VisibleGpus((), None, "none"), Unknown("x")], True, [("note", "no-gpu"), UNKNOWN, OK]),
+        ([sees("a"), none, checks.Sight((), unknown("gpus", "x"))], True, [("note", "no-gpu"), UNKNOWN, OK]),
+        ([none] * 2, True, [OK]),
         ([sees("a")], False, [("wrong", "gpu-failed"), OK]),
     ]:
         chosen = checks.chosen_gpus(sights)
@@ -255,18 +270,16 @@ def link(rank, into, out, together=None, *, pinned=True, host="a"):
     return Link(f"GPU-{rank}", rank, host, pinned, Rates(into * 1e9, out * 1e9), both)
 
 
-def copy(source, target, rate, **more):
-    return PeerCopy(f"GPU-{source}", f"GPU-{target}", rate * 1e9, **more)
+def copy(source, target, rate):
+    return PeerCopy(f"GPU-{source}", f"GPU-{target}", rate * 1e9)
 
 
-def test_links_are_compared_with_those_of_their_node():
+def test_links_at_once_are_compared_with_each_alone():
     for links, expected in [
         ([], OK),
         ([link(0, 50, 49)], OK),
         ([link(0, 50, 50, 36), link(1, 50, 50, 36)], OK),
         ([link(0, 50, 50, 25), link(1, 50, 50, 25)], ("note", "slow-link")),  # all at once
-        ([link(0, 50, 50, 48), link(1, 12, 50, 12)], ("note", "slow-link")),  # beside the fastest of the node
-        ([link(0, 50, 50), link(1, 12, 12, host="b")], OK),  # GPUs of different hosts are not compared
         ([link(0, 8, 8, pinned=False)], ("note", "pinned-limit")),
         *(([link(0, 50, 50), link(1, each, 50)], UNKNOWN) for each in (0, -1, nan, inf)),
     ]:
@@ -281,7 +294,6 @@ def test_ranks_that_do_or_do_not_reach_each_others_gpus():
     for copies, failure, expected, remedy in [
         ([copy(0, 1, 90), copy(1, 0, 80)], None, OK, ""),
         ([], None, OK, ""),
-        ([copy(0, 1, 90), copy(1, 0, 20)], None, ("note", "slow-link"), "nvidia-smi"),
         ([copy(0, 1, nan)], None, UNKNOWN, ""),
         ([], REFUSED, ("note", "gpu-peers"), "--ipc=host"),
         ([], Failure("rank 1", "opening", "x", died=True), ("wrong", "gpu-peers"), "--transport host"),
@@ -389,8 +401,8 @@ def test_a_gpu_far_below_its_model_is_slow_even_alone():
 def test_slow_links_are_named_against_the_median_of_their_kind():
     def found(last):
         links = tuple(Link(f"GPU-{n}", n, "h", True, Rates(50e9, last if n == 2 else 50e9)) for n in range(3))
-        copies = (copy(0, 1, 300), copy(1, 0, 300), copy(1, 2, 200), copy(2, 0, 20, direct=False))
-        return [finding.text.partition(":")[0] for finding in judge_links([Measurements(links, copies)])]
+        copies = (copy(0, 1, 300), copy(1, 0, 300), copy(1, 2, 200))
+        return [finding.text.partition(":")[0] for finding in judge_links([Measurements(links, copies)], SLOW)]
 
     assert found(24e9) == ["GPU-2 of rank 2 on h", "GPU-1 to GPU-2"]
     assert found(46e9) == ["GPU-1 to GPU-2"]
