@@ -102,6 +102,13 @@ def test_in_parts_the_product_is_right_and_nothing_else_stays(folder):
             os.unlink(name)
 
 
+def test_the_rate_of_filling_counts_b_once_for_all_parts(folder):
+    done = good(*SMALL, "--json", "-")
+    number, unit = next(line.split()[-2:] for line in done.stderr.splitlines() if line.startswith("  fill "))
+    rate = 8 * (60 * 50 + 50 * 40) / json.loads(done.stdout)["seconds"]["fill"]["median"]
+    assert float(number) * {"B/s": 1, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9}[unit] == pytest.approx(rate, rel=0.01)
+
+
 @pytest.mark.needs("compiler")
 @pytest.mark.parametrize(
     ("way", "environment"),
