@@ -290,11 +290,8 @@ def _of_kind(name: str, value: Any, types: ProductType) -> Any:
         if isinstance(whole, float) and whole.is_integer():
             whole = int(whole)
         if type(whole) is not int or abs(whole) > _LARGEST_FACTOR:
-            which = " between -2⁶³ and 2⁶³" if type(whole) is int else ""
-            raise UsageError(
-                f"{name} is {value}, and a product of {types.result} is exact: pass an integer{which}, or dtype='float64'",
-                code="scalars",
-            )
+            takes = "pass an integer between -2⁶³ and 2⁶³, or dtype='float64'"
+            raise UsageError(f"{name} is {value}, and a product of {types.result} is exact: {takes}", code="scalars")
         return whole
     if isinstance(value, complex) and not types.result.startswith("complex"):
         raise UsageError(f"{name} is {value}, and the product real: pass dtype='complex128' (or complex64)", code="scalars")
