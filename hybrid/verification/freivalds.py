@@ -348,14 +348,13 @@ class HostCheck:
         the same.
 
         `seed`: a `new_seed`, the same on all ranks; None: they agree on one. `suspects`: where devices have judged all sums
-        before, those that look wrong; if rounding errors explain all of them, nothing else is checked.
+        before, those that look wrong: nothing else is checked.
         """
         if not (self._plan.problem.n and self._plan.problem.m):
             return Check("exact", 0.0, 0.0, True)  # C has no elements
         if suspects:
             faults, note = self._faults(suspects, exact=False)
-            if not faults:
-                return Check("freivalds", max(each.size for each in suspects), THRESHOLD, True, note=note)
+            return Check("freivalds", max(each.size for each in suspects), THRESHOLD, not faults, tuple(faults), note)
         by_itself = seed is not None and needs_no_sums_of_others(self._plan)
         found = None if by_itself else self.compared(seed)
         with self._team.phase("check") as comparing:
@@ -512,9 +511,7 @@ def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> t
         return "exact", 0.0, {}
     problem = Problem(n, a.shape[2], m, c.dtype.name)
     with limited_threads(1):  # one thread of BLAS: the products are divided among our own threads
-        random = np.random.default_rng(secrets.randbits(64))
-        x, parts = random_x(random, [m], GROUP_COLUMNS), []
-        sums = _HostSums(problem, x, threads, *_peaks(problem, b.reshape(-1, m)))
+        parts, sums = [], _HostSums(problem, _x_of(m, new_seed()), threads, *_peaks(problem, b.reshape(-1, m)))
         for columns in pieces(Span(0, m), COLUMNS_AT_ONCE):
             of_b, norms_b = sums.of_b(b, columns)
             expected, norms_a = sums.times(a, of_b)
@@ -523,30 +520,23 @@ def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> t
             parts.append(sums.sizes(c, columns, expected, norms_a, allowed))
         sizes, largest = np.concatenate(parts, axis=2), (sums.in_a.largest, sums.in_b.largest)
         exact = is_exact(problem, GROUP_COLUMNS, *largest)
-        if not exact and is_exact_product(problem.dtype, problem.l, *largest):
-            x, exactly_wrong = odd_words(random, m), {}
-            of_b = times_words(b.reshape(-1, m), x, threads).reshape(len(b), -1)
-            for index in range(count):
-                expected = times_words(a[index % len(a)], of_b[index % len(b)], threads)
-                if len(rows := _wrong_rows(c[index], x, expected, threads)):
-                    exactly_wrong[index] = tuple(Fault(f"row {row} of C", row=int(row)) for row in rows[:MOST_NAMED])
-            return "exact", float(len(exactly_wrong)), exactly_wrong
-        counts = (sizes > 0).sum(axis=(1, 2))
+        counts, wrong = (sizes > 0).sum(axis=(1, 2)), {}
         limits, kind, error = np.zeros(count), "exact", float(counts.sum())
-        if not exact:
+        if not exact and is_exact_product(problem.dtype, problem.l, *largest):
+            exact, limits = True, limits - np.inf  # each product is looked at by itself
+        elif not exact:
             judged = int((sizes >= 0).sum())
             totals = np.clip(sizes, 0, MOST_IN_TOTAL).sum(axis=(1, 2))
             of_all = spread_of(totals.sum(), counts.sum()) if counts.sum() >= FEW else 1.0
             spreads = np.where(counts >= FEW, spread_of(totals, counts), of_all)
             limits, error = usual_largest(judged) * spreads, float((sizes.max(axis=(1, 2)) / spreads).max())
             kind, error = ("freivalds", error) if judged else ("none", 0.0)
-        plan, wrong = plan_alone(problem), {}
         for index in np.flatnonzero(sizes.max(axis=(1, 2)) > limits).tolist():
-            matrices = [RowView(each, Span(0, len(each))) for each in (a[index % len(a)], b[index % len(b)], c[index])]
-            suspects = _suspects(_worst(sizes[index]), limits[index], m)
-            if faults := faults_among(suspects, Team(), plan, matrices, unsaid, exact=exact)[0]:
-                wrong[index] = tuple(faults)
-        return kind, error, wrong
+            suspects = () if exact else _suspects(_worst(sizes[index]), limits[index], m)
+            check = verify_alone(a[index % len(a)], b[index % len(b)], c[index], threads, suspects)
+            if not check.ok:
+                wrong[index] = check.faults
+        return kind, float(len(wrong)) if exact else error, wrong
 
 
 # Products of integers may be exact in float64 while the check's usual sums, whose terms are multiplied by x, would be rounded.
@@ -584,7 +574,6 @@ _TERMS_AGAIN = 4096  # a multiple of all of these
 # By NumPy and in other orders of kernels, right products of structured matrices had errors of at most 3 times the worst of these.
 _TIMES_WORST = 6.0
 _TERMS_OF_A_STEP = 16  # that a matrix unit adds to a sum at a time (of float16 and bfloat16)
-_SENT_BYTES = 64 << 20  # of the rows of A and columns of B whose suspects are looked at together
 
 
 class Verdict(NamedTuple):
@@ -660,7 +649,7 @@ def faults_among(
     exact: bool,
 ) -> tuple[list[Fault], str]:
     """The first MOST_NAMED faults among these suspects, and a note of what they are where none is a fault. Every rank calls it
-    with the same suspects. A rank judges a suspect, for which it gets a row of A, columns of B and elements of C.
+    with the same suspects. The first rank judges, for which it gets a row of A, columns of B and elements of C.
 
     `numbers`: of the columns in the whole C, where these matrices have only some of them. `exact`: nothing was rounded in this
     product.
@@ -668,33 +657,27 @@ def faults_among(
     problem, share, rows_of_c, (a, b, c) = plan.problem, plan.shares[team.rank], plan.c_rows_at_the_end(team.rank), matrices
     numbers = np.arange(problem.m) if numbers is None else numbers
     faults, error, bound = list[Fault](), 0.0, 0.0
-    together = max(1, min(team.size, _SENT_BYTES // max(1, 8 * problem.l * GROUP_COLUMNS)))
-    for some in (suspects[first : first + together] for first in range(0, len(suspects), together)):
+    for suspect in suspects:
+        row, some = Span(suspect.row, suspect.row + 1), suspect.columns.slice
         with team.phase("check") as sending:
-            of_b, just = b[share.b_rows], [Span(each.row, each.row + 1) for each in some]
-            sending.mine = [
-                (
-                    np.array(a[row][0]) if row.lies_in(share.rows) else None,
-                    np.array(of_b[:, each.columns.slice]),
-                    np.array(c[row][0, each.columns.slice]) if row.lies_in(rows_of_c) else None,
-                )
-                for row, each in zip(just, some, strict=True)
-            ]
+            of_a = np.array(a[row][0]) if row.lies_in(share.rows) else None
+            of_c = np.array(c[row][0, some]) if row.lies_in(rows_of_c) else None
+            sending.mine = of_a, np.array(b[share.b_rows][:, some]), of_c
         with team.phase("check") as judging:
-            if team.rank < len(some):
-                of_a, of_b, of_c = zip(*(told[team.rank] for told in sending.all), strict=True)
-                row, elements = (next(each for each in parts if each is not None) for parts in (of_a, of_c))
-                judging.mine = verdict(row, joined_by_rows(plan, of_b, "b_rows"), elements, problem)
-        for suspect, found in zip(some, judging.all, strict=False):
-            error, bound = max(error, found.error), max(bound, found.bound)
-            if found.wrong or exact:  # an error that rounding could explain, but nothing was rounded
-                columns = numbers[suspect.columns.slice][found.wrong or slice(None)].tolist()
-                who = by(suspect.row, Span(columns[0], columns[-1] + 1))
-                faults.append(_fault_in(suspect.row, f", {_listed(columns)}: wrong by {found.error:.2e}", who))
-        if len(faults) >= MOST_NAMED:
-            break
-    note = f"{len(suspects)} of the largest differences are of rounding errors up to {error:.2e}, of at most {bound:.2e}"
-    return faults[:MOST_NAMED], note
+            if team.rank == 0:
+                rows_of_a, of_b, elements = zip(*sending.all, strict=True)
+                of_a, of_c = (next(each for each in parts if each is not None) for parts in (rows_of_a, elements))
+                judging.mine = verdict(of_a, joined_by_rows(plan, of_b, "b_rows"), of_c, problem)
+        found = judging.all[0]
+        error, bound = max(error, found.error), max(bound, found.bound)
+        if found.wrong or exact:  # an error that rounding could explain, but nothing was rounded
+            columns = numbers[some][found.wrong or slice(None)].tolist()
+            who = by(suspect.row, Span(columns[0], columns[-1] + 1))
+            faults.append(_fault_in(suspect.row, f", {_listed(columns)}: wrong by {found.error:.2e}", who))
+            if len(faults) == MOST_NAMED:
+                break
+    of_rounding = f"{len(suspects)} of the largest differences are of rounding errors up to {error:.2e}, of at most {bound:.2e}"
+    return faults, "" if faults else of_rounding
 
 
 def _fault_in(row: int, text: str, by: tuple[str, int | None]) -> Fault:
