@@ -371,7 +371,7 @@ def judged(event: dict[str, Any]) -> Judged | None:
             return None
         if layouts[-1].is_meant(event["scales"]):
             return Judged()
-    if reads_c or layouts[0].is_elementwise():
+    if not event["order"] and (reads_c or layouts[0].is_elementwise()):
         return None
     why, layout = next(((why, each) for each in layouts for why in each.explained((f"{{{x}}}", f"{{{y}}}"))), ("", layouts[0]))
     if not why:

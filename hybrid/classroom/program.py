@@ -73,7 +73,8 @@ def _launches(number: int, what: str = "launch") -> str:
 
 def _looked_at(end: Mapping[str, int], telling: Telling) -> str:
     """What was looked at, and what was not."""
-    launches, sampled, compared = (end["launches"], end["sampled"], len(telling.products))
+    launches, sampled = end["launches"], end["sampled"]
+    compared = sum(not event["order"] for event, _ in telling.products)
     looked = [f"every access of {_launches(launches - sampled)}"] if launches > sampled or not sampled else []
     looked += [f"accesses of some blocks of {_launches(sampled)}, all writes among them"] if sampled else []
     looked += [f"the product of {_launches(compared)}"] if compared else []

@@ -36,6 +36,7 @@ _CODES = {
     **dict.fromkeys(("early", "race", "race of blocks", "order", "pinned"), "data-race"),
     "clock": "too-early",
 }
+_ORDERS = ("forward", "reverse", "shuffled")  # of threads, by their numbers
 _MUCH = 8  # of an array: at least so large a part is told that no kernel reads
 # The codes of the signals that end a program.
 _PARTNERS = {  # of calls of MPI: which argument tells the rank, and what is waited for
@@ -188,7 +189,11 @@ class Telling:
         """What was found, each once."""
         found = self.without_value("line {} uses {}, which has no value yet")
         found += [self._finding(each) for each in self.of("finding")]
-        found += [each for event, judged in self.products if (each := self._product(event, judged))]
+        right = set[int]()  # lines of launches
+        for launch, judged in self.products:
+            if not launch["order"] or launch["launched"] in right:
+                found += filter(None, [self._product(launch, judged)])
+            (right.discard if judged.text else right.add)(launch["launched"])
         ended = [self._ended(each) for each in self.of("ended")]
         if not ended and not any(self.of("end")) and self._status < 0:
             ended = [Finding(f"{signal.Signals(-self._status).name} ended the program", "killed")]
@@ -346,9 +351,11 @@ class Telling:
         gives = gives and f"the launch in line {event['launched']} gives {gives}"
         if not judged.text:
             return Finding(f"exchanged: {gives}", "wrong-operand", ((self._own, event["launched"]),)) if gives else None
-        place = self._places[judged.at]
-        text = "; ".join(filter(None, [f"{self._line(place)} writes {self.told(judged.text)}", gives]))
-        return Finding(f"wrong product: {text}{self._by(event)}", "wrong-elements", (place,) if place[1] else ())
+        place, order = self._places[judged.at], event["order"]
+        which = f"this with the threads in {_ORDERS[order]} order, and it is right in forward order" if order else ""
+        text = "; ".join(filter(None, [f"{self._line(place)} writes {self.told(judged.text)}", gives, which]))
+        code = "order-dependent" if order else "wrong-elements"
+        return Finding(f"wrong product: {text}{self._by(event)}", code, (place,) if place[1] else ())
 
     def _ended(self, event: dict[str, Any]) -> Finding:
         place = next((self._places[offset] for offset in event["frames"] if self._places[offset][1]), ("", 0))

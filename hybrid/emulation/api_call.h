@@ -64,6 +64,6 @@ void clock_is_read();
 namespace cuda_on_cpu::product {
 
 void launch_begins(const Given* given, size_t count);
-void launch_ends(const dim3& grid, const dim3& block);
+void launch_ends(const dim3& grid, const dim3& block, int order);  // of the threads, where it is not 0, after 0
 
 }  // namespace cuda_on_cpu::product

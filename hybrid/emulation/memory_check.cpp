@@ -373,8 +373,8 @@ std::pair<char*, char*> launch_begins(char* first, char* last, size_t dynamic_by
     statics.bytes = (first ? last : end_of_thread) - statics.begin;
     parameters = static_cast<const char*>(work.argument);
     parameters_end = parameters + work.bytes;
-    variables.begin = __start_cuda_variables;
-    variables.bytes = __stop_cuda_variables - __start_cuda_variables;
+    variables.begin = variables_of_device().first;
+    variables.bytes = variables_of_device().second - variables.begin;
     give_cells(statics, room_of_statics, statics.bytes);
     give_cells(variables, room_of_variables, variables.bytes);
     give_cells(dynamics, cells_of_dynamics, dynamic_bytes);
@@ -391,13 +391,15 @@ void block_begins(char* dynamic_shared, size_t bytes)
     bool is_corner = is_edge(block_index.x, grid_size.x) && is_edge(block_index.y, grid_size.y);
     unsigned number = block_index.x + 7 * block_index.y + 13 * block_index.z;
     looks_at_reads = *reads < ALL_READS || (*reads < MOST_READS && number % SOME == 0) || (is_corner && *reads < 2 * MOST_READS);
-    is_sampled |= !looks_at_reads;
+    is_sampled |= checks && !looks_at_reads;
     observers::block_ends();
 }
 
 void barrier_passed() { ++segment; }
 
 void looks(bool may) { checks = may; }
+
+std::pair<char*, char*> variables_of_device() { return {__start_cuda_variables, __stop_cuda_variables}; }
 
 int sampled() { return sampled_launches + is_sampled; }
 

@@ -43,6 +43,14 @@ __global__ void other(const float* A, const float* B, float* C, int n, char what
     }
     C[row * n + column] = what == 'h' ? A[row * n + column] * B[row * n + column] : sum;
 }
+__global__ void added_up(const float* A, const float* B, float* C, int n, int l, int m)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x, k = blockIdx.y;
+    if (i >= n * m) return;
+    if (k == 0) C[i] = 0;
+    __threadfence();
+    atomicAdd(&C[i], A[i / m * l + k] * B[k * m + i % m]);  //! in reverse: order-dependent
+}
 
 int main(int argc, char** argv)
 {
@@ -71,6 +79,9 @@ int main(int argc, char** argv)
         cudaMemcpy(ones, of[2], sizeof(ones), cudaMemcpyDeviceToHost);
         for (int* each : of) cudaFree(each);
         multiply<<<grid, block>>>(A, B, C, n, l, m, begin, end, 1);
+    } else if (is("in reverse")) {  // block 0 clears C, and comes first only in forward order
+        cudaMemset(C, 0, n * m * sizeof(float));
+        added_up<<<dim3((n * m + 63) / 64, l), 64>>>(A, B, C, n, l, m);
     } else if (is("other")) {
         for (char what : {'m', 't', 'd', 'h'}) other<<<grid, block>>>(A, B, C, n, what);
     } else {
