@@ -106,17 +106,23 @@ class Trials:
             cases[i] = replace(cases[i], hints=(*cases[i].hints, *([found] if found else [])))
         return tuple(cases)
 
-    def traced(self, sizes: Sizes) -> tuple[Case, list[Access]]:
-        """A launch on this shape, and all of its accesses to memory in their order. EmulationError if the kernel does not compile
-        or is stopped."""
-        task = self.task(sizes)
+    def traced(self, *shapes: Sizes) -> tuple[Case, list[Access]]:
+        """A launch on the first of these shapes on which the kernel is wrong, or on the first of all; and all of its accesses to
+        memory in their order, up to one that ends it. EmulationError if the kernel does not compile, or crashes."""
         with new_folder() as folder:
-            program = self._program(folder, traced=True)
-            look, outcomes, traced = program.launched(task, orders=1, watch=TRACE)
-            if not outcomes:
-                why = look.findings[0].text if look.findings else "it crashed"
-                raise EmulationError("launch", f"{self.kernel.name} cannot be shown: {why}; lab run says where")
-            return Case(sizes, task.grid, task.block, (), shared=task.shared), program.accesses(traced)
+            program, found = self._program(folder, traced=True), list[tuple[Case, list[Access]]]()
+            for task in map(self.task, shapes):
+                look, outcomes, traced = program.launched(task, orders=1, watch=ELEMENTS | TRACE)
+                if not traced and found:
+                    break
+                if not traced:
+                    why = look.findings[0].text if look.findings else "it crashed"
+                    raise EmulationError("launch", f"{self.kernel.name} cannot be shown: {why}; lab run says where")
+                case = Case(task.sizes, task.grid, task.block, outcomes, shared=task.shared, faults=look.findings)
+                found.append((case, program.accesses(traced)))
+                if not case.is_right:
+                    return found[-1]
+            return found[0]
 
     def _program(self, folder: Path, *, traced: bool = False) -> Program:
         text = of_matrices(self.file, self.kernel, self.instance, self.meaning)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hybrid.classroom.cuda_text import blanked, evaluated_or_0
+from hybrid.classroom.cuda_text import blanked, extents_of
 from hybrid.classroom.examination import Trials
 from hybrid.classroom.exercise import Part
 from hybrid.classroom.gpu_models import OnGpu
@@ -26,6 +26,7 @@ from hybrid.classroom.report import (
     Counter,
     Examination,
     Names,
+    Sizes,
     about,
     divergence,
     findings,
@@ -289,7 +290,6 @@ _MOST_PRODUCTS = 1 << 12  # multiplications: more are no picture
 _SMALL, _LARGEST = 2, 16  # the width of tiles, where it can be chosen; the largest width of a square matrix
 
 Block = tuple[int, int]
-Stored = tuple[Access, Element | None]  # an access, and the element of a matrix that it reads or stores
 
 
 def with_tile(texts: Mapping[Path, str], tile: int) -> dict[Path, str]:
@@ -305,43 +305,45 @@ def with_tile(texts: Mapping[Path, str], tile: int) -> dict[Path, str]:
     return {path: text for path, (text, _) in changed.items()}
 
 
-def picture(trials: Trials, sizes: tuple[int, int, int]) -> Picture:
-    """The picture of a launch on this shape. UsageError if that is too large, EmulationError if the kernel does not compile or is
-    stopped."""
-    n, l, m = sizes
-    if n * l * m > _MOST_PRODUCTS:
-        raise UsageError(
-            f"{n}×{l}×{m} are {n * l * m} multiplications: at most {_MOST_PRODUCTS} can be shown, such as --width 16",
-            code="lab-shown",
-        )
+def picture(trials: Trials, *shapes: Sizes) -> Picture:
+    """The picture of a launch on the first of these shapes on which the kernel is wrong, or else on the first. UsageError where
+    one is too large, EmulationError if the kernel does not compile or crashes."""
+    for sizes in shapes:
+        if (products := math.prod(sizes)) > _MOST_PRODUCTS:
+            text = f"{'×'.join(map(str, sizes))} are {products} multiplications: at most {_MOST_PRODUCTS} can be shown"
+            raise UsageError(f"{text}, such as --width 16", code="lab-shown")
     if any(len(extents) > 2 for extents in (trials.launch.grid, trials.launch.block)):
         raise UsageError(
             f"a picture shows blocks and threads by x and y, and this launch has a z: {trials.launch}", code="lab-shown"
         )
-    case, accesses = trials.traced(sizes)
+    case, accesses = trials.traced(*shapes)
+    wrong = findings(case, trials.meaning.names(trials.kernel))[:1]
+    races = [{line for _, line in each.places} for each in wrong if each.code == "data-race"]
+    arrays = _arrays(trials, case, accesses)
+    by_block: dict[Block, list[Access]] = {}
+    for access in accesses:
+        by_block.setdefault(access.block, []).append(access)
     item = np.dtype(trials.meaning.dtype).itemsize
-    arrays = _arrays(trials, case, accesses, item)
-    by_block: dict[Block, list[Stored]] = {}
-    for access, element in with_elements(accesses, item):
-        by_block.setdefault(access.block, []).append((access, element))
     steps = {
-        block: tuple(_steps(of_block, arrays, item))
-        for block, of_block in sorted(by_block.items(), key=lambda each: each[0][::-1])
+        block: tuple(_steps(by_block[block], races, arrays, item)) for block in sorted(by_block, key=lambda each: each[::-1])
     }
-    return Picture(str(trials.kernel), tuple(trials.file.text.rstrip("\n").split("\n")), case.grid, case.block, arrays, steps)
+    source = tuple(trials.file.text.rstrip("\n").split("\n"))
+    return Picture(str(trials.kernel), source, case.grid, case.block, arrays, steps, wrong="".join(each.line for each in wrong))
 
 
-def _steps(accesses: Sequence[Stored], arrays: Sequence[Array], item: int) -> Iterator[Step]:
+def _steps(accesses: Sequence[Access], races: Sequence[set[int]], arrays: Sequence[Array], item: int) -> Iterator[Step]:
     """The executions of lines by a block's threads.
 
     A thread executes a line anew if one of the line's instructions comes again, or if another line came between. The n-th
-    execution of a line by all threads is one step. Steps are in the order in which a thread first makes them.
+    execution of a line by all threads is one step. Steps are in the order in which a thread first makes them. In a race one
+    thread runs ahead.
     """
     now: dict[int, tuple[int, int, set[int]]] = {}  # by thread: barriers and line of its last access, and the instructions since
     counts: dict[tuple[int, int, int], int] = {}  # by thread, barriers and line
     position: dict[int, int] = {}  # by thread: how many executions it has begun
-    runs: dict[tuple[int, int, int], tuple[int, list[Stored]]] = {}  # by barriers, line and number
-    for access, element in accesses:
+    runs: dict[tuple[int, bool, int, int], tuple[int, list[Access]]] = {}  # by barriers, not ahead, line and number
+    ahead = _ahead(accesses, races)
+    for place, access in enumerate(accesses):
         barriers, line, seen = now.get(access.thread, (-1, 0, set()))
         key = (access.thread, access.barriers, access.line)
         if (barriers, line) != key[1:] or access.instruction in seen:
@@ -349,45 +351,74 @@ def _steps(accesses: Sequence[Stored], arrays: Sequence[Array], item: int) -> It
             counts[key] = counts.get(key, 0) + 1
             position[access.thread] = position.get(access.thread, 0) + 1
         now[access.thread] = (access.barriers, access.line, seen | {access.instruction})
-        run = (access.barriers, access.line, counts[key])
+        run = (access.barriers, place not in ahead, access.line, counts[key])
         first, of_run = runs.setdefault(run, (position[access.thread], []))
-        of_run.append((access, element))
+        of_run.append(access)
         runs[run] = (min(first, position[access.thread]), of_run)
-    for (barriers, line, _), (_, of_run) in sorted(runs.items(), key=lambda each: (each[0][0], each[1][0], each[0][1])):
-        yield Step(barriers, line, tuple(touch for each in of_run for touch in _touches(*each, arrays, item)))
+    in_order = sorted(runs.items(), key=lambda each: (*each[0][:2], each[1][0], each[0][2]))
+    stored = iter(with_elements([access for _, (_, of_run) in in_order for access in of_run], item))
+    for (barriers, is_behind, line, _), (_, of_run) in in_order:
+        touches = tuple(touch for _ in of_run for touch in _touches(*next(stored), arrays, item))
+        yield Step(barriers, line, touches, not is_behind)
+
+
+def _ahead(accesses: Sequence[Access], races: Sequence[set[int]]) -> set[int]:
+    """In a race between these lines, what the thread that came first has done since the barrier, up to its access to the element
+    that another thread uses, too: the places of these accesses."""
+    uses: dict[tuple[int, int | str, int], list[int]] = {}
+    for place, access in enumerate(accesses if races else ()):
+        for earlier in uses.setdefault((access.barriers, access.of, access.byte), []):
+            one = accesses[earlier]
+            if one.thread != access.thread and (one.writes or access.writes) and {one.line, access.line} in races:
+                return {
+                    each
+                    for each in range(earlier + 1)
+                    if (accesses[each].thread, accesses[each].barriers) == (one.thread, one.barriers)
+                }
+        uses[access.barriers, access.of, access.byte].append(place)
+    return set()
 
 
 def _touches(access: Access, stored: Element | None, arrays: Sequence[Array], item: int) -> Iterator[Touch]:
     """The elements that an access touches: several for a vector load. `stored`: the first that is stored in shared memory."""
-    number = access.of if isinstance(access.of, int) else [each.name for each in arrays].index(access.of)
-    first = access.byte // item
+    own = [number for number, each in enumerate(arrays) if each.variable == access.of or number == access.of]
+    first, size = access.byte // item, arrays[own[0]].rows * arrays[own[0]].columns
     for element in range(first, -(-(access.byte + access.bytes) // item)):
-        text = ""
-        if access.writes and arrays[number].shared:
+        plane, text = own[min(element // size, len(own) - 1)], ""
+        if access.writes and arrays[plane].shared:
             of = arrays[stored[0]] if stored else None
             text = "{}{},{}".format(of.name, *divmod(stored[1] + element - first, of.columns)) if of and stored else "0"
-        yield Touch(access.thread, number, element, access.writes, text)
+        yield Touch(access.thread, plane, element - size * own.index(plane), access.writes, text)
 
 
-def _arrays(trials: Trials, case: Case, accesses: Sequence[Access], item: int) -> tuple[Array, ...]:
+def _arrays(trials: Trials, case: Case, accesses: Sequence[Access]) -> tuple[Array, ...]:
+    """The matrices, and the planes of shared arrays: of an array of three dimensions, as t[2][4][4], these are t[0] and t[1]."""
     (n, l, m), names = case.sizes, trials.meaning.names(trials.kernel)
     arrays = [Array(name, *shape, False) for name, shape in zip(names, ((n, l), (l, m), (n, m)), strict=True)]
+    known, item = extents_of(trials.kernel.body, trials.file.constants), np.dtype(trials.meaning.dtype).itemsize
     for name in dict.fromkeys(access.of for access in accesses if isinstance(access.of, str)):
         elements = 1 + max(access.byte for access in accesses if access.of == name) // item
-        declared = re.search(rf"\b{re.escape(name)}\s*(?:\[[^\]]*\])*\[([^\]]*)\]", trials.kernel.body)
-        columns = (evaluated_or_0(declared[1], trials.file.constants) if declared else 0) or elements
-        arrays.append(Array(name, -(-elements // columns), columns, True))
+        *planes, rows, columns = (1, *known.get(name, (elements,)))
+        named = [name + "".join(f"[{index}]" for index in each) for each in np.ndindex(*planes[1:])]
+        arrays += [Array(each, rows, columns, True, name) for each in named]
     return tuple(arrays)
 
 
 def small_steps(trials: Trials, anew: Callable[[StudentFile], Trials]) -> Picture:
-    """The steps of a launch on small matrices. Tiles or blocks have the width 2, if the file's width can be changed, else its
-    own. `anew`: the trials of a changed file. HybridError where there are none."""
+    """The steps of a launch on small matrices, of a wrong one if the kernel is wrong on any of them. Tiles or blocks have the
+    width 2, if the file's width can be changed, else its own. `anew`: the trials of a changed file. HybridError where there are
+    none."""
     for changed, note in ((_with_small_tiles(trials, anew), "tiles"), (_with_small_blocks(trials), "blocks")):
         if changed is not None:
-            return replace(picture(changed, changed.meaning.on((2 * _SMALL,) * 3)), note=f", with {note} of {_SMALL}")
+            return replace(picture(changed, *_whole_and_ragged(changed, 2 * _SMALL)), note=f", with {note} of {_SMALL}")
     _, block, _ = trials.launch.at({**trials.file.constants, "n": _LARGEST, "l": _LARGEST, "m": _LARGEST})
-    return picture(trials, trials.meaning.on((min(_LARGEST, 2 * max(block)),) * 3))
+    return picture(trials, *_whole_and_ragged(trials, min(_LARGEST, 2 * max(block))))
+
+
+def _whole_and_ragged(trials: Trials, width: int) -> list[Sizes]:
+    """A shape of whole tiles, and one with edges."""
+    ragged = (width - 1,) * 3 if trials.meaning.square else (width - 1, width + 1, width)
+    return [trials.meaning.on(each) for each in ((width,) * 3, ragged) if min(each)]
 
 
 def _with_small_tiles(trials: Trials, anew: Callable[[StudentFile], Trials]) -> Trials | None:

@@ -190,10 +190,10 @@ class Telling:
         found = self.without_value("line {} uses {}, which has no value yet")
         found += [self._finding(each) for each in self.of("finding")]
         right = set[int]()  # lines of launches
-        for launch, judged in self.products:
+        for launch, product in self.products:
             if not launch["order"] or launch["launched"] in right:
-                found += filter(None, [self._product(launch, judged)])
-            (right.discard if judged.text else right.add)(launch["launched"])
+                found += filter(None, [self._product(launch, product)])
+            (right.discard if product.text else right.add)(launch["launched"])
         ended = [self._ended(each) for each in self.of("ended")]
         if not ended and not any(self.of("end")) and self._status < 0:
             ended = [Finding(f"{signal.Signals(-self._status).name} ended the program", "killed")]

@@ -140,12 +140,12 @@ class Program:
         found = Telling(ran, self._path, self._warnings, sources, seconds, names).looked("".join(printed))
         outcomes = [each for each in ran.findings if each["event"] == "outcome"]
         for each in outcomes:
-            each["ended"] = [end.view(array.dtype) for end, (array, _) in zip(each["ended"], arrays, strict=True)]
+            each["ended"] = [end.view(array.dtype) for end, (array, _) in zip(each.get("ended", ()), arrays, strict=False)]
         return found, outcomes
 
     def launched(self, task: Task, *, orders: int, watch: int) -> tuple[Looked, tuple[Outcome, ...], dict[str, Any]]:
         """What came of a kernel that multiplies matrices: what was found; the outcome of each order, up to the first that was
-        stopped; and what was counted in the first."""
+        stopped; and what was counted in the first, also where it was stopped."""
         n, l, m = task.sizes
         a, b, c, right = operands(task.sizes, task.dtype, task.seed, task.scales)
         names = [(name, *shape) for name, shape in zip(task.names, ((n, l), (l, m), (n, m)), strict=True)]
@@ -159,7 +159,8 @@ class Program:
             seed=task.seed,
             watch=watch,
         )
-        return found, tuple(_outcome(task, each, (a, b, c), right) for each in ended), ended[0] if ended else {}
+        whole = [each for each in ended if each["ended"]]
+        return found, tuple(_outcome(task, each, (a, b, c), right) for each in whole), ended[0] if ended else {}
 
     def sites(self, counted: Mapping[str, Any]) -> tuple[Site, ...]:
         """How lines of the file use memory."""

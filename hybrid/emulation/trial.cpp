@@ -43,7 +43,9 @@ int trial(char** words, const char* kernel, void (*launch)(Launched&, void* cons
                                  item, item ? own.back().bytes / item : 0);
         Launched launched(kernel, dim3(x, y, z), dim3(block_x, block_y, block_z), shared);
         launch(launched, arrays_of_launch.data(), numbers.data());
-        if (cudaError_t error = cudaDeviceSynchronize()) return error;
+        cudaError_t error = cudaDeviceSynchronize();
+        if (error && watch & observers::TRACE) tell("{\"event\": \"outcome\"%s}", observers::counted().c_str());
+        if (error) return error;
         std::string ended;
         let_host_use_device_memory(true);
         for (size_t i = 0; i < own.size(); ++i) ended += (i ? ", " : "") + handed_over(arrays_of_launch[i], own[i].bytes);

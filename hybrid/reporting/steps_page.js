@@ -89,7 +89,8 @@ function show() {
 
 function said(at, now, count) {
   const barriers = now.barriers + (now.barriers === 1 ? " barrier" : " barriers") + " passed";
-  byId("said").textContent = "Block (" + at + "), step " + (step + 1) + " of " + count + ", " + barriers + ", line " + now.line;
+  byId("said").textContent = "Block (" + at + "), step " + (step + 1) + " of " + count + ", " + barriers + ", line " + now.line +
+    (now.ahead ? ": " + threadName(now.touches[0][0]) + " runs ahead" : "");
   byId("source").replaceChildren(...data.source.map((text, index) =>
     made("span", index + 1 === now.line ? "now" : "", String(index + 1).padStart(3) + "  " + text + "\n")));
   const threads = [...new Set(now.touches.map((each) => each[0]))];

@@ -37,12 +37,13 @@ Place = tuple[int, int]  # an array's number, and an element's
 
 @record
 class Array:
-    """A matrix, or a shared variable of a block. The last dimension is its columns; all others are its rows."""
+    """A matrix, or a plane of a block's shared variable."""
 
     name: str
     rows: int
     columns: int
     shared: bool
+    variable: str = ""  # that the plane is of
 
     def element(self, number: int) -> str:
         """The name of an element, numbered row by row, as in memory."""
@@ -66,6 +67,7 @@ class Step:
     barriers: int  # that they have passed
     line: int
     touches: tuple[Touch, ...]
+    ahead: bool = False  # by one thread, while the others wait
 
 
 @record
@@ -79,6 +81,7 @@ class Picture:
     arrays: tuple[Array, ...]
     steps: Mapping[tuple[int, int], tuple[Step, ...]]  # by block
     note: str = ""  # what is to be said besides of the launch
+    wrong: str = ""  # what is wrong with it
 
     @property
     def title(self) -> str:
@@ -90,13 +93,14 @@ class Picture:
     def told(self, block: tuple[int, int] = (0, 0)) -> Iterator[str]:
         """The lines: what is launched, the steps of this block, and the walks of its first thread through A and B."""
         yield f"{self.kernel}: {self.title}"
+        yield from filter(None, [self.wrong])
         yield ""
         steps, across = self.steps.get(block, ()), self.block[0]
         numbers = sorted({touch.thread for step in steps for touch in step.touches})
         shown = numbers[:_MOST_THREADS]
         more = f" (and {counted(len(numbers) - len(shown), 'thread')} more)" if len(numbers) > len(shown) else ""
         rows = [(f"block ({block[0]},{block[1]})", *(f"thread ({each % across},{each // across})" for each in shown))]
-        rows += [(f"line {step.line}", *(self._did(step, number) for number in shown)) for step in steps]
+        rows += [(f"line {step.line}{' ahead' * step.ahead}", *(self._did(step, number) for number in shown)) for step in steps]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         yield lines[0] + more
@@ -141,6 +145,7 @@ def stage(picture: Picture) -> list[str]:
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     return [
         f'<p class="soft">{escape(f"{picture.kernel}: {picture.title}{picture.note}")}</p>',
+        *([f'<p class="wrong">{escape(picture.wrong)}</p>'] if picture.wrong else []),
         f"<noscript><pre>{escape(chr(10).join(picture.told()))}</pre></noscript>",
         '<div id="blocks" class="buttons" role="group" aria-label="thread block"></div>',
         '<div class="buttons"><button id="phase-before">|◀ barrier</button><button id="before">◀ step</button>'
@@ -216,7 +221,7 @@ def _panel(
         if touch.thread not in threads:
             threads.append(touch.thread)
     code = picture.source[now.line - 1].strip() if now.line else ""
-    yield svg.text(0, 10, f"step {number + 1}: line {now.line}, {counted(now.barriers, 'barrier')} passed")
+    yield svg.text(0, 10, f"step {number + 1}: line {now.line}, {counted(now.barriers, 'barrier')} passed{', ahead' * now.ahead}")
     for line, text in enumerate(textwrap.wrap(code, wide // 6, max_lines=2, placeholder="…")):
         yield svg.text(0, 24 + 12 * line, text, "code fill-soft")
     yield f'<g transform="translate(0 {_CAPTION - 8})">'

@@ -93,16 +93,64 @@ def test_dynamic_shared_memory_and_a_template(tmp_path):
         "            sum += rows[y * 2 + e] * b[(k + e) * m + blockIdx.x * 2 + x];\n        __syncthreads();\n    }\n"
         "    c[(blockIdx.y * 2 + y) * m + blockIdx.x * 2 + x] = sum;\n}\n"
     )
-    text = shown(tmp_path / "dynamic.cu", "--kernel", "tile<float>")
+    text = shown(tmp_path / "dynamic.cu", "--kernel", "tile<float>", "--width", 4)
     assert rows(text)[0][3] == "a[1][1] → extern __shared__[0][3]"
     assert len([row for row in rows(text) if "b[" in row[0]]) == 4
+
+
+RACE = """#define TILE 16
+__global__ void race(const float* M, const float* N, float* P, int Width)
+{
+    __shared__ float both[2][TILE][TILE];
+    int x = threadIdx.x, y = threadIdx.y, row = blockIdx.y * TILE + y, column = blockIdx.x * TILE + x;
+    float sum = 0;
+    for (int k = 0; k < Width; k += TILE) {
+        both[0][y][x] = row < Width && k + x < Width ? M[row * Width + k + x] : 0;
+        both[1][y][x] = column < Width && k + y < Width ? N[(k + y) * Width + column] : 0;
+        __syncthreads();
+        for (int e = 0; e < TILE; ++e) sum += both[0][y][e] * both[1][e][x];
+        __syncthreads();
+    }
+    if (row < Width && column < Width) P[row * Width + column] = sum;
+}
+"""
+
+
+def test_in_a_race_one_thread_runs_ahead_and_planes_of_shared_arrays_are_drawn(tmp_path):
+    """Without the second barrier thread (0,0) stores its next elements where (1,0) has not yet read the first ones."""
+    (tmp_path / "race.cu").write_text(changed(RACE, [("[e][x];\n        __syncthreads();", "[e][x];")]))
+    text = shown(tmp_path / "race.cu", "--html", tmp_path / "race.html", "--picture", tmp_path / "race.svg")
+    assert "[data-race]" in text
+    ahead = [re.split(r"\s{2,}", line) for line in text.splitlines() if " ahead" in line]
+    assert ahead == [
+        ["line 11 ahead", "both[0][0][0] both[1][0][0]"],
+        ["line 11 ahead", "both[0][0][1] both[1][1][0]"],
+        ["line 8 ahead", "M[0][2] → both[0][0][0]"],
+    ]
+    assert rows(text)[5] == ["both[0][0][0] both[1][0][1]", "both[0][1][0] both[1][0][0]", "both[0][1][0] both[1][0][1]"]
+    data = re.search(r'<script[^>]*id="data"[^>]*>(.*?)</script>', (tmp_path / "race.html").read_text(), re.DOTALL)[1]
+    assert [(each["name"], each["rows"], each["columns"]) for each in json.loads(data)["arrays"][3:]] == [
+        ("both[0]", 2, 2),
+        ("both[1]", 2, 2),
+    ]
+    assert (tmp_path / "race.svg").read_text(encoding="utf-8").count(", ahead<") == 3
+
+
+@pytest.mark.exhaustive
+def test_the_shape_is_shown_on_which_the_kernel_is_wrong(tmp_path):
+    """Whole tiles, where it is right on both; else edges, up to the access that is beyond a matrix."""
+    (tmp_path / "right.cu").write_text(RACE)
+    (tmp_path / "wrong.cu").write_text(changed(RACE, [("column < Width && k + y < Width", "column < Width")]))
+    right, wrong = shown(tmp_path / "right.cu"), shown(tmp_path / "wrong.cu")
+    assert ("P (4×4) = M (4×4) · N (4×4)" in right, "ahead" in right, "[out-of-bounds]" in right) == (True, False, False)
+    assert ("P (3×3) = M (3×3) · N (3×3)" in wrong, "[out-of-bounds]" in wrong) == (True, True)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("change", "code"),
-    [(("sum += a[", "sum += a[1000000000000 + "), "kernel-launch"), (("k < l; ++k", "volatile_k < l"), "compile-failed")],
-    ids=["far beyond", "no C++"],
+    [(("sum += a[", "sum += n / (m - m) * a["), "kernel-launch"), (("k < l; ++k", "volatile_k < l"), "compile-failed")],
+    ids=["divides by zero", "no C++"],
 )
 def test_what_crashes_is_not_shown(tmp_path, change, code):
     (tmp_path / "row.cu").write_text(changed((DATA / "solutions" / "row.cu").read_text(), [change]))
