@@ -41,9 +41,8 @@ def test_occupancy_and_roofline_of_the_tiled_kernel(gpu):
     assert (line["intensity"], line["shared"]) == (2 * 64**3 / (4 * (2 * 64**3 / 16 + 64**2)), 2048)
     assert line["attainable_gflops"] == min(line["intensity"] * bandwidth, peak)
     blocks, warps, most = OCCUPANCY[gpu]
-    if "registers (not known" in verdict.said:  # without nvcc and NVRTC
-        assert f"{warps} of {most} warps: {blocks} blocks" in verdict.said
-        assert "limited by threads" in verdict.said
+    assert f"{warps} of {most} warps: {blocks} blocks" in verdict.said
+    assert "limited by threads" in verdict.said
 
 
 @pytest.mark.exhaustive
