@@ -30,7 +30,7 @@ _SUBJECT_WIDTH = 9  # characters, of a finding's subject
 _MORE = """\
 examples:
   mpirun -n 2 python -m hybrid.accept --minutes 0.1
-  srun -N 2 --ntasks-per-node 8 --gres=gpu:8 python -m hybrid.accept --level 3 --html accept.html --json accept.jsonl
+  srun -N 2 --ntasks-per-node 8 --gres=gpu:8 python -m hybrid.accept --level 3 --json accept.jsonl
 
 Rank i multiplies row block (i + r) mod P in round r, P rounds are a rotation, and each rotation has new random matrices. A round
 is three products, each checked. Every size has one rotation at least, after a warm-up that is not timed, however short
@@ -72,7 +72,6 @@ def build_parser() -> Parser:
     )  # fmt: skip
     add_settings(parser, "device", "host_memory", "gpu_memory")
     parser.add_argument("--json", type=file_name, metavar="FILE", help="append the result as a JSON line; - for standard output")
-    parser.add_argument("--html", type=file_name, metavar="FILE", help="write the result as a page")
     add_settings(parser, "threads", "stall")
     return parser
 
@@ -88,10 +87,12 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     agree(team, options, settings)
     # From here on NumPy may be loaded: it finds the number of threads in the environment.
     from hybrid.diagnostics.acceptance import LEVELS, Acceptance, as_record, judge
+    from hybrid.host.files import refuse_unwritable
     from hybrid.reporting.progress import Progress
 
     with team.phase("agree", timed=False):
-        _refuse_unwritable(options)
+        if file := file_of_json(options.json):
+            refuse_unwritable(file)
     level = LEVELS[options.level]
     minutes = level.minutes if options.minutes is None else options.minutes
     doing = [""]
@@ -109,15 +110,6 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     return 128 + signal.SIGTERM if outcome.asked_to_end else 0
 
 
-def _refuse_unwritable(options: argparse.Namespace) -> None:
-    from hybrid.host.files import refuse_same, refuse_unwritable
-
-    written = {"--html": options.html, "--json": file_of_json(options.json)}
-    for path in filter(None, written.values()):
-        refuse_unwritable(path)
-    refuse_same(written, may_replace={})
-
-
 def _report(options: argparse.Namespace, outcome: Outcome, findings: Sequence[Finding], record: dict[str, object]) -> None:
     from hybrid.reporting import jsonl
 
@@ -130,19 +122,9 @@ def _report(options: argparse.Namespace, outcome: Outcome, findings: Sequence[Fi
         f"{counted(outcome.rotations, 'rotation')} in {outcome.elapsed:.1f} s{ended}",
         file=stream,
     )
-    if options.html:
-        _write_page(options.html, record)
     if options.json:
         jsonl.write(record, options.json)
     sys.stdout.flush()
-
-
-def _write_page(path: str, record: dict[str, object]) -> None:
-    from datetime import datetime, timezone
-
-    from hybrid.reporting import html_page
-
-    html_page.write(path, html_page.acceptance(record, datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")))
 
 
 def main() -> int:

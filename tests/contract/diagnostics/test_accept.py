@@ -12,7 +12,6 @@ import re
 import pytest
 from support.commands import ROOT, module, own_lines, start
 from support.forked import quickly
-from support.pages import Page
 from support.selection import exhaustive
 
 COMMAND = module("hybrid.accept")
@@ -178,16 +177,13 @@ def sizes_in_the_page(level):
 
 @pytest.mark.parametrize("level", exhaustive([2], [1, 2, 3]))
 def test_a_level_has_the_sizes_and_types_of_the_page_and_large_squares_where_there_is_time(level, tmp_path):
-    page = tmp_path / "accept.html"
-    done, record = accepted("--minutes", 0, "--html", page, level=level, folder=tmp_path, faults=[EVEN])
+    done, record = accepted("--minutes", 0, level=level, folder=tmp_path, faults=[EVEN])
     assert done.returncode == 0, done.stdout + done.stderr
     types = ["float64"] if level == 1 else ["float32", "float64"]
     found = [((case["rows"], case["l"], case["m"]), case["dtype"]) for case in record["multiply"]]
     assert found == [(size, dtype) for size in sizes_in_the_page(min(level, 2)) for dtype in types]
     assert record["left_out"] == (types if level == 3 else [])  # for want of time
     assert ("left-out" in codes(record, "note")) == (level == 3)
-    assert not [target for target in Page(page.read_text()).attributes("src", "href") if not target.startswith("#")]
-    assert "accepted" in page.read_text()
 
 
 @pytest.mark.exhaustive

@@ -97,7 +97,7 @@ RUNS = [
     ("matmul", "--dtype float32", 1, {}, [f"{PRODUCT} --json matmul-7.jsonl 8000 8000 8000 --dtype float32"]),
     ("matmul", "--a a.npy --b b.npy", 1, {}, [f"{PRODUCT} --json matmul-7.jsonl --a a.npy --b b.npy"]),
     ("matmul", "--b=b.npy --a=a.npy", 1, {}, [f"{PRODUCT} --json matmul-7.jsonl --b=b.npy --a=a.npy"]),
-    ("accept", "--level 3", 1, {}, ["python -m hybrid.accept --json accept-7.jsonl --html accept-7.html --level 3"]),
+    ("accept", "--level 3", 1, {}, ["python -m hybrid.accept --json accept-7.jsonl --level 3"]),
     ("nodes", "5 6 7", 1, {}, [f"{PRODUCT} --json nodes-7.jsonl 5 6 7"]),
     ("beowulf", "", 1, {"HYBRID_SIZE": "50"}, [
         HELLO, *(f"{PRODUCT} 50 50 50 --kernel {kernel} --json beowulf-7.jsonl" for kernel in ("naive", "tiled")),
