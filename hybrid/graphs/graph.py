@@ -7,6 +7,7 @@ import csv
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -22,21 +23,18 @@ Read = tuple[np.ndarray, "list[str] | None"]
 
 LARGEST = 2**63 - 1
 _COPIES = 4  # of the matrix that exist at a time while it is read and multiplied
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_NUMBER = re.compile(r"[-+.\d][-+.\deE]*", re.ASCII)
 
 
 def as_number(text: str) -> int:
     """A number of edges; UsageError for anything else."""
-    text = text.strip()
-    if not _NUMBER.fullmatch(text):
-        raise UsageError(f"{text[:40]!r} is not a number", code="graph")
-    digits = text.lstrip("+-")
-    value: int | float = int(text) if digits.isdecimal() and len(digits) < 30 else float(text)
-    if value != value // 1 or (isinstance(value, float) and value > 2**53):
-        raise UsageError(f"{text[:40]} is not a whole number of edges", code="graph")
-    if not 0 <= value <= LARGEST:
-        raise UsageError(f"{text[:40]} is no number of edges: 0 to 2^63-1", code="graph")
-    return int(value)
+    try:
+        value = Decimal(text.strip())
+        if not 0 <= value <= LARGEST or value != int(value):
+            raise ValueError
+        return int(value)
+    except (ArithmeticError, ValueError):
+        raise UsageError(f"{text[:40]!r} is no whole number of edges, 0 to 2^63-1", code="graph") from None
 
 
 def refuse_too_many(vertices: int, memory: int) -> None:
@@ -96,11 +94,10 @@ def from_edges(path: Path, directed: bool, memory: int) -> Read:
 
 
 def from_csv(path: Path, memory: int) -> Read:
-    """A matrix, which may have a row of names above it, a column of names before it, or both.
+    """A matrix, with or without the vertices' names above and before it: where its first row has more than numbers, this and the
+    first column are names. That row may lack its corner cell.
 
-    The delimiter is the one that is most frequent in the first line. The shape tells which names there are, since the matrix is
-    square. A first row of nothing but numbers belongs to the matrix, and so does a first column, unless the first row holds
-    names. Where both are names, the first row may lack its corner cell.
+    The delimiter is the one that is most frequent in the first line.
     """
     with open(path, encoding="utf-8-sig", newline="") as file:
         first = file.readline()
@@ -109,34 +106,23 @@ def from_csv(path: Path, memory: int) -> Read:
         file.seek(0)
         reader = csv.reader(file, delimiter=delimiter)
         rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(cell.strip() for cell in row)]
-    height, width = len(rows), max((len(row) for _, row in rows), default=0)
-    names_in_first_row = bool(rows) and not _all_numbers(rows[0][1])
-    named_on_both = height == width > 1 and names_in_first_row
-    named_above = named_on_both or (height == width + 1 and names_in_first_row)
-    named_before = named_on_both or (height + 1 == width and not _all_numbers([row[0] for _, row in rows]))
-    above = rows.pop(0)[1] if named_above else None
-    before = [row[0] for _, row in rows] if named_before else None
-    if above is not None and before is not None:
-        above = above[len(above) - len(before) :]
-        if above != before:
+    names = None
+    if rows and not all(map(_NUMBER.fullmatch, rows[0][1])):
+        _, above = rows.pop(0)
+        names = [row.pop(0) for _, row in rows]
+        if names != above[max(0, len(above) - len(names)) :]:
             raise UsageError(
                 "the names above the matrix and before it differ: the same vertices in the same order are needed", code="graph"
             )
-    names = above or before
-    if names is not None and len(set(names)) < len(names):
-        raise UsageError("two vertices have the same name", code="graph")
+        if len(set(names)) < len(names):
+            raise UsageError("two vertices have the same name", code="graph")
     values = []
     for number, row in rows:
         with _in_line(number):
-            numbers = row[int(named_before) :]
-            if len(numbers) != len(rows):
-                raise UsageError(f"{len(numbers)} numbers, but there are {len(rows)} rows: the matrix must be square")
-            values.append([as_number(cell) for cell in numbers])
+            if len(row) != len(rows):
+                raise UsageError(f"{len(row)} numbers, but there are {len(rows)} rows: the matrix must be square")
+            values.append([as_number(cell) for cell in row])
     return np.array(values, np.int64).reshape(len(rows), len(rows)), names
-
-
-def _all_numbers(cells: list[str]) -> bool:
-    return all(map(_NUMBER.fullmatch, cells))
 
 
 def from_matrix(path: Path, form: str, memory: int) -> Read:
@@ -194,9 +180,8 @@ class Graph:
 
 
 def _total(numbers: np.ndarray) -> int:
-    """The exact sum."""
-    fits = int(numbers.max(initial=0)) * numbers.size <= LARGEST
-    return int((numbers if fits else numbers.astype(object)).sum())
+    """The exact sum: of the numbers' upper halves, and of their lower ones."""
+    return (int((numbers >> 32).sum()) << 32) + int((numbers & 0xFFFFFFFF).sum())
 
 
 def read_graph(source: str, form: str | None, *, directed: bool, memory: int = 0) -> Graph:
