@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import isfinite
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from hybrid.core.problem import record
 from hybrid.core.text import counted, rate_in_units
@@ -19,10 +19,6 @@ from hybrid.diagnostics.probe_process import ProbeResult, run_proxies
 from hybrid.planning.decision import Gpu
 from hybrid.ranks.messages import Series, Start, broadcast, exchange
 from hybrid.ranks.team import Team
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 K = TypeVar("K")
 
@@ -45,9 +41,8 @@ def slow_links(rates: Mapping[str, Sequence[float]], kind: str, limit: float) ->
             yield f"{name}: slow, {own}{kind}; {which} has {others}"
 
 
-_SECONDS = 0.05  # that one message should take: long enough to be measured, short enough for hundreds of nodes
+_MESSAGE = 16 << 20  # bytes: at 100 Gbit/s a millisecond, at 1 Gbit/s a tenth of a second, also for hundreds of nodes
 _REPEATS = 3
-_LEAST, _MOST = 1 << 20, 1 << 28  # bytes of a message
 _KIND = "links"
 
 
@@ -66,52 +61,40 @@ class NodeLink:
 def measure_node_links(team: Team, hosts: Sequence[str]) -> list[NodeLink]:
     """Measure the links around the ring of nodes, but not between pretended nodes, which are on one host. `hosts[rank]`: the
     rank's host. Every rank calls it, and gets the same."""
-    import numpy as np
-
     first = [node[0] for node in team.topology.nodes]
     measured = []
     for pair in zip(first, [*first[1:], first[0]], strict=True):
         source, target = pair
         if hosts[source] != hosts[target]:
-            size = np.full((1, 1), _LEAST)
             team.connect(_KIND, pair)
             with team.phase("links", timed=False):
-                series = team.messages.series(_KIND, pair, _messages(size, sends=team.rank == source))
+                series = team.messages.series(_KIND, pair, _messages(sends=team.rank == source))
             with team.phase("links", timed=False) as measuring:
                 if series is not None:
-                    measuring.mine = _measured(series, size)
+                    measuring.mine = _measured(series)
             measured.append(NodeLink(hosts[source], hosts[target], measuring.all[source]))
     return measured
 
 
-def _messages(size: np.ndarray, *, sends: bool) -> Iterator[Start]:
-    """For each message a broadcast of its size, the message, and an answer. `size`: is set at the source before each."""
+def _messages(*, sends: bool) -> Iterator[Start]:
+    """A message and its answer, again and again."""
     import numpy as np
 
-    answer = np.zeros((1, 1))
-    for _ in range(2 + _REPEATS):
-        message = np.ones((1, int(size[0, 0]) if sends else 0), np.uint8)
-        yield broadcast(size, 0)
-        if sends:
-            yield exchange({1: [message]}, {}, 0)
-        else:
-            yield exchange({}, {0: [np.ones((1, int(size[0, 0])), np.uint8)]}, 1)
+    message, answer = np.ones((1, _MESSAGE), np.uint8), np.zeros((1, 1))
+    for _ in range(1 + _REPEATS):
+        yield exchange({1: [message]}, {}, 0) if sends else exchange({}, {0: [message]}, 1)
         yield broadcast(answer, 1)
 
 
-def _measured(series: Series, size: np.ndarray) -> tuple[float, ...]:
-    """The rates of the messages. The first message opens the connection, the second tells how large the others are to be: these
-    two do not count."""
+def _measured(series: Series) -> tuple[float, ...]:
+    """The rates of all messages but the first, which opens the connection."""
     rates = []
-    for number in range(2 + _REPEATS):
-        series.wait_for(3 * number)
+    for number in range(1 + _REPEATS):
         began = time.perf_counter()
-        for part in (1, 2):
-            series.wait_for(3 * number + part)
-        rates.append(int(size[0, 0]) / (time.perf_counter() - began))
-        if number == 1:
-            size[:] = min(_MOST, max(_LEAST, int(rates[-1] * _SECONDS)))  # the target gets the source's
-    return tuple(rates[2:])
+        for part in (0, 1):
+            series.wait_for(2 * number + part)
+        rates.append(_MESSAGE / (time.perf_counter() - began))
+    return tuple(rates[1:])
 
 
 def median_rates(measured: Sequence[NodeLink]) -> Mapping[str, float]:
