@@ -35,8 +35,7 @@ examples:
 
 Standard output holds the greetings and the time, nothing else: ranks · (threads + blocks · threads a block) + 1 lines, and
 with --where one more a rank. Standard error tells the MPI's thread level, and why a kernel ran on the CPU instead of a GPU.
-Rank 0 prints for all, rank by rank, and the time last. With --unordered each rank prints by itself as programs with printf do:
-the launcher may mix the lines of different ranks, and bring some of them after the time. As many lines come, in any order.
+Rank 0 prints for all, rank by rank, and the time last: a launcher may mix and cut what several ranks print.
 At most {MOST_LINES} lines a kernel, {MOST_BLOCK} threads a block.
 
 exit codes: 0 all well, 1 a failure, also when a rank had neither GPU nor compiler for the kernel, 2 wrong usage
@@ -51,9 +50,6 @@ def build_parser() -> Parser:
     parser.add_argument("--threads-per-block", type=at_least(1, MOST_BLOCK), default=4, metavar="T", help="threads of each (4)")
     add_settings(parser, "device", device="auto, cuda, emulate (the kernel on the CPU), or cpu: no kernel at all (auto)")
     parser.add_argument("--where", action="store_true", help="also show each rank's host, cores and GPU")
-    parser.add_argument(
-        "--unordered", action="store_true", help="each rank prints its own lines, in the order in which they come (rank by rank)"
-    )
     add_settings(parser, "threads", "stall")
     return parser
 
@@ -98,13 +94,10 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
         if options.where:
             where = f"{team.host}, cores {ranges(usable_cores())}, {device}"
             lines.insert(0, f"Process {team.rank}/{team.size} is on {where}")
-        text = "".join(f"{line}\n" for line in lines)
-        greeting.mine = "" if options.unordered else text
-        if options.unordered:
-            print(text, end="", flush=True)
+        greeting.mine = "".join(f"{line}\n" for line in lines)
     seconds = time.perf_counter() - began
     with team.phase("report", timed=False):
-        if team.rank == 0:  # it prints for all: a launcher may cut and mix what several ranks print
+        if team.rank == 0:
             print(*greeting.all, f"Time: {seconds:.6f}\n", sep="", end="", flush=True)
     return 0 if all(runs_kernel for runs_kernel, _ in preparing.all) or settings.device == "cpu" else 1
 

@@ -55,9 +55,8 @@ def test_every_thread_greets_once_the_lines_of_a_rank_together_and_then_the_time
 
 @needs_compiler
 @launcher
-@pytest.mark.parametrize("order", exhaustive([["--unordered"]], [[], ["--unordered"]]))
-def test_where_is_a_line_more_a_rank_and_unordered_lines_are_as_many(order):
-    done = run(*order, "--where", "--threads", 2, ranks=2)
+def test_where_is_a_line_more_a_rank():
+    done = run("--where", "--threads", 2, ranks=2)
     lines = done.stdout.splitlines()
     where = [line for line in lines if line.startswith("Process ")]
     assert len(lines) == 2 * (1 + 2 + 12) + 1
