@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import signal
 import sys
 from collections.abc import Sequence
@@ -12,11 +11,10 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import agree, run
-from hybrid.commands.parser import Parser, add_settings, file_name, settings_of, whole_number
+from hybrid.commands.parser import Parser, add_settings, file_name, number_of, settings_of, whole_number
 from hybrid.commands.streams import file_of_json, text_stream
 from hybrid.core.settings import Settings
 from hybrid.core.text import counted
-from hybrid.errors import UsageError
 from hybrid.ranks.team import Team
 
 if TYPE_CHECKING:
@@ -50,21 +48,11 @@ exit codes: 0 all accepted, 1 something is wrong or slow, or a failure, 2 wrong 
 """
 
 
-def _minutes(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise UsageError(f"{text!r} is not a number of minutes", code="number") from None
-    if not 0 <= value < math.inf:
-        raise UsageError(f"{text} is not a number of minutes: 0 or more", code="number")
-    return value
-
-
 def build_parser() -> Parser:
     parser = Parser(
         prog="python -m hybrid.accept", description="Test that all devices of a job are right and equally fast.", epilog=_MORE
     )
-    parser.add_argument("--minutes", type=_minutes, metavar="M", help="for how long rotations are repeated (by level)")
+    parser.add_argument("--minutes", type=number_of("minutes"), metavar="M", help="how long rotations are repeated (by level)")
     parser.add_argument("--level", type=whole_number, choices=LEVELS, default=2, help="how much is tested, see below (2)")
     parser.add_argument(
         "--expect-gpus", type=whole_number, metavar="N",

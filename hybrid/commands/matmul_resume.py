@@ -25,7 +25,6 @@ from hybrid.arrays.root_operands import MatrixSource
 from hybrid.core.installation import is_own
 from hybrid.core.problem import Problem, Span, pieces, record
 from hybrid.core.settings import Settings
-from hybrid.core.text import counted
 from hybrid.core.timeline import Spread, wall
 from hybrid.errors import DoesNotFit, HybridError, UsageError
 from hybrid.execution.rank_run import Progress
@@ -554,36 +553,14 @@ def _fingerprint(path: str) -> str:
     return f"{target} ({size} bytes, changed at {seconds}.{nanoseconds:09d}, {digest.hexdigest()})"
 
 
-def hint_at_left_parts(out: str) -> str:
-    """For a command without --resume: a hint at parts that an earlier job has left beside the file of --out; "" if there are
-    none."""
-    state = _left(out)
-    if state is None:
-        return ""
-    return (
-        f"{out}.journal is of a job that had written {counted(state.rows_there, 'row')} of C when it ended: "
-        "with --resume the same command goes on there, this one leaves it as it is"
-    )
-
-
 def part_to_explain(machine: Machine, problem: Problem, options: argparse.Namespace, settings: Settings) -> tuple[Problem, str]:
-    """A part of the product for `--explain`, and a line about it."""
-    state = _left(options.out)
-    rows = settings.resume_rows or (state.rows if state else 0) or rows_of_a_part(problem, machine.topology.size)
-    there = state.rows_there if state else 0
-    return replace(
-        problem, n=min(rows, problem.n)
-    ), f"{parts_line(rows, problem.n, there, f'{options.out}.journal').strip()}; the plan of a part:"
-
-
-def _left(out: str) -> State | None:
-    """What the journal beside the file says, without a look at the rows themselves; None where there is none that can be read."""
-    if not os.path.lexists(journal := journal_of(matrix_name(out).file)):
-        return None
-    descriptor = os.open(journal, os.O_RDONLY)
-    try:
-        return state_of(_lines(descriptor, journal)[0], journal)
-    except HybridError:
-        return None
-    finally:
+    """A part of the product for `--explain`, and a line about it: by the journal, without a look at the rows themselves."""
+    state = None
+    if os.path.lexists(journal := journal_of(matrix_name(options.out).file)):
+        descriptor = os.open(journal, os.O_RDONLY)
+        with suppress(HybridError):  # of one that cannot be read nothing is known
+            state = state_of(_lines(descriptor, journal)[0], journal)
         os.close(descriptor)
+    rows = settings.resume_rows or (state.rows if state else 0) or rows_of_a_part(problem, machine.topology.size)
+    line = parts_line(rows, problem.n, state.rows_there if state else 0, f"{options.out}.journal").strip()
+    return replace(problem, n=min(rows, problem.n)), f"{line}; the plan of a part:"

@@ -118,11 +118,6 @@ class _Job:
         """Say what is going to be computed, and how. `more`: one more line."""
         if self.team.rank:
             return
-        if self.options.out and not self.options.resume:
-            from hybrid.commands.matmul_resume import hint_at_left_parts
-
-            if hint := hint_at_left_parts(self.options.out):
-                print(f"hybrid: {hint}", file=sys.stderr, flush=True)
         lines = run_report.heading(decision, asked_of(self.product)), how_computed(self.product, decision.plan.problem), more
         print(*filter(None, lines), sep="\n", file=self.stream, flush=True)
 

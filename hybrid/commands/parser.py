@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -125,13 +126,15 @@ def file_name(text: str) -> str:
 
 
 def number_of(unit: str) -> Callable[[str], float]:
-    """A type of options that are a number of this unit."""
+    """A type of options that are a finite number of this unit, 0 or more."""
 
     def number(text: str) -> float:
         try:
-            return float(text)
+            if 0 <= (value := float(text)) < math.inf:
+                return value
         except ValueError:
-            raise UsageError(f"{text!r} is not a number of {unit}", code="number") from None
+            pass
+        raise UsageError(f"{text!r} is not a number of {unit}: 0 or more", code="number")
 
     return number
 

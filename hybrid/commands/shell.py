@@ -52,12 +52,10 @@ def completion(names: list[str]) -> str:
 
 def _cases(name: str) -> Iterator[str]:
     """The script's cases for a command. Those of its own commands come first: behind such a word only its options are offered."""
-    parser = parser_of(name)
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for part, of_part in action.choices.items():
-                yield from _cases_of(name, part, of_part)
-    yield from _cases_of(name, "*", parser)
+    whole, *parts = _with_parts(parser_of(name))
+    for part in parts:
+        yield from _cases_of(name, part.prog.split()[-1], part)
+    yield from _cases_of(name, "*", whole)
 
 
 def _cases_of(name: str, part: str, parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -278,9 +278,7 @@ def test_without_rows_of_its_own_choice_a_job_takes_those_of_the_journal_and_exp
     told = good(*SMALL, "--explain").stdout
     assert f"{rows} of 60 rows" in told
     assert "C (7×40) = A (7×50)" in told
-    (line,) = own_lines(good(*SIZES, "--out", "C.npy").stderr)  # without --resume the parts are named, and stay
-    assert f"{rows} rows" in line
-    assert "--resume" in line
+    good(*SIZES, "--out", "C.npy")  # without --resume the parts stay
     assert (contents("C.npy.part"), contents("C.npy.journal")) == before
     os.unlink("C.npy")
     assert resumed(*SMALL[:-2])["part_rows"] == 7

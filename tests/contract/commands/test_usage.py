@@ -26,7 +26,7 @@ WRONG = [  # arguments, a word of the line, its code
     ("8 8 8 --device gpu", "'cuda'?", "setting"), ("8 8 8 --device xyz", "auto, cpu, cuda, emulate", "setting"),
     ("8 8 8 --precision exact", "native", "setting"), ("8 8 8 --transport road", "peers", "setting"),
     ("8 8 8 --on-fault ignore", "repair", "setting"), ("8 8 8 --grid 2y2", "RxC", "grid"), ("8 8 8 --grid 2x2", "2x2", "grid"),
-    ("8 8 8 --seed x", "--seed", "number"), ("8 8 8 --stall soon", "'soon'", "number"), ("8 8 8 --stall -1", "-1", "setting"),
+    ("8 8 8 --seed x", "--seed", "number"), ("8 8 8 --stall soon", "'soon'", "number"), ("8 8 8 --stall -1", "-1", "number"),
     ("8 8 8 --repeat 0", "0", "number"), ("8 8 8 --warmup -1", "-1", "number"),
     ("8 8 8 --threads -1", "-1", "number"), ("8 8 8 --print 0", "0", "number"), ("8 8 8 --host-memory 3X", "'3X'", "number"),
     ("8 8 8 --device cpu --kernel cublas", "cublas", "kernel-device"),
