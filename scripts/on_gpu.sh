@@ -45,11 +45,6 @@ lab() { # the lectures' kernels, compiled and timed: hybrid.lab
     lab_run multShare.cu MatMulKernel && lab_run matmul2.cu multiply
 }
 
-repair() { # what a repaired fault costs: bench.py detection
-    measure 560 scripts/bench.py detection --repair --device cuda --sizes 8000 16000 --faults 6 3 --seed 11 \
-        --kinds "one bit" "2 to 4 bits" "a tile" "a warp" "a stuck lane"
-}
-
 bytes() { # int8 beside cuBLAS: hybrid.lectures ladder
     measure 200 -m hybrid.lectures ladder --dtype int8 --sizes 4096 8192 1000x8000x8000 --rounds 5
 }
@@ -70,7 +65,7 @@ kernels() { # every kernel beside cuBLAS: hybrid.lectures ladder
     measure 560 -m hybrid.lectures ladder --rounds 5 --longest 2
 }
 
-STEPS=(tests ranks check wall lab repair bytes types precision hosts kernels)
+STEPS=(tests ranks check wall lab bytes types precision hosts kernels)
 
 measure() {
     within "$1" "$PYTHON" "${@:2}" --json "$INTO/$STEP.jsonl"

@@ -19,7 +19,7 @@ NAME = "hybrid.lectures"
 PROGRAMS, NOTEBOOKS = "programs", "notebooks"
 SCRIPTS = {  # what to type: the module of scripts/experiments, and what it shows
     "pmpp": ("lectures.figures:pmpp", "one thread per row, column and element; matrix × vector; sizes of launches"),
-    "2d": ("lectures.figures:two_dimensions", "CUDA in two dimensions: CPU, global memory, shared memory; the roofline"),
+    "2d": ("lectures.figures:two_dimensions", "CUDA in two dimensions: CPU, global memory, shared memory"),
     "hochberg": ("lectures.figures:hochberg", "with and without shared memory, against the matrices' size"),
     "siegel": ("lectures.figures:siegel", "matrix multiplication in three programs, at 8000"),
     "largest": ("lectures.largest", "how large may matrices be, in core and out of core?"),

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from support.plans import planned
 from support.selection import examples
 
-from experiments.bench.nodes import placed_in_blocks
 from hybrid.commands.explain import least_received
-from hybrid.core.problem import Problem, Span, Topology
+from hybrid.core.problem import Problem, Span, Topology, block
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import KERNELS
 from hybrid.planning.arithmetic import BYTES, MODULI, NATIVE, Arithmetic, Summary, largest_error_bound
@@ -418,7 +417,12 @@ def test_the_grid_whose_busiest_node_receives_least_is_taken_where_it_fits(sizes
 def test_blocks_of_scalapack_cost_what_its_own_product_costs(grid):
     """Each rank receives the rest of its rows of A and of its columns of B, and nothing of C."""
     p, ranks = Problem(960, 960, 960), grid[0] * grid[1]
-    of_grid = placed_in_blocks(p, *grid)
+    of_grid = Placement(
+        *(
+            tuple(Part((block(height, grid[0], i),), (block(width, grid[1], j),)) for i, j in product(*map(range, grid)))
+            for height, width in ((p.n, p.l), (p.l, p.m), (p.n, p.m))
+        )
+    )
     topology = Topology.of_equal_nodes(ranks, 1)
     chosen = choose(p, topology, of_grid, PLENTY)
     assert (chosen.rows, chosen.columns, chosen.layers) == (*grid, 1)

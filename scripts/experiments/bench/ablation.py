@@ -18,6 +18,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from experiments.bench.cpu import matmul
@@ -39,7 +40,7 @@ MECHANISMS: dict[
 class Results(frame.MachineResults):
     command, again = "ablation", "python scripts/bench.py ablation"
 
-    def blocks(self) -> Iterator[frame.Block]:
+    def blocks(self) -> Iterator[frame.Table]:
         rows = []
         for line in (line for line in self.lines if line["mechanism"] in MECHANISMS and line.get("ratio")):
             times = [f"{1e3 * line[key]['median']:.3f}" for key in ("with", "without")]
@@ -51,17 +52,15 @@ class Results(frame.MachineResults):
 def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
     gpu = usable_gpus()[0].name if options.device == "cuda" else None
     about = {"part": "ablation", "device": options.device, "gpu": gpu, "dtype": "float64", "repeat": options.repeat}
-    cases = [(gpus, n) for gpus in options.gpus for n in options.sizes]
-    for (gpus, n), (name, models) in ((case, each) for case in frame.shown(cases, "cases") for each in MECHANISMS.items()):
+    cases = [(gpus, n, mechanism) for gpus in options.gpus for n in options.sizes for mechanism in MECHANISMS]
+    for gpus, n, name in frame.shown(cases, "cases"):
         if name == "peers fetch B" and (gpus == 1 or options.device != "cuda"):
             continue  # nobody fetches
-        times: tuple[list[float], list[float]] = ([], [])
-        for number in range(options.rounds):
-            for which in (0, 1) if number % 2 == 0 else (1, 0):
-                transport = "host" if which and name == "peers fetch B" else "auto"
-                times[which].append(_seconds(options, gpus, n, models[which], transport))
-        ratios = [without / having for having, without in zip(*times, strict=True)]
-        spreads = {key: frame.spread(each) for key, each in (("with", times[0]), ("without", times[1]), ("ratio", ratios))}
+        ways = zip(("with", "without"), MECHANISMS[name], ("auto", "host" if name == "peers fetch B" else "auto"), strict=True)
+        works = {way: partial(_seconds, options, gpus, n, model, transport) for way, model, transport in ways}
+        times = frame.in_turns(works, options.rounds)
+        times["ratio"] = [without / having for having, without in zip(times["with"], times["without"], strict=True)]
+        spreads = {key: frame.spread(each) for key, each in times.items()}
         yield {**about, "gpus": gpus, "n": n, "mechanism": name, **spreads, "rounds": options.rounds}
 
 

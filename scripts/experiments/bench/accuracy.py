@@ -2,10 +2,10 @@
 """How large are the errors of products in every arithmetic? python scripts/bench.py accuracy [--sizes 512x1024x512]
 
 For each kind of matrices and each type: errors of sampled elements of C as parts of (|A||B|)ij, in units of 2^-53 or 2^-24,
-against an exact reference. Products go through the pipeline of hybrid.multiply: natively, by the kernel that auto chooses; in
-the arithmetic that the guard chooses with --precision auto and fast, also where native kernels would be faster; and on a GPU by
-cuBLAS. With --device emulate the CPU runs the same kernels, slowly. In brackets: what was chosen, and what is proved of its
-errors.
+against sums in extended precision. Products go through the pipeline of hybrid.multiply: natively, by the kernel that auto
+chooses; in the arithmetic that the guard chooses with --precision auto and fast, also where native kernels would be faster; and
+on a GPU by cuBLAS. With --device emulate the CPU runs the same kernels, slowly. In brackets: what was chosen, and what is proved
+of its errors.
 
 --matrices N takes N random pairs of any of these kinds instead, one for each seed from --seed on, and counts those that are
 accepted; the exit code is 1 where errors are larger than allowed.
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -104,20 +103,6 @@ def matrices_of(kind: str, dtype: str, n: int, l: int, m: int, random: np.random
     return (a * factors[0]).astype(dtype), (b * factors[1]).astype(dtype)
 
 
-def two_product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """a · b = high + low, exactly."""
-    high = a * b
-    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
-    return high, ((a_high * b_high - high) + a_high * b_low + a_low * b_high) + a_low * b_low
-
-
-def _halves(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of 26 bits each."""
-    large = x * (2.0**27 + 1)
-    high = large - (large - x)
-    return high, x - high
-
-
 MODES = ("auto", "fast")  # of --precision
 NATIVE, CUBLAS = "native", "cublas"
 UNITS = {"float64": 2.0**-53, "float32": 2.0**-24}
@@ -133,31 +118,22 @@ def above(errors: Sequence[float], native: Sequence[float], arithmetic: str = ""
 
 
 class Sample:
-    """Some rows of A and columns of B, and the exact elements of C where they meet: products of two elements as sums of two
-    doubles, which math.fsum adds up. Lines are brought near 1 by powers of two, so nothing underflows that counts."""
+    """Some rows of A and columns of B, and the elements of C where they meet, in extended precision: 64 bits on x86, whose sums
+    NumPy adds up pairwise, and whose exponents are large enough for all products of float64."""
 
     def __init__(self, a: np.ndarray, b: np.ndarray, most: int, random: np.random.Generator) -> None:
-        self.rows, self.columns = (np.sort(random.permutation(length)[:most]) for length in (len(a), b.shape[1]))
-        self.a, self.b = a[self.rows], np.ascontiguousarray(b[:, self.columns])
-        self.elements = len(self.rows) * len(self.columns)
-        self._unit = UNITS[a.dtype.name]
-        lines = self.a.astype(np.float64), self.b.T.astype(np.float64)
-        exponents = [-np.frexp(np.abs(each).max(axis=1, initial=0))[1] for each in lines]
-        self._exponents = exponents[0][:, None] + exponents[1][None, :]
-        wide_a, wide_b = (np.ldexp(each, exponent[:, None]) for each, exponent in zip(lines, exponents, strict=True))
-        self._sizes = np.abs(wide_a) @ np.abs(wide_b).T
-        self._high, self._low = np.empty((2, len(wide_a), len(wide_b)))
-        for i, row in enumerate(wide_a):
-            for j, parts in enumerate(np.concatenate(two_product(row, wide_b), axis=1).tolist()):
-                self._high[i, j] = high = math.fsum(parts)
-                self._low[i, j] = math.fsum([*parts, -high])
+        rows, columns = (np.sort(random.permutation(length)[:most]) for length in (len(a), b.shape[1]))
+        self._places, self._unit = np.ix_(rows, columns), UNITS[a.dtype.name]
+        wide_a, wide_b = a[rows].astype(np.longdouble), np.ascontiguousarray(b[:, columns].T, np.longdouble)
+        self._right = np.array([(row * wide_b).sum(axis=1) for row in wide_a])
+        self._sizes = np.array([np.abs(row * wide_b).sum(axis=1) for row in wide_a])
+        self.elements = self._right.size
 
     def errors(self, c: np.ndarray) -> list[float]:
         """Of the whole product: root mean square and maximum of |C - A·B| / |A||B|, in units of 2⁻⁵³ or 2⁻²⁴."""
+        off = np.abs(c[self._places] - self._right)
         with np.errstate(all="ignore"):
-            scaled = np.ldexp(c[np.ix_(self.rows, self.columns)].astype(np.float64), self._exponents)
-            errors = ((scaled - self._high) - self._low) / self._sizes / self._unit
-        errors = np.abs(np.where((self._sizes == 0) & (scaled == 0), 0, errors))
+            errors = np.where(off == 0, 0, off / self._sizes / self._unit).astype(np.float64)
         return [float(np.sqrt(np.square(errors).mean())), float(errors.max())]
 
 
@@ -254,7 +230,7 @@ def _ways(cuda: CudaDevice | None, capability: int, problem: Problem) -> dict[st
 class Results(frame.Results):
     command, again = "accuracy", "python scripts/bench.py accuracy"
 
-    def blocks(self) -> Iterator[frame.Block]:
+    def blocks(self) -> Iterator[frame.Table]:
         if self.lines[-1]["part"] == "random":
             yield self._of_random()
             return
@@ -266,7 +242,7 @@ class Results(frame.Results):
             unit = "2⁻⁵³" if dtype == "float64" else "2⁻²⁴"
             title = f"{dtype}, l = {l}: errors as parts of (|A||B|)ᵢⱼ, in units of {unit}, root mean square / maximum"
             yield frame.Table(heads, "l" + "r" * len(columns), rows, title)
-        yield frame.Remarks(
+        yield frame.remarks(
             ["In brackets: the arithmetic that the guard chose, and what no element's error can exceed, in the same units."]
         )
 

@@ -39,14 +39,6 @@ began = time.perf_counter()
 a @ b
 print(time.perf_counter() - began)
 """
-ON_CPU = ("--fill", "uniform", "--device", "cpu")
-
-
-def numpy_alone(n: int, threads: int, dtype: str) -> float:
-    """Seconds of a @ b in a process of its own."""
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    words = [sys.executable, "-c", NUMPY, str(n), dtype]
-    return float(subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout)
 
 
 def matmul(ranks: int, n: int, *options: str, environment: Mapping[str, str] | None = None) -> frame.Line:
@@ -58,37 +50,21 @@ def matmul(ranks: int, n: int, *options: str, environment: Mapping[str, str] | N
     return lines[0]
 
 
-def calls(seconds: float, ranks: int) -> int:
-    print("| | by hand, ms | ours, ms | ratio |\n| --- | ---: | ---: | ---: |")
-    for before, name in (([], "alone"), (mpirun(ranks), "by_ranks")):
-        words = [*before, sys.executable, "-c", f"from experiments.bench.cpu import {name}; {name}({seconds})"]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as program:
-            assert program.stdout is not None
-            for line in program.stdout:
-                name, by_hand, ours = line.rstrip().split("\t")
-                print(f"| {name} | {float(by_hand):.2f} | {float(ours):.2f} | {float(ours) / float(by_hand):.2f} |", flush=True)
-        if program.returncode:
-            return program.returncode
-    return 0
-
-
 # --- small and thin products: both sides of a row take turns, with new results each time; a line for each row
 
 THIN = ((1000, 64, 1500), (300, 200, 100), (64, 64, 64))
 ROOT_SIZE, OF_ROWS = 3000, 4000
 REST = 0.2  # seconds, and of a side's turn
-Call = Callable[[], object]
 
 
 def alone(seconds: float) -> None:
     """In one process, beside NumPy with as many threads of BLAS as ours; they look for work for a tenth of a second after each
     product, so sides change after a rest."""
-    random, cores = np.random.default_rng(0), len(usable_cores())
-    for shape in THIN:
-        n, l, m = shape
+    random = np.random.default_rng(0)
+    for n, l, m in THIN:
         a, b = random.random((n, l)), random.random((l, m))
-        with threadpool_limits(cores):
-            row("×".join(map(str, shape)), partial(np.matmul, a, b), partial(hybrid.multiply, a, b), seconds)
+        with threadpool_limits(len(usable_cores())):
+            row(f"{n}×{l}×{m}", partial(np.matmul, a, b), partial(hybrid.multiply, a, b), seconds)
 
 
 def by_ranks(seconds: float) -> None:
@@ -106,9 +82,6 @@ def by_ranks(seconds: float) -> None:
         comm.Scatter(a, rows)
         comm.Bcast(right)
         comm.Gather(rows @ right, out)
-
-    def by_root() -> object:
-        return hybrid.multiply(a, b, comm=comm, out=out)
 
     height = OF_ROWS // comm.size
     rows, x = (hybrid.RowBlock(random.random((height, width)), comm=comm) for width in (OF_ROWS, 1))
@@ -128,54 +101,57 @@ def by_ranks(seconds: float) -> None:
         y = rows @ x
         return y / norm(y.array)
 
+    by_root = partial(hybrid.multiply, a, b, comm=comm, out=out)
     with threadpool_limits(1):
         row(f"rank 0's arrays, N = {n} with out", scatter_and_gather, by_root, seconds, comm)
         row(f"power method, {OF_ROWS}, RowBlocks", step_by_hand, step, seconds, comm)
 
 
-def row(name: str, by_hand: Call, ours: Call, seconds: float, comm: Any = None) -> None:
+def row(name: str, by_hand: Callable[[], object], ours: Callable[[], object], seconds: float, comm: Any = None) -> None:
     """Measure one row for `seconds`, and print it at rank 0."""
-    sides = (by_hand, ours)
-    for _ in range(3):
-        for each in sides:
-            each()
     times: list[list[float]] = [[], []]
+
+    def all_go_on(goes_on: bool = True) -> bool:
+        """What rank 0 says, when all ranks are here."""
+        return bool(goes_on if comm is None else comm.bcast(goes_on))
+
+    for call in (by_hand, ours) * 3:
+        call()
     began = time.perf_counter()
-    while _all_go_on(comm, time.perf_counter() - began < seconds):
-        for side, call in zip(times, sides, strict=True):
-            _all_go_on(comm, True)
+    while all_go_on(time.perf_counter() - began < seconds):
+        for side, call in zip(times, (by_hand, ours), strict=True):
+            all_go_on()
             if comm is None:
                 time.sleep(REST)
             turn = time.perf_counter()
-            while True:
-                start = time.perf_counter()
-                call()
-                side.append(time.perf_counter() - start)
-                if comm is not None or start - turn > REST:
-                    break
+            side.append(frame.seconds_of(call))
+            while comm is None and time.perf_counter() - turn < REST:
+                side.append(frame.seconds_of(call))
     if comm is None or comm.rank == 0:
-        print(name, *(1e3 * statistics.median(side) for side in times), sep="\t", flush=True)
-
-
-def _all_go_on(comm: Any, goes_on: bool) -> bool:
-    """What rank 0 says, when all ranks are here."""
-    return bool(goes_on if comm is None else comm.bcast(goes_on))
+        hand, our = (1e3 * statistics.median(side) for side in times)
+        print(f"| {name} | {hand:.2f} | {our:.2f} | {our / hand:.2f} |", flush=True)
 
 
 def work(options: argparse.Namespace) -> int:
-    if options.calls:
-        return calls(options.calls, options.ranks)
     n, ranks, dtype = options.n, options.ranks, options.dtype
+    if options.calls:
+        print("| | by hand, ms | ours, ms | ratio |\n| --- | ---: | ---: | ---: |", flush=True)
+        rows = [([], "alone"), (mpirun(ranks), "by_ranks")]
+        program = "from experiments.bench.cpu import {0}; {0}({1})"
+        words = [[*before, sys.executable, "-c", program.format(name, options.calls)] for before, name in rows]
+        return max(subprocess.run(each, check=False).returncode for each in words)
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": str(ranks), "MKL_NUM_THREADS": str(ranks)}
+    by_numpy = [sys.executable, "-c", NUMPY, str(n), dtype]
     alone, ours, checks, around = [], [], [], []
     for _ in frame.shown(range(options.pairs), "pairs"):
-        alone.append(numpy_alone(n, ranks, dtype))
+        alone.append(float(subprocess.run(by_numpy, capture_output=True, text=True, check=True, env=environment).stdout))
         began = time.perf_counter()
-        phases = matmul(ranks, n, *ON_CPU, "--dtype", dtype)["seconds"]
+        phases = matmul(ranks, n, "--fill", "uniform", "--device", "cpu", "--dtype", dtype)["seconds"]
         ours.append(phases["multiply"]["median"])
         checks.append(phases["check"]["median"])
         around.append(time.perf_counter() - began - ours[-1])
-    rows = {f"numpy alone, {ranks} threads": alone, f"multiply by {ranks} ranks": ours, "check": checks}
-    for what, times in {**rows, "around the multiplication": around}.items():
+    told = {f"numpy alone, {ranks} threads": alone, f"multiply by {ranks} ranks": ours, "check": checks}
+    for what, times in {**told, "around the multiplication": around}.items():
         print(f"{what:27} {statistics.median(times):8.3f} s  ({min(times):.3f} to {max(times):.3f})")
     print(f"with its check              {1 + statistics.median(checks) / statistics.median(ours):8.3f} × the multiplication")
     print(f"ratio {statistics.median(alone) / statistics.median(ours):.3f}")

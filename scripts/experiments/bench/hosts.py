@@ -4,14 +4,11 @@
 For each number of GPUs these are started, round by round and each round in another order, with `mpirun -n P`:
   handwritten  Scatter, Bcast, CuPy, Gather; every buffer made before
   ours         python -m hybrid.matmul, its matrices in memory shared by the ranks
-  wires        the same matrices copied to the GPUs and back, all at once and nothing multiplied: what the links allow; read as
-               the check reads them; and both at once
+  wires        the same matrices copied to the GPUs and back, all at once and nothing multiplied: what the links allow
   library      hybrid.multiply with rank 0's private arrays: checked, the same and new ones; unchecked, with and without out=
   cublasxt     cuBLASXt's own call of one process, the best of several block sizes
   wall         the whole command with default flags, from the second start on (fewest and most GPUs); beside it mpirun alone,
                and a program that only loads mpi4py, NumPy and CuPy and makes its GPU ready
-and after these, once:
-  torch        host array, sharded over the GPUs by PyTorch, matmul, host array
 
     python scripts/bench.py hosts --gpus 1 2 4 --sizes 4000 8000 16000 --json hosts.jsonl
 
@@ -21,8 +18,6 @@ the same with small matrices, to see that it runs.
 """
 
 import argparse
-import os
-import shlex
 import statistics
 import sys
 import time
@@ -35,8 +30,8 @@ from hybrid.errors import HybridError, UsageError
 from hybrid.ranks.launcher import mpirun
 
 SIZES, WALL_SIZE = (4000, 8000, 16000), 8000
-IN_TURN = ("handwritten", "ours", "wires", "library", "cublasxt", "wall")
-PARTS = (*IN_TURN, "torch")
+PARTS = ("handwritten", "ours", "wires", "library", "cublasxt", "wall")
+_LIMIT = 90.0  # seconds that a program may take
 _RECORDERS = ("schema", "command", "date", "versions", "machine")  # keys that are written for every line
 # What no program with MPI, NumPy and a GPU can do without: they are loaded, and the rank's GPU is made ready.
 _IMPORTS = """\
@@ -69,45 +64,35 @@ class Start:
 
 
 def starts(options: argparse.Namespace) -> Iterator[Start]:
-    """For each number of GPUs round by round, each round in another order; and what is compared with nothing, once."""
-    parts = [part for part in IN_TURN if part in options.only]
+    """For each number of GPUs round by round, each round in another order."""
+    parts = [part for part in PARTS if part in options.only]
     for gpus in options.gpus:
-        for number in range(options.rounds if parts else 0):
+        for number in range(options.rounds):
             first = number % len(parts)
             for part in parts[first:] + parts[:first]:
                 yield from _in_round(part, options, gpus, number)
-    if "torch" in options.only:
-        program = _program("torch", options, options.sizes, options.rounds * options.repeat)
-        yield Start("torch", max(options.gpus), 0, [sys.executable, *program, "--gpus", *map(str, options.gpus)])
-
-
-def _program(part: str, options: argparse.Namespace, sizes: Sequence[int], repeat: int) -> list[str]:
-    how = ["--device", options.device, "--repeat", str(repeat), "--sizes", *map(str, sizes)]
-    return ["-m", "experiments.bench.hosts_program", part, *how]
 
 
 def _in_round(part: str, options: argparse.Namespace, gpus: int, number: int) -> Iterator[Start]:
-    on_ranks = [*mpirun(gpus), *shlex.split(options.launcher)]
-    python, repeat = [*on_ranks, sys.executable, "-m"], str(options.repeat)
+    python, repeat = [*mpirun(gpus), sys.executable, "-m"], str(options.repeat)
+    program = ["experiments.bench.hosts_program", part, "--device", options.device, "--repeat", repeat, "--sizes"]
     if part == "cublasxt":  # one process for all GPUs
         for n in options.sizes:
-            program = [*_program(part, options, [n], options.repeat), "--gpus", str(gpus)]
-            yield Start(part, gpus, number, [sys.executable, *program], n)
+            yield Start(part, gpus, number, [sys.executable, "-m", *program, str(n), "--gpus", str(gpus)], n)
     elif part == "ours":
         warmed = ["--fill", "uniform", "--device", options.device, "--repeat", repeat, "--warmup", "1"]
         for n in options.sizes:
             yield Start(part, gpus, number, [*python, "hybrid.matmul", *[str(n)] * 3, *warmed], n)
     elif part == "wall":  # default flags; on a GPU the device is also left to the command
         n, device = options.wall_size, [] if options.device == "cuda" else ["--device", options.device]
-        imports = [*on_ranks, sys.executable, "-c", _IMPORTS, options.device]
+        imports = [*mpirun(gpus), sys.executable, "-c", _IMPORTS, options.device]
         command = [*python, "hybrid.matmul", *[str(n)] * 3, *device]
         for index in range(options.repeat + (number == 0) if gpus in (options.gpus[0], options.gpus[-1]) else 0):
             # The first two take no notice of further arguments.
-            for name, words in (("launcher", [*on_ranks, "true"]), ("imports", imports), (part, command)):
+            for name, words in (("launcher", [*mpirun(gpus), "true"]), ("imports", imports), (part, command)):
                 yield Start(name, gpus, number, words, n, whole=True, wanted=name == "launcher" or number > 0 or index > 0)
-    else:
-        program = _program(part, options, options.sizes, options.repeat)
-        yield Start(part, gpus, number, [*python, "mpi4py", *program])  # mpi4py ends all ranks when one fails
+    else:  # mpi4py ends all ranks when one fails
+        yield Start(part, gpus, number, [*python, "mpi4py", "-m", *program, *map(str, options.sizes)])
 
 
 def run(start: Start, limit: float) -> tuple[list[frame.Line], str]:
@@ -141,7 +126,7 @@ def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
     gpus = usable_gpus() if options.device == "cuda" else []
     if gpus and max(options.gpus) > len(gpus):
         raise UsageError(f"{max(options.gpus)} GPUs are asked for, this machine has {len(gpus)}")
-    options.wall_size = options.wall_size or (WALL_SIZE if gpus else min(options.sizes))
+    options.wall_size = WALL_SIZE if gpus else min(options.sizes)
     until = time.monotonic() + (options.total or float("inf"))
     about = {"device": options.device, "gpu": gpus[0].name if gpus else None, "gpus_there": len(gpus), "dtype": "float64"}
     left_out: set[str] = set()
@@ -149,12 +134,12 @@ def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
         if start.name in left_out:
             continue
         left = until - time.monotonic()
-        lines, reason = run(start, min(options.limit, left)) if left > 0 else ([], "no time was left")
+        lines, reason = run(start, min(_LIMIT, left)) if left > 0 else ([], "no time was left")
         if strange := {line["ran_on"] for line in lines if line.get("ran_on", options.device) != options.device}:
             raise HybridError(f"{start.name} ran on {', '.join(strange)}")
         yield from ({**about, **line} for line in lines if start.wanted)
         if reason:
-            options.failed |= start.part != "torch" and (start.part != "cublasxt" or bool(gpus))  # which may not be here
+            options.failed |= start.part != "cublasxt" or bool(gpus)  # which may not be here
             left_out.add(start.name)
             yield {**about, "part": None, "gpus": None, "n": None, "seconds": None, "left_out": f"{start.name}: {reason}"}
 
@@ -164,13 +149,10 @@ def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
 YARDSTICK = "handwritten"
 _TIMES = "float64, operands in host memory to C at rank 0, in ms (and how many times as fast as written by hand)"
 _SETUP = "Once, before the clock, in ms (the command: what it prepares; else the first product with all that it needs)"
-NOT_COMPARED = (YARDSTICK, "wires", "read", "wires, read")
 NAMES = {  # of what is in the table, in its order
     "handwritten": "written by hand",
     "ours": "ours, the command",
     "wires": "the copies alone, nothing multiplied",
-    "read": "the matrices read once by the check's threads, nothing copied",
-    "wires, read": "the copies and this reading at once",
     "library, new arrays": "ours, `multiply(a, b)`, new arrays each time",
     "library, checked": "ours, `multiply(a, b, out=c)`, the same arrays",
     "library": "ours, `multiply(a, b, out=c, check=False)`",
@@ -178,7 +160,6 @@ NAMES = {  # of what is in the table, in its order
     "cublasxt, page-locked": "cuBLASXt, page-locked operands",
     "cublasxt, registered": "cuBLASXt, operands registered in the call",
     "cublasxt, pageable": "cuBLASXt, pageable operands",
-    "torch": "PyTorch",
 }
 
 
@@ -234,29 +215,25 @@ class Results(frame.MachineResults):
         libraries = [line[key].split(",")[0] for key in ("mpi", "library") for line in self.lines if line.get(key)]
         return ", ".join([self.machine_of(self.lines[-1]), *dict.fromkeys(cupy + libraries)])
 
-    def blocks(self) -> Iterator[frame.Block]:
+    def blocks(self) -> Iterator[frame.Table]:
         if not self.of_gpu:
-            yield frame.Remarks(["Not of a GPU: this shows only that the programs run."])
+            yield frame.remarks(["Not of a GPU: this shows only that the programs run."])
         times, setups = {}, {}
         for (part, gpus, n), cell in self.cells.items():
-            times[part, gpus, n] = cell.time(None if part in NOT_COMPARED else self.cells.get((YARDSTICK, gpus, n)))
+            times[part, gpus, n] = cell.time(None if part in (YARDSTICK, "wires") else self.cells.get((YARDSTICK, gpus, n)))
             setups[part, gpus, n] = "–" if cell.setup is None else _number(1e3 * cell.setup)
+        counts = sorted({count for count, _ in self.compared})
         for title, texts in ((_TIMES, times), (_SETUP, setups)):
-            if rows := list(self._rows(texts)):
-                counts = sorted({count for count, _ in self.compared})
+            rows = []
+            for n, (part, name) in ((n, named) for n in sorted({n for _, n in self.compared}) for named in NAMES.items()):
+                cells = [texts.get((part, count, n), "–") for count in counts]
+                rows += [[str(n), name, *cells]] * (set(cells) != {"–"})
+            if rows:
                 heads = [f"{count} {'GPU' if self.of_gpu else 'rank'}{'s' if count > 1 else ''}" for count in counts]
                 yield frame.Table(["n", "", *heads], "rl" + "r" * len(counts), rows, title)
         left_out = [line["left_out"] for line in self.lines if line["run"] == self.lines[-1]["run"] and line.get("left_out")]
         if remarks := [*self._beside(), *(f"Left out: {text}" for text in left_out)]:
-            yield frame.Remarks(remarks)
-
-    def _rows(self, texts: dict[tuple[str, int, int], str]) -> Iterator[list[str]]:
-        gpus = sorted({count for count, _ in self.compared})
-        for n in sorted({n for _, n in self.compared}):
-            for part, name in NAMES.items():
-                cells = [texts.get((part, count, n), "–") for count in gpus]
-                if set(cells) != {"–"}:
-                    yield [str(n), name, *cells]
+            yield frame.remarks(remarks)
 
     def _beside(self) -> Iterator[str]:
         for (part, gpus, n), cell in self.cells.items():
@@ -282,11 +259,7 @@ main = frame.experiment(
     frame.option("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=f"of {', '.join(PARTS)} (all)"),
     frame.option("--rounds", type=frame.positive, default=3, help="starts of each program (3)"),
     frame.option("--repeat", type=frame.positive, default=3, help="products timed in each start (3)"),
-    frame.option("--limit", type=float, default=90.0, metavar="S", help="seconds a program may take (90)"),
     frame.option("--total", type=float, default=0.0, metavar="S", help="start nothing after S seconds (0: no limit)"),
     frame.option("--device", choices=("cuda", "cpu", "emulate"), default="cuda", help="where all multiply (cuda)"),
-    frame.option("--wall-size", type=int, metavar="N", help=f"of the whole command ({WALL_SIZE}; no GPU: the smallest)"),
-    frame.option("--launcher", default=os.environ.get("BENCH_LAUNCHER", ""), metavar="ARGUMENTS",
-                 help="further arguments of mpirun, in one word (BENCH_LAUNCHER)"),
     work=lambda options: frame.present(options, Results, measured) or int(getattr(options, "failed", False)),
 )  # fmt: skip

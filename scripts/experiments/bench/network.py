@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from experiments.common.frame import told_error
+from experiments.common.frame import ended, told_error
 from hybrid.errors import HybridError, one_line
 from hybrid.ranks.launcher import family_of, mpirun
 
@@ -107,28 +107,18 @@ class Network:
     def run(self, command: Sequence[str], limit: float) -> str:
         """Standard output of a command that mpirun has started on all nodes."""
         words, more = self.launch()
-        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:  # unlike pipes they end with the launcher
-            with subprocess.Popen(
-                [*words, *command], stdout=out, stderr=err, env={**os.environ, **more}, cwd=self._folder
-            ) as launcher:
-                try:
-                    launcher.wait(limit)
-                except subprocess.TimeoutExpired:
-                    raise HybridError(f"{' '.join(command[:4])} had not ended after {limit:.0f} s") from None
-                finally:
-                    self._end_all()  # the launcher's processes on the nodes do not all end with it
-            for stream in (out, err):
-                stream.seek(0)
-            said, complaints = out.read(), err.read()
-        if launcher.returncode:
-            raise HybridError(f"{' '.join(command[:4])} failed: {told_error(complaints, said)}")
-        return said
-
-    def _end_all(self) -> None:
-        for name in self.names:
-            for process in _ip("netns", "pids", name).split():
-                with suppress(ProcessLookupError):
-                    os.kill(int(process), signal.SIGKILL)
+        try:
+            code, out, err = ended([*words, *command], limit, env={**os.environ, **more}, cwd=self._folder)
+        finally:
+            for name in self.names:  # the launcher's processes on the nodes do not all end with it
+                for process in _ip("netns", "pids", name).split():
+                    with suppress(ProcessLookupError):
+                        os.kill(int(process), signal.SIGKILL)
+        if code is None:
+            raise HybridError(f"{' '.join(command[:4])} had not ended after {limit:.0f} s")
+        if code:
+            raise HybridError(f"{' '.join(command[:4])} failed: {told_error(err, out)}")
+        return out
 
     def bytes_received(self) -> Mapping[str, int]:
         """By each node, from the beginning."""

@@ -5,15 +5,13 @@ Network namespaces stand for nodes, joined by links of that rate, with one rank 
 whose products are checked, the simplest ones of mpi4py and NumPy (MPI_Allgatherv of B, a product, and MPI_Gatherv of C), and
 ScaLAPACK's pdgemm, where it is installed. All on CPUs, one thread a rank. Either operands are made where they are needed and C is
 gathered at rank 0; or operands lie on all ranks, in blocks of rows (pdgemm: block-cyclically), and C stays there. Beside the
-seconds of a product stands what the busiest node received, by its interface's counter, the seconds that its link needs for that,
-and how many bytes our plan says that it receives. As root.
+seconds of a product stands what the busiest node received, by its interface's counter. As root.
 """
 
 import argparse
 import json
 import math
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -21,17 +19,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from experiments.bench.network import Network, why_not
 from experiments.common import frame
 from experiments.start import ROOT, SCRIPTS
-from hybrid.core.problem import Problem, Span, Topology, block
+from hybrid.core.problem import block
 from hybrid.emulation.build import c_compiler
 from hybrid.errors import DeviceUnavailable, HybridError
-from hybrid.planning import grid as grids
 
 Sizes = tuple[int, int, int]
 Program = Callable[[Network, Sizes], float]  # its seconds
@@ -46,74 +42,26 @@ OURS_STAYS, ALLGATHER_STAYS = f"{OURS}, C stays", f"{ALLGATHER}, C stays"
 OURS_2D, PDGEMM = f"{OURS}, 2-D blocks, C stays", "pdgemm, C stays"
 _HERE = Path(__file__).parent
 _LIMIT = 300.0  # seconds that a run may take
-_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 _BLOCKS = (64, 128, 256)  # rows and columns of pdgemm's blocks that are tried
 
 
 class Results(frame.Results):
     command, again = "bench_nodes", "python scripts/bench.py nodes"
 
-    def blocks(self) -> Iterator[frame.Block]:
-        heads = ("nodes", "links", "shape", "program", "seconds", "of its link's", "busiest node received", "as planned")
-        yield frame.Table(heads, "llllrrrr", [_row(line) for line in self.lines])
-
-
-def _row(line: frame.Line) -> tuple[str, ...]:
-    median, received, bits = line["seconds"]["median"], line["received"], bits_per_second(line["rate"])
-    return (
-        f"{line['nodes']}" + (f" of {line['ranks_per_node']} ranks" if line["ranks_per_node"] > 1 else ""),
-        line["rate"] or "no limit",
-        f"{line['shape']}, {'×'.join(map(str, line['sizes']))}",
-        line["program"],
-        f"{median:.2f}",
-        f"{median * bits / (8 * received):.2f} ×" if bits else "–",
-        f"{received / 1e6:.0f} MB",
-        f"{received / line['planned']:.3f} ×" if line["planned"] else "–",
-    )
-
-
-def bits_per_second(rate: str) -> float:
-    """Of a rate as tc writes it; 0 where there is no limit."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", rate or "0bit")
-    if not found:
-        raise argparse.ArgumentTypeError(f"{rate} is no rate, such as 1gbit or 100mbit")
-    return float(found[1]) * _UNITS[found[2]]
-
-
-def _rate(text: str) -> str:
-    bits_per_second(text)
-    return text
+    def blocks(self) -> Iterator[frame.Table]:
+        rows = []
+        for line in self.lines:
+            several = f" of {line['ranks_per_node']} ranks" if line["ranks_per_node"] > 1 else ""
+            shape = f"{line['shape']}, {'×'.join(map(str, line['sizes']))}"
+            about = [f"{line['nodes']}{several}", line["rate"] or "no limit", shape, line["program"]]
+            rows.append([*about, f"{line['seconds']['median']:.2f}", f"{line['received'] / 1e6:.0f} MB"])
+        yield frame.Table(("nodes", "links", "shape", "program", "seconds", "busiest node received"), "llllrr", rows)
 
 
 def _grid_of(processes: int) -> tuple[int, int]:
     """The one nearest to a square."""
     rows = max(divisor for divisor in range(1, math.isqrt(processes) + 1) if processes % divisor == 0)
     return rows, processes // rows
-
-
-def placed_in_blocks(problem: Problem, rows: int, columns: int) -> grids.Placement:
-    """The placement in the blocks of a grid of rows×columns ranks, numbered row by row."""
-
-    def parts(height: int, width: int) -> tuple[grids.Part, ...]:
-        cells = product(range(rows), range(columns))
-        return tuple(grids.Part((block(height, rows, row),), (block(width, columns, column),)) for row, column in cells)
-
-    p = problem
-    return grids.Placement(parts(p.n, p.l), parts(p.l, p.m), parts(p.n, p.m))
-
-
-def _planned_bytes(sizes: Sizes, nodes: int, program: str, ranks_per_node: int = 1) -> int:
-    """That the busiest node receives in one of our programs."""
-    ranks = range(nodes * ranks_per_node)
-    problem, topology = Problem(*sizes), Topology.of_equal_nodes(len(ranks), ranks_per_node)
-    if program == OURS_2D:
-        placement = placed_in_blocks(problem, *_grid_of(len(ranks)))
-    else:
-        of_a, of_b = (tuple(topology.rows_of_rank(rank, rows) for rank in ranks) for rows in (problem.n, problem.l))
-        of_c = of_a if program == OURS_STAYS else tuple(Span(0, 0 if rank else problem.n) for rank in ranks)
-        placement = grids.Placement.of_rows(problem, of_a, of_b, of_c)
-    chosen = grids.choose(problem, topology, placement, memory=sys.maxsize)
-    return problem.bytes(1, max(sum(grids.received(chosen, node, problem, topology, placement)) for node in range(nodes)))
 
 
 def _measured(options: argparse.Namespace) -> Iterator[frame.Line]:
@@ -158,11 +106,10 @@ def _compared(network: Network, shape: str, programs: Mapping[str, Program], opt
         if name in slower:  # with another size of blocks it is faster
             continue
         times, counts = [seconds for seconds, _ in each], [received for _, received in each]
-        planned = _planned_bytes(sizes, nodes, name, options.ranks) if name in (OURS, OURS_STAYS, OURS_2D) else None
         yield {
             "part": "nodes", "nodes": nodes, "rate": options.rate, "ranks_per_node": options.ranks, "shape": shape,
             "sizes": list(sizes), "program": name, "seconds": frame.spread(times),
-            "received": int(statistics.median(counts)), "planned": planned,
+            "received": int(statistics.median(counts)),
         }  # fmt: skip
 
 
@@ -250,7 +197,7 @@ main = frame.experiment(
     __doc__, Results, _measured,
     frame.option("--nodes", nargs="+", type=frame.positive, default=[2, 4], metavar="P", help="how many (2 4)"),
     frame.option("--ranks", type=frame.positive, default=1, metavar="R", help="on each node (1)"),
-    frame.option("--rate", type=_rate, default="1gbit", help='of each link, both ways, as tc has it; "" for none (1gbit)'),
+    frame.option("--rate", default="1gbit", help='of each link, both ways, as tc has it; "" for none (1gbit)'),
     frame.option("--shapes", nargs="+", choices=tuple(SHAPES), default=["square"], metavar="SHAPE", help=", ".join(SHAPES)),
     frame.option("--pairs", type=frame.positive, default=3, help="how often each program runs (3)"),
 )  # fmt: skip

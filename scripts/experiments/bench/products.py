@@ -20,7 +20,7 @@ import numpy as np
 import hybrid
 from experiments.common import frame
 from experiments.common.cuda import matrices
-from experiments.common.product_check import IntegerCheck, ProductCheck
+from experiments.common.product_check import ProductCheck
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.devices.cuda_gpus import usable_gpus
 
@@ -48,9 +48,8 @@ def _case(
         for n, l, m in options.sizes:
             frame.refuse_too_large(n, l, m, item=16)
         for (n, l, m), dtype, *others in frame.shown(list(order(options)), "products"):
-            for line in lines_of(options, (n, l, m), dtype, *others):
-                part = results.command.removeprefix("bench_")
-                yield {"n": n, "l": l, "m": m, "part": part, "device": options.device, "gpu": gpu, "dtype": dtype, **line}
+            about = {"n": n, "l": l, "m": m, "part": results.command.removeprefix("bench_"), "device": options.device, "gpu": gpu}
+            yield from ({**about, "dtype": dtype, **line} for line in lines_of(options, (n, l, m), dtype, *others))
 
     label = " ".join("x".join(map(str, each if len(set(each)) > 1 else each[:1])) for each in sizes)
     return frame.experiment(
@@ -64,20 +63,20 @@ def _case(
     )  # fmt: skip
 
 
-def _times(check: Any, ways: Mapping[str, Way], rounds: int, *, untimed: int = 2, calls: int = 1) -> dict[str, list[float]]:
-    """The seconds of each way after so many calls that are not timed: the second call of ours builds what later ones launch. In
-    a round each is called so many times, of which the last is timed; each round begins with another one."""
+def _times(check: ProductCheck, ways: Mapping[str, Way], rounds: int, *, untimed: int = 2, twice: bool = False) -> frame.Line:
+    """The spread of each way's seconds after so many calls that are not timed: the second call of ours builds what later ones
+    launch. `twice`: each is called once more just before it is timed."""
     for name, way in ways.items():
         for _ in range(untimed):
             check.refuse_wrong(name, way())
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(rounds):
-        in_turn = list(ways.items())
-        for name, way in in_turn[number % len(ways) :] + in_turn[: number % len(ways)]:
-            for _ in range(calls - 1):
-                way()
-            times[name].append(frame.seconds_of(way))
-    return times
+
+    def seconds(way: Way) -> float:
+        if twice:
+            way()
+        return frame.seconds_of(way)
+
+    times = frame.in_turns({name: partial(seconds, way) for name, way in ways.items()}, rounds)
+    return {name: frame.spread(each) for name, each in times.items()}
 
 
 def _settled(device: str) -> Way:
@@ -106,7 +105,7 @@ _PLACES, _CHECKED = ("host", "empty", "row blocks"), ("unchecked", "checked")
 class CheckResults(frame.Results):
     command, again = "bench_check", "python scripts/bench.py check"
 
-    def blocks(self) -> Iterator[frame.Block]:
+    def blocks(self) -> Iterator[frame.Table]:
         heads, rows = ["operands", "type", "n×l×m", "unchecked, ms", "checked, ms", "ratio"], []
         for line in self.lines:
             unchecked, checked = (line[way]["median"] for way in _CHECKED)
@@ -132,8 +131,8 @@ def _check_line(options: argparse.Namespace, sizes: Sizes, dtype: str, place: st
         c = hybrid.multiply(*operands, out=out, check=way == "checked", device=options.device)
         return c.array if place == "row blocks" else c
 
-    times = _times(ProductCheck(a, b), {way: partial(multiplied, way) for way in _CHECKED}, options.rounds, untimed=3, calls=2)
-    yield {"place": place, **{way: frame.spread(times[way]) for way in _CHECKED}}
+    ways = {way: partial(multiplied, way) for way in _CHECKED}
+    yield {"place": place, **_times(ProductCheck(a, b), ways, options.rounds, untimed=3, twice=True)}
 
 
 check = _case(
@@ -156,7 +155,7 @@ _YARDSTICK, _PRECISIONS, _FILLS = "cuBLAS", ("native", "auto", "fast"), ("normal
 class PrecisionResults(frame.Results):
     command, again = "bench_precision", "python scripts/bench.py precision"
 
-    def blocks(self) -> Iterator[frame.Block]:
+    def blocks(self) -> Iterator[frame.Table]:
         heads = ["elements", "n×l×m", "way", "in turns, ms", "× cuBLAS", "alone, ms", "× cuBLAS"]
         rows, base = [], self.lines[0]
         for line in self.lines:
@@ -181,20 +180,18 @@ def _precision_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, fill
         settle()
         return c
 
+    def alone(way: Way) -> float:
+        """Seconds of a call."""
+        began, calls = time.perf_counter(), 0
+        while time.perf_counter() - began < options.alone or not calls:
+            way()
+            calls += 1
+        return (time.perf_counter() - began) / calls
+
     ours = {name: partial(hybrid.multiply, a, b, precision=name, device=options.device) for name in _PRECISIONS}
     ways: dict[str, Way] = {_YARDSTICK: cublas, **ours}
     times = _times(ProductCheck(a, b), ways, options.rounds)
-    for name, way in ways.items():
-        yield {"fill": fill, "way": name, "seconds": frame.spread(times[name]), "alone": _alone(way, options.alone)}
-
-
-def _alone(way: Way, seconds: float) -> float:
-    """Of a call."""
-    began, calls = time.perf_counter(), 0
-    while time.perf_counter() - began < seconds or not calls:
-        way()
-        calls += 1
-    return (time.perf_counter() - began) / calls
+    yield from ({"fill": fill, "way": name, "seconds": times[name], "alone": alone(way)} for name, way in ways.items())
 
 
 precision = _case(
@@ -220,7 +217,7 @@ _WAYS, _SMALL = ("library", "hybrid"), 99
 class TypesResults(frame.Results):
     command, again = "bench_types", "python scripts/bench.py types"
 
-    def blocks(self) -> Iterator[frame.Block]:
+    def blocks(self) -> Iterator[frame.Table]:
         heads = ["type", "elements", "n×l×m", "operands", "library, ms", "hybrid, ms", "times as fast", "hybrid, Tflop/s"]
         rows = []
         for line in self.lines:
@@ -232,23 +229,19 @@ class TypesResults(frame.Results):
         yield frame.Table(heads, "llllrrrr", rows, "hybrid.multiply, checked, beside the library's matmul, unchecked")
 
 
-def _of_type(sizes: Sizes, dtype: str, elements: str) -> Iterator[np.ndarray]:
-    n, l, m = sizes
-    random, most = np.random.default_rng(), _SMALL
-    if elements == "large":
-        most = min(np.iinfo(dtype).max, math.isqrt(2**62 // l))
-    for shape in ((n, l), (l, m)):
-        if dtype in COMPLEX:
-            yield (random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(dtype)
-        else:
-            yield random.integers(-most, most, shape, dtype, endpoint=True)
-
-
 def _types_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, elements: str) -> Iterator[frame.Line]:
     on_gpu, settle = options.device == "cuda", _settled(options.device)
     cupy = import_module("cupy") if on_gpu else None
     result = None if dtype in COMPLEX else "int64"
-    on_host = list(_of_type(sizes, dtype, elements))
+    random, (n, l, m), most = np.random.default_rng(), sizes, _SMALL
+    if elements == "large":
+        most = min(np.iinfo(dtype).max, math.isqrt(2**62 // l))
+    on_host = [
+        (random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(dtype)
+        if dtype in COMPLEX
+        else random.integers(-most, most, shape, dtype, endpoint=True)
+        for shape in ((n, l), (l, m))
+    ]
     for place in ("gpu", "host") if on_gpu else ("host",):
         a, b = map(cupy.asarray, on_host) if cupy and place == "gpu" else on_host
 
@@ -260,8 +253,7 @@ def _types_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, elements
             return cupy.asnumpy(c) if cupy and place == "host" else c
 
         ways: dict[str, Way] = {"library": library, "hybrid": partial(hybrid.multiply, a, b, dtype=result, device=options.device)}
-        times = _times(ProductCheck(a, b) if result is None else IntegerCheck(a, b), ways, options.rounds)
-        yield {"elements": elements, "place": place, **{way: frame.spread(times[way]) for way in _WAYS}}
+        yield {"elements": elements, "place": place, **_times(ProductCheck(a, b), ways, options.rounds)}
 
 
 types = _case(

@@ -24,17 +24,18 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from hybrid.commands.parser import Parser, at_least
+from hybrid.commands.cli import print_error, run_alone
+from hybrid.commands.parser import Parser, at_least, file_name
 from hybrid.core import text
 from hybrid.core.timeline import Spread
-from hybrid.errors import DeviceUnavailable, DoesNotFit, HybridError, UsageError, code_of, one_line, with_code
+from hybrid.errors import DeviceUnavailable, DoesNotFit, UsageError, one_line
 from hybrid.host import files, memory
-from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.reporting import jsonl, svg
 from hybrid.reporting.progress import Progress
 
 Item = TypeVar("Item")
 Options = argparse.Namespace
+Option = tuple[tuple[str, ...], dict[str, Any]]  # as `add_argument` takes it
 Line = dict[str, Any]
 Measure = Callable[[Options], Iterable[Line]]
 Work = Callable[[Options], int]
@@ -47,12 +48,10 @@ _ERROR = re.compile(r"hybrid\.|[\w.]*(Error|Exception)\b")
 # --- options, and how a script ends
 
 
-def option(*names: str, **how: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """As `add_argument` takes it."""
+def option(*names: str, **how: Any) -> Option:
     return names, how
 
 
-Option = tuple[tuple[str, ...], dict[str, Any]]
 positive = at_least(1)
 # What the lectures' scripts have in common.
 _ON_CPU = "emulate: the GPU's kernels on the CPU (auto)"
@@ -77,11 +76,11 @@ def experiment(
     def main() -> int:
         parser = parser_of(description, *options)
         lines = parser.add_mutually_exclusive_group()
-        lines.add_argument("--json", metavar="FILE", help="append a line for each result")
+        lines.add_argument("--json", type=file_name, metavar="FILE", help="append a line for each result")
         lines.add_argument("--from", metavar="FILE", dest="source", help="take these lines, measure nothing")
         parser.add_argument("--markdown", action="store_true", help="print the tables as pages have them, with their commands")
         if results.draw:
-            parser.add_argument("--picture", metavar="FILE.svg", help="draw the results")
+            parser.add_argument("--picture", type=file_name, metavar="FILE.svg", help="draw the results")
         return command(parser, work or (lambda given: present(given, results, measured)))
 
     return main
@@ -96,24 +95,20 @@ def parser_of(description: str | None, *options: Option) -> Parser:
 
 def command(parser: Parser, work: Work) -> int:
     """Read the options and do this work; the exit code. What can be refused is refused before anything is measured."""
-    options = Options()
-    try:
-        parser.parse_args(None, options)
-        launch = launched()
-        if launch is not None and launch.size > 1:
-            raise UsageError(f"{launch.name} started this {launch.size} times, and each would do all of it: start it alone")
-        if "" in (getattr(options, name, None) for name in ("json", "source", "picture")):
-            raise UsageError("the name of a file is missing")
-        for path in filter(None, (getattr(options, "json", None), getattr(options, "picture", None))):
+
+    def refused_or_done() -> int:
+        options = parser.parse_args()
+        if picture := getattr(options, "picture", None):
+            svg.refuse(picture)
+        for path in filter(None, (getattr(options, "json", None), picture)):
             files.refuse_unwritable(path)
-        if getattr(options, "picture", None):
-            svg.refuse(options.picture)
-        return work(options)
-    except (HybridError, OSError, KeyboardInterrupt) as error:
-        if rank_by_launcher() == 0:
-            said = one_line(error) if isinstance(error, OSError) else with_code(one_line(error), code_of(error))
-            print(f"{parser.prog}: {said}", file=sys.stderr)
-        return 2 if isinstance(error, DeviceUnavailable) else getattr(error, "exit_code", 1)
+        try:
+            return work(options)
+        except DeviceUnavailable as missing:
+            print_error(parser.prog, missing)
+            return 2
+
+    return run_alone(parser.prog, refused_or_done)
 
 
 def present(options: Options, results: type[Results], measured: Measure) -> int:
@@ -159,30 +154,51 @@ def refuse_too_large(n: int, l: int, m: int, item: int = 4) -> None:
         raise DoesNotFit(f"A, B and C take {text.readable(needed)} of the host's memory, which has {text.readable(free)}")
 
 
+# --- programs
+
+
+def ended(words: Sequence[str], limit: float | None = None, **how: Any) -> tuple[int | None, str, str]:
+    """Start a program and wait for it: its exit code, None where it had not ended after `limit` seconds, and what it has printed
+    on standard output and error. Nothing that it has started goes on."""
+    with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True, **how)
+        code: int | None = None
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                code = process.wait(limit)
+        finally:
+            for signum in (signal.SIGTERM, signal.SIGKILL) if process.poll() is None else (signal.SIGKILL,):
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signum)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_GRACE)
+        said = []
+        for stream in (out, err):
+            stream.seek(0)
+            said.append(stream.read())
+        return code, said[0], said[1]
+
+
 def ran(words: Sequence[str], limit: float | None = None, environment: Mapping[str, str] | None = None) -> tuple[list[Line], str]:
-    """Start a program that takes --json FILE, and wait for it at most `limit` seconds: the lines that it has recorded, however it
-    ends, and why it failed; "" where it did not. Nothing that it has started goes on."""
-    failure = ""
+    """Run a program that takes --json FILE for at most `limit` seconds: the lines that it has recorded, however it ends, and why
+    it failed; "" where it did not."""
     with tempfile.TemporaryDirectory() as folder:
-        path, output, errors = (Path(folder) / name for name in ("lines.jsonl", "output", "errors"))
-        with output.open("wb") as into, errors.open("wb") as into_errors:
-            process = subprocess.Popen(
-                [*words, "--json", str(path)], stdin=subprocess.DEVNULL, stdout=into, stderr=into_errors,
-                env={**os.environ, **(environment or {})}, start_new_session=True,
-            )  # fmt: skip
-            try:
-                if code := process.wait(limit):
-                    printed = (file.read_text(errors="replace") for file in (errors, output))
-                    failure = f"{told_error(*printed)} (exit code {code})"
-            except subprocess.TimeoutExpired:
-                failure = f"not done within {limit:g} s"
-            finally:
-                for signum in (signal.SIGTERM, signal.SIGKILL) if process.poll() is None else (signal.SIGKILL,):
-                    with suppress(ProcessLookupError):
-                        os.killpg(process.pid, signum)
-                    with suppress(subprocess.TimeoutExpired):
-                        process.wait(_GRACE)
+        path = Path(folder, "lines.jsonl")
+        code, out, err = ended([*words, "--json", str(path)], limit, env={**os.environ, **(environment or {})})
+        failure = f"not done within {limit:g} s" if code is None else f"{told_error(err, out)} (exit code {code})" if code else ""
         return (list(jsonl.read(str(path))) if path.exists() else []), failure
+
+
+def told_error(*streams: str) -> str:
+    """Of what a program that failed has printed, beside its launcher: all lines of ours, else the last that tells an error,
+    of the first stream that has any lines; else its last line."""
+    for stream in streams:
+        lines = [line.strip() for line in stream.replace("\0", "").strip().splitlines()]
+        ours = [line for line in lines if OURS.match(line)]
+        errors = [line for line in lines if _ERROR.match(line)]
+        if lines:
+            return "; ".join(ours) if ours else (errors or lines)[-1]
+    return "no message"
 
 
 # --- times and numbers
@@ -199,6 +215,17 @@ def seconds_of(work: Callable[..., Any], *arguments: Any) -> float:
     return time.perf_counter() - began
 
 
+def in_turns(works: Mapping[str, Callable[[], float]], rounds: int, title: str = "") -> dict[str, list[float]]:
+    """The seconds of each, which it returns itself, round by round in changing order."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for number in shown(range(rounds), title) if title else range(rounds):
+        start = number // 2 % len(works)
+        names = [*works][start:] + [*works][:start]
+        for name in names[::-1] if number % 2 else names:
+            times[name].append(works[name]())
+    return times
+
+
 def number(value: float) -> str:
     """40,505 or 24.34."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
@@ -210,18 +237,6 @@ def duration(seconds: float) -> str:
         if seconds >= least:
             return f"{seconds / least:.4g} {unit}"
     return f"{seconds * 1e6:.4g} µs"
-
-
-def told_error(*streams: str) -> str:
-    """Of what a program that failed has printed, beside its launcher: all lines of ours, else the last that tells an error,
-    of the first stream that has any lines; else its last line."""
-    for stream in streams:
-        lines = [line.strip() for line in stream.replace("\0", "").strip().splitlines()]
-        ours = [line for line in lines if OURS.match(line)]
-        errors = [line for line in lines if _ERROR.match(line)]
-        if lines:
-            return "; ".join(ours) if ours else (errors or lines)[-1]
-    return "no message"
 
 
 # --- tables
@@ -240,37 +255,26 @@ class Table:
         assert self.rows, f"a table without rows: {self.title}"
         assert {len(row) for row in (self.heads, self.sides, *self.rows)} == {len(self.heads)}, self.title
 
+    def markdown(self) -> str:
+        """Ends with the end of a line."""
+        if not any(self.heads):
+            return "\n".join(f"{line}\n" for line in ([self.title] if self.title else []) + [" ".join(row) for row in self.rows])
+        heading = f"{self.title}:\n\n" if self.title else ""
+        rows = [self.heads, ["---:" if side == "r" else "---" for side in self.sides], *self.rows]
+        return heading + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
-@dataclass(frozen=True)
-class Remarks:
+
+def remarks(lines: Sequence[str], title: str = "") -> Table:
     """Sentences that belong together."""
-
-    lines: Sequence[str]
-    title: str = ""
+    return Table([""], "l", [[line] for line in lines], title)
 
 
-Block = Table | Remarks
-
-
-def printed(blocks: Iterable[Block]) -> Iterator[str]:
-    """For a terminal: aligned columns, an empty line between blocks."""
-    for index, block in enumerate(blocks):
-        yield from [""] * (index > 0) + [block.title] * bool(block.title)
-        lines: Iterable[str]
-        if isinstance(block, Table):
-            lines = text.aligned([block.heads, *block.rows] if any(block.heads) else block.rows, block.sides)
-        else:
-            lines = block.lines
-        yield from (f"{'  ' if block.title else ''}{line}" for line in lines)
-
-
-def markdown(block: Block) -> str:
-    """Ends with the end of a line."""
-    if isinstance(block, Remarks):
-        return "\n".join(f"{line}\n" for line in (*filter(None, [block.title]), *block.lines))
-    heading = f"{block.title}:\n\n" if block.title else ""
-    rows = [block.heads, ["---:" if side == "r" else "---" for side in block.sides], *block.rows]
-    return heading + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+def printed(tables: Iterable[Table]) -> Iterator[str]:
+    """For a terminal: aligned columns, an empty line between tables."""
+    for index, table in enumerate(tables):
+        yield from [""] * (index > 0) + [table.title] * bool(table.title)
+        lines = text.aligned([table.heads, *table.rows] if any(table.heads) else table.rows, table.sides)
+        yield from (f"{'  ' if table.title else ''}{line}" for line in lines)
 
 
 class Results:
@@ -299,8 +303,7 @@ class Results:
             raise UsageError(f"{path} has no run of {cls.again} that came to its end")
         return selected
 
-    def blocks(self) -> Iterator[Block]:
-        """Its tables and remarks."""
+    def blocks(self) -> Iterator[Table]:
         raise NotImplementedError
 
     def exit_code(self) -> int:
@@ -335,7 +338,7 @@ class Results:
             if line.get("seconds")
         )
         origin = "; ".join(f"{date}, `{words}`" for date, words in runs)
-        return "\n".join([*map(markdown, self.blocks()), f"Measured on {self.machine()}; {origin}"])
+        return "\n".join([*(table.markdown() for table in self.blocks()), f"Measured on {self.machine()}; {origin}"])
 
 
 class MachineResults(Results):

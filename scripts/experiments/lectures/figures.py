@@ -5,26 +5,24 @@ runtime, where products are checked and nothing is said of speed."""
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from experiments.common import cuda, frame
 from experiments.lectures.ladder import count_loads, form_of, loads_of_elements
 from hybrid.errors import DeviceUnavailable, UsageError
-from hybrid.host.threads import limited_threads
-from hybrid.kernels.catalogue import EMULATED_CAPABILITY, fastest, launch_of
-from hybrid.reporting import jsonl, svg
-
-Spread = dict[str, float]
+from hybrid.kernels.catalogue import EMULATED_CAPABILITY, launch_of
+from hybrid.reporting import svg
 
 
-def _alone(runtime: cuda.CudaRuntime, kernel: str, operands: tuple[np.ndarray, np.ndarray], repeat: int) -> Spread:
+def _alone(runtime: cuda.Runtime, kernel: str, operands: tuple[np.ndarray, np.ndarray], repeat: int) -> dict[str, float]:
     """The seconds of a kernel by itself."""
-    return frame.spread(cuda.kernel_seconds(runtime, cuda.kernel_of(kernel), *operands, repeat))
+    return frame.spread(runtime.kernel_seconds(cuda.kernel_of(kernel), *operands, repeat))
 
 
 # --- Hochberg: shared memory
@@ -46,18 +44,18 @@ _SIZES = {  # usual and quick ones
 }
 # GPU, compute capability, cores, size, and how many times faster shared memory made the whole program, as the module words it.
 _PUBLISHED = (
-    ("GT 9600M", "1.1", 32, 1000, "7"),
-    ("GT 330M", "1.2", 48, 1000, "towards 2"),
-    ("C1060", "1.3", 240, 1000, "about 1.1"),
-    ("C1060", "1.3", 240, 8000, "more than 6.5"),
-    ("M2070", "2.0", 448, 1000, "about 1.7"),
-    ("M2070", "2.0", 448, 8000, "2.6"),
+    ("GT 9600M", "1.1", "32 cores", "1000", "7"),
+    ("GT 330M", "1.2", "48 cores", "1000", "towards 2"),
+    ("C1060", "1.3", "240 cores", "1000", "about 1.1"),
+    ("C1060", "1.3", "240 cores", "8000", "more than 6.5"),
+    ("M2070", "2.0", "448 cores", "1000", "about 1.7"),
+    ("M2070", "2.0", "448 cores", "8000", "2.6"),
 )
 
 
 def _of_shares(options: argparse.Namespace) -> Iterator[frame.Line]:
-    runtime = cuda.runtime_for(options.device)
-    for size in frame.shown(options.sizes or _SIZES[runtime.device][options.quick], "kernels"):
+    runtime = cuda.Runtime(options.device)
+    for size in frame.shown(options.sizes or _SIZES[runtime.device.name][options.quick], "kernels"):
         frame.refuse_too_large(size, size, size)
         operands = cuda.matrices("lecture", "float32", size, size, size)
         for program, kernel in _SHARES.items():
@@ -68,22 +66,16 @@ def _of_shares(options: argparse.Namespace) -> Iterator[frame.Line]:
 class Shares(frame.Results):
     command, again = "lecture_hochberg", "python -m hybrid.lectures hochberg"
 
-    def blocks(self) -> Iterator[frame.Block]:
+    def blocks(self) -> Iterator[frame.Table]:
         seconds = {(line["size"], line["program"]): line["seconds"]["median"] for line in self.lines}
-        sizes, title = sorted({size for size, _ in seconds}), "float32, time without / with shared memory"
-        if self.of_gpu:
-            pairs = [[seconds[size, program] for program in _SHARES] for size in sizes]
-            both = [" / ".join(frame.number(1e3 * each) for each in pair) for pair in pairs]
-            ratios = [f"{without / having:.2f}" for without, having in pairs]
-            yield frame.Table(
-                ["size", "kernel, ms", "ratio"], "rrr", list(zip(map(str, sizes), both, ratios, strict=True)), title
-            )
-        else:
-            there = ", ".join(map(str, sizes))
-            said = f"no GPU: both kernels are right at {there} on the CPU's CUDA runtime, and nothing is compared"
-            yield frame.Remarks([said], title)
-        rows = [[gpu, capability, f"{cores} cores", str(size), said] for gpu, capability, cores, size, said in _PUBLISHED]
-        yield frame.Table(["GPU", "compute capability", "", "size", "factor"], "lrrrl", rows, "published, of whole programs")
+        sizes, rows = sorted({size for size, _ in seconds}), []
+        for size in sizes:
+            without, having = (seconds[size, program] for program in _SHARES)
+            both = " / ".join(frame.number(1e3 * each) for each in (without, having)) if self.of_gpu else "right, without a GPU"
+            rows.append([str(size), both, f"{without / having:.2f}" if self.of_gpu else "–"])
+        yield frame.Table(["size", "kernel, ms", "ratio"], "rrr", rows, "float32, time without / with shared memory")
+        heads = ["GPU", "compute capability", "", "size", "factor"]
+        yield frame.Table(heads, "lrrrl", _PUBLISHED, "published, of whole programs")
 
 
 hochberg = frame.experiment(
@@ -102,7 +94,7 @@ sizes, in both orders of the loops. Where one is large enough to tell of 8000, t
 larger matrices leave the caches. Then how often each element is read from global memory, counted. On several devices, a rank
 each: `mpirun -n 2 python -m hybrid.matmul 8000 8000 8000 --kernel tiled`.
 
-Kernels are timed by CUDA events, with allocation and copies beside them. Without a GPU they run on the CPU's CUDA runtime at
+Kernels are timed by CUDA events, and by the clock with allocation and copies. Without a GPU they run on the CPU's CUDA runtime at
 200×200: products are checked, and nothing is said of their speed. --quick takes smaller sizes.
 """
 _THREE = {"matmul1": ("naive", 13.8), "matmul2": ("tiled", 4.8)}  # the kernel of each, and the lecture's seconds on a K40c
@@ -114,9 +106,8 @@ _COUNTED = (100, 60, 90)  # n, l, m: of no tile a multiple
 
 
 def _of_three(options: argparse.Namespace) -> Iterator[frame.Line]:
-    runtime = cuda.runtime_for(options.device)
-    on_gpu = runtime.device == "cuda"
-    n = options.size or _SIDES[runtime.device][options.quick]
+    runtime = cuda.Runtime(options.device)
+    n = options.size or _SIDES[runtime.device.name][options.quick]
     frame.refuse_too_large(n, n, n, item=8)
     try:
         jobs = [(size, kernel) for size in ((100, 200) if options.quick else (250, 500, 1000)) for kernel in _LOOPS]
@@ -128,7 +119,7 @@ def _of_three(options: argparse.Namespace) -> Iterator[frame.Line]:
     operands = cuda.matrices("uniform", "float64", n, n, n)
     for program, (kernel, _) in frame.shown(list(_THREE.items()), "kernels"):
         times = {"seconds": _alone(runtime, kernel, operands, 5)}
-        times["whole"] = frame.spread(cuda.whole_seconds(runtime, cuda.kernel_of(kernel), *operands, 3 if on_gpu else 1))
+        times["whole"] = frame.spread(runtime.whole_seconds(cuda.kernel_of(kernel), *operands, 3 if runtime.gpu else 1))
         yield {**runtime.about, "part": "kernel", "program": program, "n": n, **times}
     try:
         for program, (kernel, _) in _THREE.items():
@@ -141,13 +132,12 @@ def _of_three(options: argparse.Namespace) -> Iterator[frame.Line]:
 class Three(frame.Results):
     command, again = "lecture_siegel", "python -m hybrid.lectures siegel"
 
-    def blocks(self) -> Iterator[frame.Block]:
+    def blocks(self) -> Iterator[frame.Table]:
         title = f"{N}×{N}, float64: {N**3:,} multiplications"
         yield frame.Table(["program", "K40c (lecture)", "here"], "lrl", [*self._of_loops(), *self._of_kernels()], title)
         loads, rows = {line["program"]: line for line in self.lines if line["part"] == "loads"}, []
         for program, (name, _) in _THREE.items():
-            kernel = cuda.kernel_of(name)
-            height, width = form_of(kernel, "float64", EMULATED_CAPABILITY).tile
+            height, width = form_of(cuda.kernel_of(name), "float64", EMULATED_CAPABILITY).tile
             formulas = ("m", "n") if name == "naive" else (f"ceil(m / {width})", f"ceil(n / {height})")
             both = ", ".join(map(str, dict.fromkeys(loads_of_elements(name, (height, width), (N, N, N)))))
             counts = [sorted({each[0], each[1]}) for each in (loads[program]["a"], loads[program]["b"])] if loads else []
@@ -164,7 +154,7 @@ class Three(frame.Results):
                 size, seconds = max(times.items())
                 here = f"{frame.duration(seconds)} at {size}, which says nothing of {N}"
                 if size >= _LEAST_EXTRAPOLATED:
-                    whole = frame.duration(seconds * (N / max(times)) ** 3)
+                    whole = frame.duration(seconds * (N / size) ** 3)
                     here = f"{whole}, extrapolated by n³ from {frame.duration(seconds)} at {size}; not measured"
             yield [f"seq, {order}", "> 1 h" if kernel == "loops" else "", here]
 
@@ -195,89 +185,38 @@ _TWO_DIMENSIONS = """CUDA in two dimensions: python -m hybrid.lectures 2d
 The lecture's three programs, C = A·B of width 1024 in float32 with a[y][x] = b[y][x] = x + y·width: MM-CPU (three loops on one
 core), MM-GPU-GM (one thread per element) and MM-GPU-SM (tiles in shared memory), in blocks of 32×32. Five runs each, the average,
 and times faster; a GPU's runs span allocation, copies in, kernel and copy out, as there, with the kernel alone beside them.
-Then the same at width 1000, where the lecture's programs leave out a part of C; and the lecture's roofline, the bytes that memory
-delivers against operations, for the device at hand: its memory and its arithmetic are measured.
+Then the same at width 1000, where the lecture's programs leave out a part of C.
 
 Without a GPU the CPU runs its program at full width; the GPU's run at width 256 (1000 for the second part) on the CPU's CUDA
 runtime: their products are checked, and their times are no speeds. --quick takes widths 256, 128 and 72.
 """
-_ITEM, _RUNS, _SIDE, _WIDTH = 4, 5, 32, 1024  # bytes of float32, runs, threads of a block's side, the lecture's width
+_RUNS, _SIDE, _WIDTH = 5, 32, 1024  # runs, threads of a block's side, the lecture's width
 _WIDTHS = {"cuda": (_WIDTH, 256), "emulate": (256, 128)}  # usual and quick ones
-_COPIED = (8192, 8192)  # float32 numbers, more than any cache holds
-_MULTIPLIED = {"cuda": 8192, "emulate": 1024}
-
-
-class Program(NamedTuple):
-    """`intensity`: operations for each byte that it loads from global memory, a multiplication and an addition for two numbers,
-    or for two _SIDEth parts of numbers. The lecture's milliseconds, their mean, and times faster."""
-
-    intensity: float
-    runs: tuple[float, ...]
-    mean: float
-    faster: float | None
-
-
-_PROGRAMS = {
-    "MM-CPU": Program(2 / (2 * _ITEM), (41045.35, 40277.44, 40369.30, 40385.85, 40446.14), 40504.82, None),
-    "MM-GPU-GM": Program(2 / (2 * _ITEM), (52.5, 52.4, 52.4, 52.4, 52.6), 52.46, 772),
-    "MM-GPU-SM": Program(2 / (2 * _ITEM / _SIDE), (24.4, 24.2, 24.3, 24.4, 24.4), 24.34, 1664),
+_PROGRAMS: dict[str, tuple[tuple[float, ...], float | None]] = {  # the lecture's milliseconds, and times faster
+    "MM-CPU": ((41045.35, 40277.44, 40369.30, 40385.85, 40446.14), None),
+    "MM-GPU-GM": ((52.5, 52.4, 52.4, 52.4, 52.6), 772),
+    "MM-GPU-SM": ((24.4, 24.2, 24.3, 24.4, 24.4), 1664),
 }
 
 
-class Roof(NamedTuple):
-    """What a device's memory and its arithmetic can do in a second."""
-
-    name: str
-    bytes: float
-    operations: float
-
-    def bound(self, program: str) -> float:
-        """Its operations a second."""
-        return min(self.operations, self.bytes * _PROGRAMS[program].intensity)
-
-
-_LECTURE = Roof("C2075 (lecture)", 144e9, 1e12)
-
-
 def _of_widths(options: argparse.Namespace) -> Iterator[frame.Line]:
-    runtime = cuda.runtime_for(options.device)
-    on_gpu, about = runtime.device == "cuda", runtime.about
-    width, of_cpu = (options.width or _WIDTHS[device][options.quick] for device in (runtime.device, "cuda"))
+    runtime = cuda.Runtime(options.device)
+    width, of_cpu = (options.width or _WIDTHS[device][options.quick] for device in (runtime.device.name, "cuda"))
     frame.refuse_too_large(*[max(of_cpu, width)] * 3)
     a, b = cuda.matrices("index", "float32", of_cpu, of_cpu, of_cpu)
+    about = {**runtime.about, "part": "programs"}
     try:
         times = [seconds for _ in frame.shown(range(_RUNS), "MM-CPU") for seconds in cuda.loops_seconds("loops", a, b, 1)]
-        yield {**about, "part": "programs", "program": "MM-CPU", "width": of_cpu, "runs": times, "kernel_seconds": None}
+        yield {**about, "program": "MM-CPU", "width": of_cpu, "runs": times, "kernel_seconds": None}
     except DeviceUnavailable as missing:
         print(f"MM-CPU is left out: {missing}", file=sys.stderr)
     kernels = {"MM-GPU-GM": cuda.with_block("naive", _SIDE), "MM-GPU-SM": cuda.kernel_of("tiled32")}
     for part, at in (("programs", width), ("ragged", 72 if options.quick else 1000)):
         a, b = cuda.matrices("index", "float32", at, at, at)
         for program, kernel in frame.shown(list(kernels.items()), f"width {at}"):
-            times = cuda.whole_seconds(runtime, kernel, a, b, _RUNS if on_gpu else 1)
-            alone = frame.spread(cuda.kernel_seconds(runtime, kernel, a, b, _RUNS)) if on_gpu else None
+            times = runtime.whole_seconds(kernel, a, b, _RUNS if runtime.gpu else 1)
+            alone = frame.spread(runtime.kernel_seconds(kernel, a, b, _RUNS)) if runtime.gpu else None
             yield {**about, "part": part, "program": program, "width": at, "runs": times, "kernel_seconds": alone}
-    yield {**about, "part": "roof", **_roof(runtime)}
-
-
-def _roof(runtime: cuda.CudaRuntime) -> frame.Line:
-    """A GPU, or where there is none a core of the CPU: the best of some copies, and the fastest multiplication there is."""
-    moved = 2 * _ITEM * _COPIED[0] * _COPIED[1]  # read and written
-    size = _MULTIPLIED[runtime.device]
-    a, b = cuda.matrices("uniform", "float32", size, size, size)
-    if isinstance(runtime, cuda.GpuRuntime):
-        copy = min(cuda.copy_seconds(runtime, _COPIED, "float32", _RUNS))
-        kernel = fastest("cuda", "float32", size, runtime.capability)
-        product = min(cuda.kernel_seconds(runtime, kernel, a, b, _RUNS))
-        name, how = runtime.name, kernel.name
-    else:
-        with limited_threads(1):
-            into, source = np.zeros(_COPIED, np.float32), np.ones(_COPIED, np.float32)
-            copy = min(frame.seconds_of(np.copyto, into, source) for _ in range(_RUNS))
-            product = min(frame.seconds_of(np.matmul, a, b) for _ in range(_RUNS))
-        name, how = f"one core of {jsonl.machine()['processor']}", "blas"
-    rates = {"bytes_per_second": moved / copy, "operations_per_second": 2 * size**3 / product}
-    return {"roof": name, **rates, "multiplied_by": how}
 
 
 class Widths(frame.Results):
@@ -285,19 +224,7 @@ class Widths(frame.Results):
 
     command, again = "lecture_2d", "python -m hybrid.lectures 2d"
 
-    def __init__(self, lines: Sequence[frame.Line]) -> None:
-        super().__init__(lines)
-        self.programs = {line["program"]: line for line in lines if line["part"] == "programs"}
-        roof = [line for line in lines if line["part"] == "roof"][-1]
-        self.roof = Roof(roof["roof"], roof["bytes_per_second"], roof["operations_per_second"])
-        self.milliseconds = {name: 1e3 * fmean(line["runs"]) for name, line in self.programs.items()}
-        # Operations a second under the roof of this machine: of the kernels alone, or of the CPU's program.
-        seconds = {name: line["kernel_seconds"]["median"] for name, line in self.programs.items() if line["kernel_seconds"]}
-        if not self.of_gpu and "MM-CPU" in self.programs:
-            seconds = {"MM-CPU": self.milliseconds["MM-CPU"] / 1e3}
-        self.reached = {name: 2 * self.programs[name]["width"] ** 3 / each for name, each in seconds.items()}
-
-    def blocks(self) -> Iterator[frame.Block]:
+    def blocks(self) -> Iterator[frame.Table]:
         heads = ["", "width", "five runs", "average", "times faster", "kernel alone", ""]
         yield frame.Table(heads, "lrlrrrl", list(self._rows()), "float32, a[y][x] = x + y·width; ms")
         about_ragged = []
@@ -307,32 +234,18 @@ class Widths(frame.Results):
             left_out = f"{width**2 - covered**2:,} of {width**2:,} elements out{terms}"
             about_ragged.append(f"{program} at width {width}, no multiple of {_SIDE}: right; the lecture's leaves {left_out}")
         if about_ragged:
-            yield frame.Remarks(about_ragged, f"a width that is no multiple of {_SIDE}")
-        rows = []
-        for one in (_LECTURE, self.roof):
-            rates = [frame.number(rate / 1e9) for rate in (one.bytes, one.bytes / _ITEM, one.operations)]
-            share = f"{100 * one.bytes / _ITEM / one.operations:.2g} %"
-            rows.append([one.name, f"{rates[0]} GB/s", f"{rates[1]} G/s", f"{rates[1]} GF/s", f"{rates[2]} GF/s", share])
-        yield frame.Table(["", "memory", "numbers", "an operation each", "arithmetic", "share"], "lrrrrr", rows, "the roofline")
-        rows = []
-        for program, reached in self.reached.items():
-            bound = self.roof.bound(program)
-            note = " (above: caches hold what was loaded before)" if reached > bound else ""
-            rates = [f"{frame.number(rate / 1e9)} GF/s" for rate in (bound, reached)]
-            rows.append([program, f"{_PROGRAMS[program].intensity:g}", rates[0], rates[1] + note])
-        if rows:
-            heads = ["", "operations a byte", "bound", "reached"]
-            yield frame.Table(heads, "lrrl", rows, f"under the roof of {self.roof.name}")
+            yield frame.remarks(about_ragged, f"a width that is no multiple of {_SIDE}")
 
     def _rows(self) -> Iterator[list[str]]:
-        cpu = self.programs.get("MM-CPU")
-        for name, line in self.programs.items():
-            lecture = _PROGRAMS[name]
-            yield [name, *_times(_WIDTH, lecture.runs, lecture.faster), "", "lecture"]
+        programs = {line["program"]: line for line in self.lines if line["part"] == "programs"}
+        cpu = programs.get("MM-CPU")
+        for name, line in programs.items():
+            runs, faster = _PROGRAMS[name]
+            yield [name, *_times(_WIDTH, runs, faster), "", "lecture"]
             if name == "MM-CPU" or self.of_gpu:
                 alone = f"{1e3 * line['kernel_seconds']['median']:.3f}" if line["kernel_seconds"] else ""
                 comparable = self.of_gpu and cpu and name != "MM-CPU" and line["width"] == cpu["width"]
-                faster = self.milliseconds["MM-CPU"] / self.milliseconds[name] if comparable else None
+                faster = fmean(cpu["runs"]) / fmean(line["runs"]) if cpu and comparable else None
                 yield ["", *_times(line["width"], [1e3 * seconds for seconds in line["runs"]], faster), alone, "here"]
             else:
                 yield ["", str(line["width"]), "right, on the CPU's CUDA runtime", "", "", "", "here"]
@@ -363,9 +276,7 @@ and with --picture the blocks over C, both ways.
 On a GPU C is 1024×1024 (--size), timed by CUDA events. Without one it is 96×96, on the CPU's CUDA runtime: the products are
 checked, and nothing is said of speed.
 """
-_MOST_THREADS, _WARP = 1024, 32  # of a block, on every GPU; threads of a warp
-_MOST_BLOCKS = {"x": 2**31 - 1, "y": 65_535}  # of a grid, on every GPU
-_SECTOR_BYTES = 32  # the least that is loaded from global memory
+_MOST_THREADS, _MOST_BLOCKS = 1024, {"x": 2**31 - 1, "y": 65_535}  # of a block, and blocks of a grid, on every GPU
 Number = int | tuple[int, int]
 
 
@@ -389,17 +300,6 @@ def covering(rows: int, columns: int, x: int, y: int) -> dict[str, Any]:
 def tile_phase(tile: int) -> dict[str, Any]:
     """What a block does with one pair of tile×tile tiles in shared memory: a multiplication and an addition a thread and step."""
     return {"loads": 2 * tile**2, "operations": tile**2 * 2 * tile}
-
-
-def sectors_of_warp(kernel: str, l: int, m: int, item: int) -> list[int]:
-    """Of memory, that a warp's instruction touches, away from the edges of C: load A, load B, store C."""
-    # By lane: which element of A, of B and of C; naive's blocks of 16×16 have two rows in a warp.
-    of_a, of_b, of_c = {
-        "naive": (lambda lane: lane // 16 * l, lambda lane: lane % 16, lambda lane: lane // 16 * m + lane % 16),
-        "row_per_thread": (lambda lane: lane * l, lambda lane: 0, lambda lane: lane * m),
-        "column_per_thread": (lambda lane: 0, lambda lane: lane, lambda lane: lane),
-    }[kernel]
-    return [len({element(lane) * item // _SECTOR_BYTES for lane in range(_WARP)}) for element in (of_a, of_b, of_c)]
 
 
 # What the documents say of launches, beside what the launches' numbers give.
@@ -497,8 +397,8 @@ _SLENDER = 16  # times as many rows as the square C has, or columns; its other s
 
 
 def _of_grids(options: argparse.Namespace) -> Iterator[frame.Line]:
-    runtime = cuda.runtime_for(options.device)
-    size = options.size or _OF_C[runtime.device][options.quick]
+    runtime = cuda.Runtime(options.device)
+    size = options.size or _OF_C[runtime.device.name][options.quick]
     if size % 4:
         raise UsageError(f"--size {size}: a multiple of 4, for the tall C and the wide one")
     quarter, slender = size // 4, _SLENDER * size
@@ -509,7 +409,7 @@ def _of_grids(options: argparse.Namespace) -> Iterator[frame.Line]:
         seconds = _alone(runtime, kernel, cuda.matrices("uniform", "float32", n, l, m), 7)
         about = {**runtime.about, "part": "exercise 1", "kernel": kernel, "form": form}
         yield {**about, "n": n, "l": l, "m": m, "seconds": seconds}
-    n = _OF_VECTOR[runtime.device][options.quick]
+    n = _OF_VECTOR[runtime.device.name][options.quick]
     operands = cuda.matrices("uniform", "float32", n, n, 1)
     for kernel in frame.shown(("matvec", "matvec_warp"), "exercise 2"):
         yield {**runtime.about, "part": "exercise 2", "kernel": kernel, "n": n, "seconds": _alone(runtime, kernel, operands, 7)}
@@ -517,7 +417,7 @@ def _of_grids(options: argparse.Namespace) -> Iterator[frame.Line]:
 
 def _threads(line: frame.Line) -> int:
     """Threads that have something to compute."""
-    return int(np.prod([line[side] for side in _THREADS[line["kernel"]]]))
+    return math.prod(line[side] for side in _THREADS[line["kernel"]])
 
 
 def _gigaflops(line: frame.Line) -> float:
@@ -527,7 +427,7 @@ def _gigaflops(line: frame.Line) -> float:
 class Grids(frame.Results):
     command, again = "lecture_pmpp", "python -m hybrid.lectures pmpp"
 
-    def blocks(self) -> Iterator[frame.Block]:
+    def blocks(self) -> Iterator[frame.Table]:
         heads, rows = ["C", "n×l · l×m", "kernel", "launch", "threads", *(["time", "GF/s"] if self.of_gpu else ["product"])], []
         by_form: dict[str, list[frame.Line]] = {}
         for line in (line for line in self.lines if line["part"] == "exercise 1"):
@@ -536,11 +436,11 @@ class Grids(frame.Results):
             speed = [frame.duration(line["seconds"]["median"]), f"{_gigaflops(line):.4g}"] if self.of_gpu else ["right"]
             rows.append([line["form"], shape, line["kernel"], _launch(line), f"{_threads(line):,}", *speed])
         yield frame.Table(heads, "llllrrr"[: len(heads)], rows, "exercise 1, float32")
-        yield frame.Remarks([*_accesses(by_form["square"][0]), *map(self._compared, by_form.values())], "for and against")
+        yield frame.remarks([*map(self._compared, by_form.values())], "for and against")
         rows = []
         for line in (line for line in self.lines if line["part"] == "exercise 2"):
             n, seconds = line["n"], line["seconds"]["median"]
-            said = f"{frame.duration(seconds)}, {_ITEM * n * n / seconds / 1e9:.4g} GB/s of the matrix"
+            said = f"{frame.duration(seconds)}, {4 * n * n / seconds / 1e9:.4g} GB/s of the matrix"
             rows.append([line["kernel"], f"{n}×{n}", said if self.of_gpu else "right"])
         yield frame.Table(["kernel", "matrix", "outcome"], "lll", rows, "exercise 2, a matrix times a vector")
         rows = [[source, name, _text(number), _text(computed[name])] for source, computed, told in _LAUNCHES
@@ -556,14 +456,6 @@ class Grids(frame.Results):
         elements, *others = map(_gigaflops, lines)
         (fast, better), (slow, worse) = sorted(zip(others, ("rows", "columns"), strict=True), reverse=True)
         return f"{said}; {better} {fast / slow:.3g} × as fast as {worse}, elements {elements / fast:.3g} × as fast as {better}"
-
-
-def _accesses(square: frame.Line) -> Iterator[str]:
-    row, column = (sectors_of_warp(kernel, square["l"], square["m"], _ITEM) for kernel in ("row_per_thread", "column_per_thread"))
-    loads = f"a warp's loads of A touch {row[0]} sectors of 32 bytes (uncoalesced), its stores to C {row[2]}"
-    yield f"with a thread for each row {loads}; a load of B is a broadcast"
-    loads = f"a warp's loads of B touch {column[1]} sectors (coalesced), its stores to C {column[2]}"
-    yield f"with a thread for each column {loads}; a load of A is a broadcast"
 
 
 def _launch(line: frame.Line) -> str:

@@ -15,8 +15,9 @@ import re
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,12 @@ import numpy as np
 
 from experiments.common import frame
 from experiments.common.cuda import kernel_of
-from experiments.common.frame import Line, shown, spread
-from experiments.common.product_check import IntegerCheck, ProductCheck
+from experiments.common.frame import Line
+from experiments.common.product_check import ProductCheck
 from hybrid.classroom.cuda_run import resources
 from hybrid.core.problem import copy_width
 from hybrid.core.settings import one_of
+from hybrid.devices.base import place_of
 from hybrid.devices.cuda_gpus import free_bytes, usable_gpus
 from hybrid.devices.cuda_kernels import CompiledKernel, Multiply, multiplication
 from hybrid.emulation.kernel import EmulatedKernel
@@ -58,25 +60,9 @@ Shape = tuple[int, int, int]  # n, l, m
 
 YARDSTICK = "cublas"
 ROW_BLOCK = (1000, 8000, 8000)  # what one of eight ranks has of 8000×8000
-
-
-def rungs() -> list[Kernel]:
-    """The catalogue's GPU kernels for matrices, from the first to the fastest, without the yardstick."""
-    return [kernel for kernel in CATALOGUE if kernel.device == "cuda" and kernel.source and not kernel.vectors_only]
-
-
-def rungs_named(names: Sequence[str] | None) -> list[Kernel]:
-    """These rungs, or all. UsageError for what is none."""
-    for name in names or ():
-        one_of("rung", name, [kernel.name for kernel in rungs()])
-    return [kernel for kernel in rungs() if not names or kernel.name in names]
-
-
-def square(n: int) -> Shape:
-    return n, n, n
-
-
-PICTURED = square(8192)
+PICTURED = (8192,) * 3
+# The catalogue's GPU kernels for matrices, from the first to the fastest, without the yardstick.
+RUNGS = [kernel for kernel in CATALOGUE if kernel.device == "cuda" and kernel.source and not kernel.vectors_only]
 
 
 def label(shape: Shape) -> str:
@@ -87,7 +73,7 @@ def label(shape: Shape) -> str:
     return f"{n}×{l}²" if l == m else f"{n}×{l}×{m}"
 
 
-def shape_of(line: frame.Line) -> Shape:
+def shape_of(line: Line) -> Shape:
     return line["n"], line["l"], line["m"]
 
 
@@ -101,29 +87,19 @@ class Results(frame.MachineResults):
 
     command, again = "ladder", "python -m hybrid.lectures ladder"
 
-    def __init__(self, lines: Sequence[frame.Line]) -> None:
+    def __init__(self, lines: Sequence[Line]) -> None:
         self._lines = {(line["kernel"], line["dtype"], shape_of(line)): line for line in lines}
         super().__init__(list(self._lines.values()))
+        self.dtypes = [dtype for dtype in OPERAND_SIZES if any(line["dtype"] == dtype for line in self.lines)]
 
     @staticmethod
-    def machine_of(line: frame.Line) -> str:
+    def machine_of(line: Line) -> str:
         return line["gpu"]
 
-    def of(self, kernel: str, dtype: str, shape: Shape) -> frame.Line | None:
+    def of(self, kernel: str, dtype: str, shape: Shape) -> Line | None:
         """None: not measured, or too slow to be."""
         line = self._lines.get((kernel, dtype, shape))
         return line if line and line["seconds"] else None
-
-    def any_of(self, kernel: str, dtype: str) -> frame.Line | None:
-        """For what does not depend on the shape."""
-        return next((line for line in self.lines if (line["kernel"], line["dtype"]) == (kernel, dtype)), None)
-
-    def dtypes(self) -> list[str]:
-        return [dtype for dtype in OPERAND_SIZES if any(line["dtype"] == dtype for line in self.lines)]
-
-    def shapes(self) -> list[Shape]:
-        """Squares first, by size."""
-        return sorted({shape_of(line) for line in self.lines}, key=lambda shape: (len(set(shape)) > 1, shape))
 
     def machine(self) -> str:
         """GPU and versions."""
@@ -132,13 +108,15 @@ class Results(frame.MachineResults):
         return f"{last['gpu']}, driver {last['driver']}, CuPy {last['cupy']}, cuBLAS {major}.{minor}.{patch}"
 
     def blocks(self) -> Iterator[frame.Table]:
-        shapes = self.shapes()
-        for dtype in self.dtypes():
+        # Squares first, by size.
+        shapes = sorted({shape_of(line) for line in self.lines}, key=lambda shape: (len(set(shape)) > 1, shape))
+        for dtype in self.dtypes:
             heads = ["rung", "tile of C", "registers", "shared memory", "loads per multiply-add", *map(label, shapes)]
             rows = []
-            for kernel in [*(kernel.name for kernel in rungs() if dtype in kernel.dtypes), YARDSTICK]:
+            for kernel in _names(dtype):
+                any_of = (line for line in self.lines if (line["kernel"], line["dtype"]) == (kernel, dtype))
                 speeds = [_speed(self.of(kernel, dtype, shape)) for shape in shapes]
-                rows.append([kernel, *_resources(self.any_of(kernel, dtype)), *speeds])
+                rows.append([kernel, *_resources(next(any_of, None)), *speeds])
             yield frame.Table(heads, "ll" + "r" * (len(heads) - 2), rows, f"{dtype}, {unit_of(dtype)} (and % of cuBLAS)")
 
     def draw(self, path: str) -> None:
@@ -146,19 +124,22 @@ class Results(frame.MachineResults):
         and scales of their own: they are ten times as fast, by few rungs."""
         drawn, top = [], 24.0
         for together in (BOTH, HALVES, BYTES):
-            panels = {dtype: self._speeds(dtype) for dtype in self.dtypes() if dtype in together}
+            panels = {dtype: self._speeds(dtype) for dtype in self.dtypes if dtype in together}
             widest = max((speed for speeds in panels.values() for speed in speeds.values()), default=0.0)
             for column, (dtype, speeds) in enumerate(panels.items()):
                 drawn += [f'<g transform="translate({_WIDE * column} {top:.0f})">', *_panel(dtype, speeds, widest), "</g>"]
             top += 34 + _BAR * max(map(len, panels.values()), default=-2)
-        units = " and ".join(dict.fromkeys(map(unit_of, self.dtypes())))
+        units = " and ".join(dict.fromkeys(map(unit_of, self.dtypes)))
         title = f"{units}, matrices of {label(PICTURED)}×{label(PICTURED)} on {self.lines[-1]['gpu']}"
         svg.write(path, title, (2 * _WIDE, top), [*drawn, svg.text(12, top - 12, title, "fill-soft")])
 
     def _speeds(self, dtype: str) -> dict[str, float]:
         """Of each rung and, last, the yardstick; 0 where there is none."""
-        names = [*(kernel.name for kernel in rungs() if dtype in kernel.dtypes), YARDSTICK]
-        return {name: line["teraflops"] if (line := self.of(name, dtype, PICTURED)) else 0.0 for name in names}
+        return {name: line["teraflops"] if (line := self.of(name, dtype, PICTURED)) else 0.0 for name in _names(dtype)}
+
+
+def _names(dtype: str) -> list[str]:
+    return [*(kernel.name for kernel in RUNGS if dtype in kernel.dtypes), YARDSTICK]
 
 
 _WIDE, _NAMES, _BAR, _LONGEST = 410, 116, 17, 220  # pixels: of a panel, of names, from bar to bar, of the longest bar
@@ -180,7 +161,7 @@ def _panel(dtype: str, speeds: dict[str, float], widest: float) -> Iterator[str]
         yield svg.text(_NAMES + x, y + 11, f"{speed:.1f}" if speed else "–", kind, f'text-anchor="{side}"')
 
 
-def _resources(line: frame.Line | None) -> list[str]:
+def _resources(line: Line | None) -> list[str]:
     if line is None or line["tile"] is None:
         return ["–"] * 4
     down, across = (str(length) if length != ALL else name for length, name in zip(line["tile"], "nm", strict=True))
@@ -189,7 +170,7 @@ def _resources(line: frame.Line | None) -> list[str]:
     return [f"{down}×{across}", f"{line['registers']}{spilled}", f"{line['shared'] / 1024:.4g} KiB", str(loads)]
 
 
-def _speed(line: frame.Line | None) -> str:
+def _speed(line: Line | None) -> str:
     if line is None:
         return "–"
     rate = f"{line['teraflops']:.{1 if line['teraflops'] >= 10 else 2}f}"
@@ -199,8 +180,6 @@ def _speed(line: frame.Line | None) -> str:
 # --- loads, by formula and counted
 
 ALONE = ("naive", "row_per_thread", "column_per_thread")  # in these every thread loads all that it multiplies
-
-
 Counts = tuple[float, float, float]  # loads of an element: the least, the most, the mean
 
 
@@ -220,14 +199,14 @@ def loads_per_multiply_add(kernel: str, tile: Sequence[int]) -> Fraction:
     return Fraction(2) if kernel in ALONE else Fraction(1, tile[0]) + Fraction(1, tile[1])
 
 
-def count_loads(kernel: Kernel, dtype: str, shape: Shape, capability: int = EMULATED_CAPABILITY) -> tuple[Counts, Counts]:
+def count_loads(kernel: Kernel, dtype: str, shape: Shape) -> tuple[Counts, Counts]:
     """Of A and of B: run the kernel on the emulated GPU, which counts. DeviceUnavailable without a C++ compiler."""
     n, l, m = shape
     types = storage(dtype), storage(dtype), sums_type(dtype)
     matrices = [np.ones(shape, of_matrix) for shape, of_matrix in zip(((n, l), (l, m), (n, m)), types, strict=True)]
-    numbers = [number for matrix in matrices for number in (matrix.ctypes.data, matrix.strides[0])]
-    launch = launch_of(kernel, dtype, n, m, capability, copy_width(OPERAND_SIZES[dtype], numbers))
-    run = EmulatedKernel(KERNELS / launch.source, launch.expression, capability, checks="loads")
+    width = copy_width(OPERAND_SIZES[dtype], [number for matrix in matrices for number in place_of(matrix)])
+    launch = launch_of(kernel, dtype, n, m, EMULATED_CAPABILITY, width)
+    run = EmulatedKernel(KERNELS / launch.source, launch.expression, EMULATED_CAPABILITY, checks="loads")
     run(launch.grid, launch.block, launch.shared_bytes, matrices)
     a, b = ((float(count.min()), float(count.max()), float(count.mean())) for count in run.reads[:2])
     return a, b
@@ -262,41 +241,20 @@ def show_loads(kernels: Sequence[Kernel], dtypes: Sequence[str], shape: Shape) -
 EXACT_CUBLAS = {"NVIDIA_TF32_OVERRIDE": "0", "CUBLAS_EMULATE_DOUBLE_PRECISION": "0", "CUBLAS_EMULATE_SINGLE_PRECISION": "0"}
 TIMED, WARM_UP = 0.08, 0.02  # seconds of one timing, and of launches just before it: the GPU's clock depends on the load
 NO_WARM_UP = 0.25  # seconds of a launch that is long enough by itself
-MUCH_SLOWER = 3.0  # than cuBLAS: such a rung lets the GPU cool
 PROBE = 64  # a part of l, to learn whether a launch takes seconds or minutes
 PROBE_UNIT = 16  # of which that part is a multiple: cuBLAS multiplies bytes by fours
 # On random numbers rounding errors walk at random: they are about a fifth of eps·|row|·|column|, at most one or two of it
-# among millions. TF32's would be thousands of it, over √l.
-ROUNDINGS = 16
-ROUNDINGS_OF_HALVES = 64  # matrix units do not round to nearest when they add
+# among millions. TF32's would be thousands of it, over √l. Matrix units do not round to nearest when they add.
+ROUNDINGS, ROUNDINGS_OF_HALVES = 16, 64
 
 
 @dataclass
 class Timed:
-    """A kernel on one type and shape. `seconds`: of a launch, one for each round; none: it takes too long."""
+    """A kernel on one type and shape, and the seconds that a launch takes."""
 
     kernel: Kernel
     multiply: Multiply
     launch_seconds: float = 0.0
-    seconds: list[float] = field(default_factory=list)
-
-    @property
-    def launches(self) -> int:
-        return max(1, math.ceil(TIMED / self.launch_seconds))
-
-    @property
-    def warm_up(self) -> int:
-        return math.ceil(WARM_UP / self.launch_seconds) if self.launch_seconds < NO_WARM_UP else 0
-
-
-def in_turn(timed: Sequence[Timed], round_number: int) -> list[Timed]:
-    """The slow ones first, for after them the GPU is cool; the others take turns to follow, and to follow each other."""
-    limit = MUCH_SLOWER * next(one.launch_seconds for one in timed if one.kernel.name == YARDSTICK)
-    slow = [one for one in timed if one.launch_seconds > limit]
-    fast = [one for one in timed if one.launch_seconds <= limit]
-    start = round_number // 2 % len(fast)
-    turned = fast[start:] + fast[:start]
-    return slow + (turned[::-1] if round_number % 2 else turned)
 
 
 class Bench:
@@ -306,28 +264,22 @@ class Bench:
         import cupy
 
         self._cupy, self._gpu, self._dtype = cupy, gpu, dtype
-        n, l, m = shape
-        of_sums = np.dtype(sums_type(dtype))
-        item, of_c = OPERAND_SIZES[dtype], of_sums.itemsize
+        (n, l, m), of_sums, item = shape, np.dtype(sums_type(dtype)), OPERAND_SIZES[dtype]
         cupy.get_default_memory_pool().free_all_blocks()
-        needed, free = (item + of_c) * (n * l + l * m) + of_c * n * m + 2 * 8 * l * max(n, m), free_bytes(gpu)
-        if needed > free:
+        needed = (item + of_sums.itemsize) * (n * l + l * m) + of_sums.itemsize * n * m + 2 * 8 * l * max(n, m)
+        if needed > (free := free_bytes(gpu)):
             raise DoesNotFit(f"{dtype} {label(shape)} needs {needed / 2**30:.1f} GiB, the GPU has {free / 2**30:.1f} GiB free")
         random, of_random = cupy.random.default_rng(), np.float32 if dtype in (*HALVES, *BYTES) else of_sums
         a, b = (stored(spread_of(dtype) * random.standard_normal(size, dtype=of_random), dtype) for size in ((n, l), (l, m)))
         self._nothing = not_a_number(of_sums.name)
         self._operands = a, b, cupy.full((n, m), self._nothing, of_sums)
+        # Column-major where cuBLAS has fast kernels for nothing else; that it must be made so is not timed.
         self._of_yardstick = (a, cupy.asfortranarray(b), self._operands[2]) if dtype in BYTES else self._operands
-        self._check = self._check_of(a, b)
-
-    def _check_of(self, a: Any, b: Any) -> ProductCheck | IntegerCheck:
-        if self._dtype in BYTES:
-            return IntegerCheck(a, b)
-        a, b = (numbers_of(operand).astype(sums_type(self._dtype), copy=False) for operand in (a, b))
-        return ProductCheck(a, b, ROUNDINGS_OF_HALVES if self._dtype in HALVES else ROUNDINGS)
+        if dtype not in BYTES:
+            a, b = (numbers_of(operand).astype(of_sums, copy=False) for operand in (a, b))
+        self._check = ProductCheck(a, b, ROUNDINGS_OF_HALVES if dtype in HALVES else ROUNDINGS)
 
     def _operands_of(self, one: Timed) -> tuple[Any, Any, Any]:
-        """B is column-major where cuBLAS has fast kernels for nothing else; that it must be made so is not timed."""
         return self._of_yardstick if one.kernel.name == YARDSTICK else self._operands
 
     def _seconds(self, multiply: Multiply, operands: tuple[Any, Any, Any], launches: int, warm_up: int = 0) -> float:
@@ -359,61 +311,55 @@ class Bench:
         return one.launch_seconds <= longest or one.kernel.name == YARDSTICK
 
     def time(self, one: Timed) -> float:
-        return self._seconds(one.multiply, self._operands_of(one), one.launches, one.warm_up)
+        warm_up = math.ceil(WARM_UP / one.launch_seconds) if one.launch_seconds < NO_WARM_UP else 0
+        return self._seconds(one.multiply, self._operands_of(one), math.ceil(TIMED / one.launch_seconds), warm_up)
 
     def resources(self, one: Timed) -> Line:
         """What the kernel takes of the GPU; nothing is known of cuBLAS'."""
         if not isinstance(one.multiply, CompiledKernel):
             return dict.fromkeys(("expression", "tile", "registers", "shared", "spills"))
         a, b, c = self._operands
-        capability, (rows, columns) = self._gpu.capability, c.shape
-        width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in (matrix.data.ptr, matrix.strides[0])])
-        launch = launch_of(one.kernel, self._dtype, rows, columns, capability, width)
+        width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in place_of(matrix)])
+        launch = launch_of(one.kernel, self._dtype, len(c), c.shape[1], self._gpu.capability, width)
         registers, shared, spills = resources(one.multiply.compiled(launch))  # of the one that was timed
-        return {
-            "expression": launch.expression,
-            "tile": form_of(one.kernel, self._dtype, capability).tile,
-            "registers": registers,
-            "shared": shared + launch.shared_bytes,
-            "spills": spills,
-        }
+        tile = form_of(one.kernel, self._dtype, self._gpu.capability).tile
+        about = {"expression": launch.expression, "tile": tile, "registers": registers, "spills": spills}
+        return {**about, "shared": shared + launch.shared_bytes}
 
 
-def measure(
-    gpu: Gpu, dtypes: Sequence[str], shapes: Sequence[Shape], kernels: Sequence[Kernel], rounds: int, longest: float
-) -> Iterator[Line]:
+def measured(options: argparse.Namespace) -> Iterator[Line]:
     """A line for each kernel, type and shape that the GPU is capable of; all of one type and shape are timed in turns."""
+    os.environ.update(EXACT_CUBLAS)
+    gpu = usable_gpus()[0]
     import cupy
 
     cupy.cuda.Device(gpu.index).use()
-    about = {**_software(), "gpu": gpu.name, "capability": gpu.capability, "rounds": rounds}
-    for dtype in dtypes:
-        able = [kernel for kernel in (*kernels, kernel_of(YARDSTICK)) if not refusal(kernel, dtype, 2, gpu.capability)]
+    about = {**_software(), "gpu": gpu.name, "capability": gpu.capability, "rounds": options.rounds}
+    for dtype in options.dtypes:
+        able = [each for each in (*options.rungs, kernel_of(YARDSTICK)) if not refusal(each, dtype, 2, gpu.capability)]
         multiplications = [(kernel, multiplication(kernel, dtype, gpu.capability)) for kernel in able]
-        for shape in shapes:
+        for shape in options.sizes:
             try:
                 bench = Bench(gpu, dtype, shape)
             except DoesNotFit as refused:
                 print(f"left out: {refused}", file=sys.stderr)
                 continue
             every = [Timed(kernel, multiply) for kernel, multiply in multiplications]
-            timed = [one for one in every if bench.prepare(one, longest)]
-            turns = [one for number in range(rounds) for one in in_turn(timed, number)]
-            for one in shown(turns, f"{dtype} {label(shape)}"):
-                one.seconds.append(bench.time(one))
-            n, l, m = shape
+            works = {one.kernel.name: partial(bench.time, one) for one in every if bench.prepare(one, options.longest)}
+            seconds = frame.in_turns(works, options.rounds, f"{dtype} {label(shape)}")
             for one in every:
-                numbers = summary(one.seconds, timed[-1].seconds, n * l * m) | {"launch_seconds": one.launch_seconds}
+                n, l, m = shape
                 size = {"kernel": one.kernel.name, "dtype": dtype, "n": n, "l": l, "m": m}
-                yield {**about, **size, **numbers, **bench.resources(one)}
-            del bench  # its memory is wanted for the next
+                numbers = summary(seconds.get(one.kernel.name, []), seconds[YARDSTICK], n * l * m)
+                yield {**about, **size, **numbers, "launch_seconds": one.launch_seconds, **bench.resources(one)}
+            del bench, works  # its memory is wanted for the next
 
 
 def summary(seconds: Sequence[float], yardstick: Sequence[float], products: int) -> Line:
     """Of the seconds of all rounds, for so many multiply-adds. Nothing where nothing was timed."""
     if not seconds:
         return {"seconds": None, "teraflops": None, "ratio": None}
-    times = spread(seconds)
+    times = frame.spread(seconds)
     ratio = statistics.median(theirs / ours for theirs, ours in zip(yardstick, seconds, strict=True))
     return {"seconds": times, "teraflops": 2 * products / times["median"] / 1e12, "ratio": ratio}
 
@@ -432,20 +378,17 @@ def _software() -> Line:
     return {"driver": driver, "cupy": cupy.__version__, "cublas": library}
 
 
-SIZES = (*map(square, (4096, 8000, 8192, 16384)), ROW_BLOCK)
+SIZES = (*((n,) * 3 for n in (4096, 8000, 8192, 16384)), ROW_BLOCK)
 RAGGED = (300, 40, 290)  # of no kernel's tile a multiple
 
 
-def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
-    os.environ.update(EXACT_CUBLAS)
-    return measure(usable_gpus()[0], options.dtypes, options.sizes, options.rungs, options.rounds, options.longest)
-
-
 def work(options: argparse.Namespace) -> int:
-    options.rungs = rungs_named(options.kernels)
+    for name in options.kernels or ():
+        one_of("rung", name, [kernel.name for kernel in RUNGS])
+    options.rungs = [kernel for kernel in RUNGS if not options.kernels or kernel.name in options.kernels]
     options.dtypes = [options.dtype] if options.dtype else list(OPERAND_SIZES)
-    if options.rounds < 1 or not options.longest > 0:
-        raise UsageError("rounds and seconds must be more than 0")
+    if not options.longest > 0:
+        raise UsageError("--longest must be more than 0")
     if options.loads:
         return show_loads(options.rungs, options.dtypes, tuple(options.shape))
     return frame.present(options, Results, measured)
@@ -457,7 +400,7 @@ main = frame.experiment(
     frame.option("--sizes", nargs="+", type=frame.sizes, default=SIZES, metavar="N",
                  help=f"N or NxLxM ({' '.join(map(label, SIZES))})"),
     frame.option("--kernels", nargs="+", metavar="NAME", help="only these rungs, and cuBLAS (all)"),
-    frame.option("--rounds", type=int, default=7, help="timings of each (7)"),
+    frame.option("--rounds", type=frame.positive, default=7, help="timings of each (7)"),
     frame.option("--longest", type=float, default=1.0, metavar="S", help="leave out what takes longer a launch (1.0)"),
     frame.option("--loads", action="store_true", help="count loads on the CPU instead; needs a C++ compiler, no GPU"),
     frame.option("--shape", nargs=3, type=frame.positive, default=RAGGED, metavar=("N", "L", "M"),

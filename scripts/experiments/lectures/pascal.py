@@ -12,7 +12,7 @@ larger ones that come out right by luck are looked for too.
 
 import argparse
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -24,46 +24,28 @@ from hybrid.core.text import aligned
 from hybrid.errors import UsageError
 
 LIMITS = {"int32": 2**31 - 1, "int64": 2**63 - 1, "float32": 2**24, "float64": 2**53}  # of integers held without a gap
-
-Wrong = dict[str, Any]  # an element of a product that should be the identity: the size, its row, column and value
-
 MOST_SHOWN = 20  # rows and columns
 
 
-def has_entries(size: int, dtype: str) -> bool:
-    """Whether none is beyond the type's largest number."""
-    limit = LIMITS[dtype] if dtype.startswith("int") else int(np.finfo(dtype).max)
-    return math.comb(size - 1, (size - 1) // 2) <= limit
-
-
-def triangles(size: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """L and R, each entry rounded once. UsageError for sizes whose entries exceed the type."""
-    if not has_entries(size, dtype):
+def multiplied(size: int, dtype: str, options: argparse.Namespace) -> list[np.ndarray]:
+    """L and R, each entry rounded once, and L·R. UsageError for sizes whose entries exceed the type."""
+    most = LIMITS[dtype] if dtype.startswith("int") else int(np.finfo(dtype).max)
+    if math.comb(size - 1, (size - 1) // 2) > most:
         raise UsageError(f"the triangle of size {size} has entries beyond the largest {dtype}: a smaller --size")
     whole = np.array([[math.comb(row, column) for column in range(size)] for row in range(size)], object)
-    signs = np.array([[(-1) ** (row + column) for column in range(size)] for row in range(size)], object)
-    return whole.astype(dtype), (whole * signs).astype(dtype)
+    signs = (-1) ** np.add.outer(range(size), range(size))
+    left, right = whole.astype(dtype), (whole * signs).astype(dtype)
+    return [left, right, hybrid.multiply(left, right, device=options.device, kernel=options.kernel)]
 
 
-def first_wrong(product: np.ndarray) -> Wrong | None:
-    """The first element that is not the identity's; None where all are."""
-    wrong = product != np.eye(len(product), dtype=product.dtype)
-    if not wrong.any():
+def first_wrong(product: np.ndarray) -> tuple[int, int, str] | None:
+    """Row and column of the first element that is not the identity's, and what to say of it; None where all are."""
+    wrong = np.argwhere(product != np.eye(len(product), dtype=product.dtype))
+    if not len(wrong):
         return None
-    row, column = map(int, np.unravel_index(int(wrong.argmax()), wrong.shape))
-    return {"size": len(product), "row": row, "column": column, "value": float(product[row, column])}
-
-
-def as_text(wrong: Wrong) -> str:
-    row, column = wrong["row"], wrong["column"]
-    return f"N = {wrong['size']}: [{row}][{column}] is {wrong['value']:.12g}, not {int(row == column)}"
-
-
-def shown(matrices: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """Each under its name, whole numbers in aligned columns, zeros as dots: the triangles can be seen."""
-    for name, matrix in matrices.items():
-        cells = [[f"{value:.12g}" if value else "·" for value in row] for row in matrix]
-        yield from (name, *(f"  {line}" for line in aligned(cells)), "")
+    row, column = map(int, wrong[0])
+    said = f"N = {len(product)}: [{row}][{column}] is {float(product[row, column]):.12g}, not {int(row == column)}"
+    return row, column, said
 
 
 def magnitude(row: int, column: int) -> int:
@@ -79,20 +61,10 @@ def holds(dtype: str, number: int) -> bool:
     return odd_part <= LIMITS[dtype]
 
 
-def largest_that_fits(dtype: str) -> int:
-    """(a)"""
-    return next(size for size in count(1) if not all(holds(dtype, math.comb(size, column)) for column in range(size + 1)))
-
-
-def largest_exact(dtype: str) -> int:
-    """(b)"""
-    return next(size for size in count(1) if max(magnitude(size, column) for column in range(size + 1)) > LIMITS[dtype])
-
-
 def assess(dtype: str, options: argparse.Namespace) -> frame.Line:
     """All three, each with its reason."""
-    fit, exact = largest_that_fits(dtype), largest_exact(dtype)
-    column = next(column for column in range(fit + 1) if not holds(dtype, math.comb(fit, column)))
+    fit, column = next((size, each) for size in count(1) for each in range(size + 1) if not holds(dtype, math.comb(size, each)))
+    exact = next(size for size in count(1) if max(magnitude(size, each) for each in range(size + 1)) > LIMITS[dtype])
     limit = f"2^{LIMITS[dtype].bit_length() - (not dtype.startswith('int'))}"
     why_fit = f"C({fit}, {column}) = {math.comb(fit, column)} of N = {fit + 1} is not among {dtype}'s numbers"
     worst = max(range(exact + 1), key=lambda column: magnitude(exact, column))
@@ -105,24 +77,17 @@ def assess(dtype: str, options: argparse.Namespace) -> frame.Line:
             right = size
         elif found is None:
             again.append(size)
-        elif wrong is None:
-            wrong = found
-            if options.quick:
-                break
+        wrong = wrong or found
+        if wrong and options.quick:
+            break
     why = "as far as the entries fit"
     if dtype.startswith("int"):
         why += ": the runner adds integers up exactly; sums that wrap around would be the identity, too, for every N"
     if wrong:
-        why = f"{as_text(wrong)}; its terms add up to 2^{math.log2(magnitude(wrong['row'], wrong['column'])):.1f}"
+        why = f"{wrong[2]}; its terms add up to 2^{math.log2(magnitude(*wrong[:2])):.1f}"
     if again:
         why += f"; right again at {', '.join(map(str, again))}"
     return {"part": "all sizes", "dtype": dtype, "fit": fit, "exact": exact, "right": right, "reasons": [why_fit, why_exact, why]}
-
-
-def multiplied(size: int, dtype: str, options: argparse.Namespace) -> list[np.ndarray]:
-    """L, R and L·R."""
-    left, right = triangles(size, dtype)
-    return [left, right, hybrid.multiply(left, right, device=options.device, kernel=options.kernel)]
 
 
 class Results(frame.Results):
@@ -134,12 +99,12 @@ class Results(frame.Results):
     def selected(cls, lines: Sequence[frame.Line]) -> list[frame.Line]:
         return list({line["dtype"]: line for line in lines if line["part"] == "all sizes"}.values())
 
-    def blocks(self) -> Iterator[frame.Block]:
+    def blocks(self) -> Iterator[frame.Table]:
         rows = [[line["dtype"], *(str(line[key]) for key in ("fit", "exact", "right"))] for line in self.lines]
         yield frame.Table(["type", "(a) fit", "(b) exact", "(c) right"], "lrrr", rows)
         for line in self.lines:
             reasons = zip("abc", line["reasons"], strict=True)
-            yield frame.Remarks([f"{line['dtype']} ({letter})  {reason}" for letter, reason in reasons])
+            yield frame.remarks([f"{line['dtype']} ({letter})  {reason}" for letter, reason in reasons])
 
 
 def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
@@ -152,19 +117,22 @@ def work(options: argparse.Namespace) -> int:
         return frame.present(options, Results, measured)
     if (options.show and options.size) or options.json or options.source:
         raise UsageError("--show and --size multiply one size and measure nothing: --dtype, --device and --kernel go with them")
-    if options.size:
-        products = [multiplied(options.size, dtype, options)[2] for dtype in options.dtype]
-        wrong = [first_wrong(product) for product in products]
-        for dtype, found in zip(options.dtype, wrong, strict=True):
-            print(f"{dtype}  {as_text(found) if found else f'N = {options.size}: the identity'}")
-        return int(any(wrong))
-    if options.show > MOST_SHOWN:
+    if (options.show or 0) > MOST_SHOWN:
         raise UsageError(f"--show takes sizes to {MOST_SHOWN}")
-    dtype = options.dtype[-1]
-    left, right, product = multiplied(options.show, dtype, options)
-    found = first_wrong(product)
-    print(*shown({"L": left, "R": right, f"L·R, {dtype}": product}), as_text(found) if found else "the identity", sep="\n")
-    return int(found is not None)
+    code = 0
+    for dtype in options.dtype if options.size else options.dtype[-1:]:
+        made: list[Any] = multiplied(options.size or options.show, dtype, options)
+        found = first_wrong(made[2])
+        code |= found is not None
+        if options.size:
+            print(f"{dtype}  {found[2] if found else f'N = {options.size}: the identity'}")
+            continue
+        # Whole numbers in aligned columns, zeros as dots: the triangles can be seen.
+        for name, matrix in zip(("L", "R", f"L·R, {dtype}"), made, strict=True):
+            cells = [[f"{value:.12g}" if value else "·" for value in row] for row in matrix]
+            print(name, *(f"  {line}" for line in aligned(cells)), "", sep="\n")
+        print(found[2] if found else "the identity")
+    return code
 
 
 main = frame.experiment(

@@ -122,7 +122,7 @@ class Results(frame.Results):
         """Of all runs, also those that were cut short."""
         return [line for line in lines if line.get("part") != frame.END]
 
-    def blocks(self) -> Iterator[frame.Block]:
+    def blocks(self) -> Iterator[frame.Table]:
         groups: dict[tuple[str, str], list[frame.Line]] = {}
         for line in self.lines:
             groups.setdefault((line["fault"], line["whom"]), []).append(line)

@@ -78,7 +78,7 @@ def test_a_grid_is_limited_to_65535_blocks_in_y(height, is_told):
 
 
 def test_exercise_1_from_recorded_lines():
-    """A thread a row, a column, an element, on three shapes of the same work; sectors that a warp touches."""
+    """A thread a row, a column, an element, on three shapes of the same work."""
     text = said("pmpp", "--from", RECORDED)
     lines = recorded("lecture_pmpp", part="exercise 1")
     assert {line["n"] * line["l"] * line["m"] for line in lines} == {1024**3}
@@ -88,8 +88,6 @@ def test_exercise_1_from_recorded_lines():
         assert f"{threads:,}" in row
         speed = 2 * 1024**3 / line["seconds"]["median"] / 1e9
         assert float(row[-1]) == pytest.approx(speed, rel=1e-3)
-    assert re.search(r"each row .* 32 sectors .* to C 32;", text)  # a row apart
-    assert re.search(r"each column .* 4 sectors .* to C 4;", text)  # neighbours
 
 
 def test_the_documents_launches_are_those_computed():
@@ -145,7 +143,6 @@ def test_the_two_dimensional_table_beside_recorded_lines():
             assert float(own[6]) == pytest.approx(1e3 * fmean(here[program]["runs"]), rel=1e-3)
             assert float(own[7]) == pytest.approx(cpu / fmean(here[program]["runs"]), rel=1e-3)
     assert f"leaves {1000**2 - 992**2:,} of 1,000,000 elements" in text
-    assert re.search(r"C2075 \(lecture\) +144 GB/s +36 G/s +36 GF/s +1,000 GF/s +3\.6 %", text)
 
 
 # --- Hochberg: the published factors, Pascal's triangles

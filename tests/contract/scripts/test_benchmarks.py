@@ -54,10 +54,6 @@ def test_a_small_run_records_lines_that_give_its_table_again(tmp_path, name):
     lines = lines_of(path)
     assert {line["command"].removeprefix("bench_") for line in lines} == {name}
     assert all(line["schema"] == 1 and line["date"] and line["arguments"] for line in lines)
-    if name == "nodes":
-        for line in lines:
-            if line.get("program", "").startswith("ours"):
-                assert line["planned"] <= line["received"] <= 1.1 * line["planned"], "the bytes that the plan says"
     again = successful(quickly(script(name), "--from", path, limit=120))
     assert set(again.stdout.splitlines()) <= {*ran.stdout.splitlines(), ""}
     assert len(again.stdout.splitlines()) >= 4

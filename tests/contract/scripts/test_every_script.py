@@ -12,7 +12,7 @@ from support.commands import ROOT, start
 from support.forked import quickly
 
 PUBLIC = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
-MEASURE = ("check", "wall", "lab", "repair", "bytes", "types", "precision", "hosts", "kernels")
+MEASURE = ("check", "wall", "lab", "bytes", "types", "precision", "hosts", "kernels")
 ON_GPU = ("bash", ROOT / "scripts" / "on_gpu.sh")
 
 
