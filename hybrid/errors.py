@@ -30,7 +30,7 @@ CODES: dict[str, str] = {
     "out": "out cannot hold the result (shape, type, strides, read-only), or is not wanted",
     "overlap": "out shares memory with an operand",
     "blocks": "the bounds, grid or descriptor of Block2Ds are wrong",
-    "rows": "the numbers of rows for each rank do not add up",
+    "rows": "the numbers of rows for each rank do not add up, or a rank has not the rows asked for",
     "root": "the root is no rank of the communicator",
     "communicator": "there is no communicator, or it is no longer usable",
     "too-long": "numbers would grow beyond what can be exact",

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
 """Matrices that are distributed over all ranks: a `RowBlock` is a rank's rows, a `Block2D` its rows of some columns.
 
-Products are collective. Elementwise operations are local, without messages. What would take a rank's elements for the whole
-matrix is refused.
+Products, sums, norms and largest elements are collective. Elementwise operations are local, without messages. What would take a
+rank's elements for the whole matrix is refused.
 """
 
 from __future__ import annotations
 
 import operator
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,13 +17,16 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from hybrid.arrays.interop import is_array, on_gpu, refuse_masked
+from hybrid.arrays.interop import is_array, on_device_of, on_gpu, on_host, refuse_masked
 from hybrid.core.problem import Span
 from hybrid.core.settings import as_int
 from hybrid.errors import NoArray, UsageError
+from hybrid.planning.decision import same_on_all_ranks
 from hybrid.planning.grid import Part, moves
 from hybrid.ranks.launcher import launched
+from hybrid.ranks.team import team_of
 
+Bounds = tuple[int, int]  # from, and to which row or column, this one not included
 _NUMBERS = (int, float, complex, np.generic)
 
 
@@ -48,9 +52,77 @@ class Distributed(NDArrayOperatorsMixin, ABC):
     those of this rank's elements."""
 
     array: Any  # this rank's elements
-    comm: Any = None  # the communicator for `@`, where it is known
+    shape: Any  # of the whole matrix
+    rows: Any  # which rows, and which columns of it these are: pairs of the first and the last plus one
+    columns: Any
+    comm: Any = None  # the communicator for what is collective, where it is known
     ndim = 2
+    __iter__ = None  # this rank has only some of the rows
     _multiply: ClassVar[Callable[..., Any]]  # hybrid.multiply, which has to be above this room
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    @property
+    def local_shape(self) -> tuple[int, int]:
+        """Rows and columns that this rank has."""
+        rows, columns = self.array.shape
+        return rows, columns
+
+    @property
+    def part(self) -> Part:
+        """The rows and columns of the whole matrix that this rank has."""
+        rows, columns = (tuple(Span(*bounds) for bounds in spans) for spans in (self.rows, self.columns))
+        return Part(rows, columns)
+
+    @property
+    def indices(self) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers that the array's rows, and its columns, have in the whole matrix."""
+        rows, columns = (np.concatenate([np.arange(*each) for each in ((0, 0), *of)]) for of in (self.rows, self.columns))
+        return rows, columns
+
+    def copy(self) -> Any:
+        """The same part with a copy of this rank's elements."""
+        return self._like(self.array.copy(order="K"), self.comm)
+
+    def astype(self, dtype: Any) -> Any:
+        """The same part with a copy of this rank's elements, converted as by NumPy."""
+        return self._like(self.array.astype(dtype), self.comm)
+
+    def sum(self) -> Any:
+        """The sum of all elements of the matrix, of NumPy's type for it, on every rank. Collective."""
+        return self._of_whole(np.sum, lambda array: array.sum())
+
+    def max(self) -> Any:
+        """The largest element of the matrix, on every rank. Collective."""
+        return self._of_whole(np.max, lambda array: array.max() if array.size else array)
+
+    def norm(self) -> Any:
+        """The Frobenius norm of the matrix, on every rank. Collective."""
+        widened = "f4" if self.dtype == "f2" else self.dtype  # squares of float16 soon overflow
+        return self._of_whole(np.linalg.norm, lambda array: np.linalg.norm(array.astype(widened, copy=False)))
+
+    def _of_whole(self, function: Callable[[np.ndarray], Any], of_part: Callable[[Any], Any]) -> Any:
+        """The function of what all ranks have found, each by `of_part`. Every rank calls it."""
+        name = function.__name__
+        comm = self._communicator([self], f"a.{name}()")
+        with on_device_of(self.array):
+            _, found = _of_all_ranks(
+                comm, f"{name} of a {_kind(self)} of {self.dtype}", lambda: (self.part, on_host(of_part(self.array)).ravel())
+            )
+        parts, values = zip(*found, strict=True)
+        refuse_no_grid("a", parts, self.shape)
+        if not sum(map(len, values)):
+            raise UsageError(f"a matrix of shape {self.shape} has no {name}", code="shapes")
+        return function(np.concatenate(values))
+
+    def _communicator(self, inputs: Sequence[Any], call: str) -> Any:
+        """The communicator that the inputs know, or None in a process alone. UsageError where there are several processes."""
+        comm = common_communicator(inputs)
+        if comm is None and _has_others():
+            how = f"{_kind(self)}(..., comm=comm) names it, as does hybrid.multiply(a, b, comm=comm)"
+            raise UsageError(f"{call} knows no communicator: {how}", code="communicator")
+        return comm
 
     @property
     def dtype(self) -> np.dtype:
@@ -91,14 +163,7 @@ class Distributed(NDArrayOperatorsMixin, ABC):
     def __matmul__(self, other: Any) -> Any:
         if not isinstance(other, Distributed) and not (type(self) is RowBlock and is_array(other)):
             return self._refused(other)
-        comm = common_communicator([self, other])
-        launch = launched()
-        if comm is None and launch is not None and launch.size > 1:
-            raise UsageError(
-                f"a @ b knows no communicator: {_kind(self)}(..., comm=comm) names it, or hybrid.multiply(a, b, comm=comm)",
-                code="communicator",
-            )
-        return Distributed._multiply(self, other, comm=comm)
+        return Distributed._multiply(self, other, comm=self._communicator([self, other], "a @ b"))
 
     def __rmatmul__(self, other: Any) -> Any:
         return self._refused(other)
@@ -116,7 +181,8 @@ class Distributed(NDArrayOperatorsMixin, ABC):
                 values.append(each[()])
             else:
                 return self._refused(each)
-        return self._like(ufunc(*values), common_communicator(inputs))
+        comm = common_communicator(inputs)
+        return next(each for each in inputs if isinstance(each, Distributed) and each.comm == comm)._like(ufunc(*values), comm)
 
     def _refuse_elsewhere(self, other: Distributed, operation: str) -> None:
         if type(other) is not type(self):
@@ -178,6 +244,24 @@ def _kind(part: Any) -> str:
     return type(part).__name__
 
 
+def _has_others() -> bool:
+    """Whether this process is one of several that a launcher has started."""
+    launch = launched()
+    return launch is not None and launch.size > 1
+
+
+def _of_all_ranks(comm: Any, call: str, look: Callable[[], Any]) -> tuple[int, list[Any]]:
+    """This rank's number, and what `look` gives on each rank. Every rank calls it; an error on one is raised on all."""
+    team = team_of(comm)
+    if team.size == 1:
+        return 0, [look()]
+    with team.together():
+        with team.phase("agree", timed=False) as looking:
+            looking.mine = {"kind": call}, look()
+        same_on_all_ranks([said[0] for said in looking.all])
+    return team.rank, [said[1] for said in looking.all]
+
+
 _MADE_AS = {f"Transposed{kind}": f"{kind}, and take its .T" for kind in ("RowBlock", "Block2D")}  # of what is no public class
 
 
@@ -196,73 +280,134 @@ def common_communicator(inputs: Sequence[Any]) -> Any:
 class RowBlock(Distributed):
     """This rank's consecutive rows of a matrix that is distributed over all ranks, in the order of the ranks.
 
-    Every rank has one; it may be empty. `shape`, `len` and `nbytes` are of this rank's rows. `a @ b` is collective over the
-    communicator of either operand; b may be a matrix that every rank has. `+ - * / // % **`, comparisons and NumPy's elementwise
-    functions are local, and accept numbers and RowBlocks of the same rows. `a.T` is a view, of which this rank has columns;
-    products take it.
+    Every rank has one; it may be empty. `shape` and `len` are of the whole matrix, `local_shape` and `nbytes` of this rank's
+    `rows`. `a @ b` is collective over the communicator of either operand; b may be a matrix that every rank has. `+ - * / // %
+    **`, comparisons and NumPy's elementwise functions are local, and accept numbers and RowBlocks of the same rows. `a[i]`,
+    `a[lo:hi]` and `a[i, j]` are views of rows that this rank has, by their numbers in the whole matrix. `a.T` is a view, of which
+    this rank has columns; products take it.
 
     Parameters
     ----------
     array
         The rows: a NumPy array, or a CuPy array on the rank's GPU.
     comm
-        The mpi4py communicator for `@`. RowBlocks that `multiply`, `scatter` and operators return know theirs; a pickled one does
-        not.
-    first_row
-        Of these rows, in the whole matrix, where that is known, as of what `multiply` and `scatter` return. It is only shown.
+        The mpi4py communicator. With it this call is collective: the ranks tell each other how many rows they have. What
+        `multiply`, `scatter` and operators return knows its own; a pickled one does not.
+    place
+        The number of the first row, and of all rows of the whole matrix: who knows them spares the exchange.
     """
 
     array: Any
     comm: Any = None
-    first_row: int | None = None
+    place: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
+        if self.comm is None or self.place is not None:
+            height, *_ = self._looked_at()
+            if self.place is None and not _has_others():
+                object.__setattr__(self, "place", (0, height))
+            return
+        rank, found = _of_all_ranks(self.comm, "RowBlock(array, comm)", self._looked_at)
+        for other, (_, *told) in enumerate(found):
+            if told != found[0][1:]:
+                raise UsageError(f"rank {other} has columns and type {told}, rank 0 {found[0][1:]}", code="ranks-differ")
+        heights = [height for height, *_ in found]
+        object.__setattr__(self, "place", (sum(heights[:rank]), sum(heights)))
+
+    def _looked_at(self) -> list[Any]:
+        """This rank's number of rows and of columns, and their type. UsageError where this is no matrix."""
         if not is_array(self.array) or self.array.ndim != 2:
             given = f"an array of {self.array.ndim} dimensions" if is_array(self.array) else type(self.array).__name__
             raise UsageError(f"a RowBlock takes a matrix of NumPy's or CuPy's, not {given}", code="no-numbers")
         refuse_masked(self.array, "the array of a RowBlock")
+        return [*self.array.shape, str(self.dtype)]
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns that this rank has. How many rows others have, it does not know."""
-        rows, columns = self.array.shape
-        return rows, columns
+    def shape(self) -> tuple[int, int]:  # type: ignore[override]
+        """Rows and columns of the whole matrix."""
+        height, width = self.local_shape
+        if self.place is not None:
+            return self.place[1], width
+        unknown = "this RowBlock knows no communicator: shape is this rank's, as local_shape is, and the next release refuses it"
+        warnings.warn(f"{unknown}; RowBlock(array, comm) knows the whole", FutureWarning, stacklevel=2)
+        return height, width
 
-    def __len__(self) -> int:
-        return len(self.array)
+    @property
+    def rows(self) -> tuple[Bounds]:  # type: ignore[override]
+        """Which rows of the whole matrix these are: the first, and the last plus one."""
+        if self.place is None:
+            raise UsageError("a RowBlock knows its rows by its communicator: RowBlock(array, comm)", code="communicator")
+        return ((self.place[0], self.place[0] + len(self.array)),)
+
+    @property
+    def columns(self) -> tuple[Bounds]:  # type: ignore[override]
+        """Which columns these are: all of them."""
+        return ((0, self.array.shape[1]),)
+
+    def __getitem__(self, key: Any) -> Any:
+        of_rows, of_columns = key if isinstance(key, tuple) and len(key) == 2 else (key, slice(None))
+        (rows,), (columns,), (height, width) = self.rows, self.columns, self.shape
+        return _taken(_taken(self.array.T, of_columns, columns, width).T, of_rows, rows, height)
 
     @property
     def T(self) -> TransposedRowBlock:
         """The transpose, of which this rank has columns. No element is moved before a product, `scatter` or `gather` takes it."""
-        return TransposedRowBlock(self.array.T, self.comm, self.first_row)
+        return TransposedRowBlock(self.array.T, self.comm, self.place)
 
     def _like(self, array: Any, comm: Any) -> RowBlock:
-        return type(self)(array, comm, self.first_row)
+        return type(self)(array, comm, self.place)
 
     def __repr__(self) -> str:
-        (rows, columns), first = self.shape, self.first_row
-        which = f"{rows} rows" if first is None else f"rows {Span(first, first + rows)}"
-        return f"RowBlock({which} of {columns} columns, {self.dtype}, {self.device}{self._rank})"
+        height, width = self.array.shape
+        which = f"{height} rows of {width} columns"
+        if self.place is not None:
+            which = f"rows {Span(*self.rows[0])} of {self.place[1]}×{width}"
+        return f"RowBlock({which}, {self.dtype}, {self.device}{self._rank})"
 
 
 class TransposedRowBlock(RowBlock):
     """`rows.T`: this rank's consecutive columns of the transpose, which are its rows of the matrix.
 
-    `array` has these columns, and `shape`, `len` and `nbytes` are of them. In a product its rows are moved between the ranks
-    first, in equal shares; `hybrid.scatter` gives them as a `RowBlock`.
+    `array` has these `columns`. In a product its rows are moved between the ranks first, in equal shares; `hybrid.scatter` gives
+    them as a `RowBlock`.
     """
 
     @property
     def T(self) -> RowBlock:  # type: ignore[override]
         """The RowBlock of which this is the transpose."""
-        return RowBlock(self.array.T, self.comm, self.first_row)
+        return RowBlock(self.array.T, self.comm, self.place)
+
+    @property
+    def shape(self) -> tuple[int, int]:  # type: ignore[override]
+        """Rows and columns of the whole transpose."""
+        return self.T.shape[::-1]
+
+    @property
+    def rows(self) -> tuple[Bounds]:  # type: ignore[override]
+        """Which rows of the transpose these are: all of them."""
+        return self.T.columns
+
+    @property
+    def columns(self) -> tuple[Bounds]:  # type: ignore[override]
+        """Which columns of the transpose these are: the first, and the last plus one."""
+        return self.T.rows
 
     def __repr__(self) -> str:
         return f"{self.T!r}.T"
 
 
+def _taken(array: Any, key: Any, bounds: Bounds, length: int) -> Any:
+    """A view of the array along its first axis, of which it has the numbers within the bounds. UsageError where it lacks one."""
+    (lo, hi), several = bounds, isinstance(key, slice)
+    wanted = range(length)[key] if several else [operator.index(key) + length * (key < 0)]
+    if wanted and not lo <= min(wanted[0], wanted[-1]) <= max(wanted[0], wanted[-1]) < hi:
+        raise UsageError(f"this rank has {Span(lo, hi)} of {length} rows or columns, and not all of {key}", code="rows")
+    if not several:
+        return array[wanted[0] - lo]
+    return array[wanted[0] - lo :: key.step][: len(wanted)] if wanted else array[:0]
+
+
 _DENSE, _DESCRIPTOR = 1, 9  # ScaLAPACK's type of a dense matrix, and the length of its descriptor
-Bounds = tuple[int, int]  # from, and to which row or column, this one not included
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,11 +456,8 @@ class Block2D(Distributed):
                 code="shapes",
             )
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
     def __repr__(self) -> str:
-        (n, m), (rows, columns) = self.shape, self.array.shape
+        (n, m), (rows, columns) = self.shape, self.local_shape
         return f"Block2D({rows}×{columns} of {n}×{m}, {self.dtype}, {self.device}{self._rank})"
 
     @property
@@ -330,18 +472,6 @@ class Block2D(Distributed):
         """The transpose: a view of the same elements, on the transposed grid. Products take it; no element is moved before."""
         kind = Block2D if isinstance(self, TransposedBlock2D) else TransposedBlock2D
         return kind(self.array.T, self.shape[::-1], self.columns, self.rows, self.comm)
-
-    @property
-    def part(self) -> Part:
-        """The rows and columns of the whole matrix that this rank has."""
-        rows, columns = (tuple(Span(*bounds) for bounds in spans) for spans in (self.rows, self.columns))
-        return Part(rows, columns)
-
-    @property
-    def indices(self) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers that the array's rows, and its columns, have in the whole matrix."""
-        rows, columns = (np.concatenate([np.arange(*each) for each in ((0, 0), *of)]) for of in (self.rows, self.columns))
-        return rows, columns
 
     def in_order(self) -> np.ndarray:
         """The whole matrix with its rows and columns in order, on a rank that has all of them. UsageError on others."""
@@ -373,7 +503,7 @@ class Block2D(Distributed):
         """
         if len(descriptor) != _DESCRIPTOR or descriptor[0] != _DENSE:
             raise UsageError(f"{descriptor} is no descriptor of a dense matrix of ScaLAPACK's", code="blocks")
-        _, _, n, m, row_block, column_block, first_row, first_column, _ = map(int, descriptor)
+        _, _, n, m, row_block, column_block, first_row, first_column, leading = map(int, descriptor)
         if not _are_counts(grid) or not all(grid):
             raise UsageError(f"grid {grid} has no processes: pass its rows and columns", code="blocks")
         for name, place in (("process", process), ("RSRC and CSRC of the descriptor", (first_row, first_column))):
@@ -381,10 +511,18 @@ class Block2D(Distributed):
                 raise UsageError(
                     f"{name} {place} is not in a grid of {grid[0]}×{grid[1]} processes, which are counted from 0", code="blocks"
                 )
-        _refuse_no_matrix(array)
         rows = _dealt(n, row_block, grid[0], (process[0] - first_row) % grid[0])
         columns = _dealt(m, column_block, grid[1], (process[1] - first_column) % grid[1])
         height, width = sum(hi - lo for lo, hi in rows), sum(hi - lo for lo, hi in columns)
+        _refuse_no_matrix(array)
+        in_columns = array.size and array.strides[0] == array.itemsize and array.shape[1] > 1  # Fortran's order
+        lies = array.strides[1] // array.itemsize if in_columns else leading
+        if leading != lies or leading < max(1, height):
+            raise UsageError(
+                f"LLD of the descriptor is {leading}, and the local matrix has {max(1, height)} rows"
+                + (f" in columns {lies} elements apart" if in_columns else ""),
+                code="blocks",
+            )
         return cls(array[:height, :width], (n, m), rows, columns, comm)
 
 

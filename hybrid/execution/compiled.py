@@ -389,6 +389,7 @@ def _form(operand: Any) -> Any:
     if operand is None:
         return None
     kind = type(operand).__name__ if isinstance(operand, Distributed) else "array"
+    operand = operand.array if isinstance(operand, Distributed) else operand
     array = operand if hasattr(operand, "shape") and hasattr(operand, "dtype") else np.asarray(operand)
     return kind, tuple(array.shape), str(array.dtype)
 

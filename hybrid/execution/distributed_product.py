@@ -107,7 +107,8 @@ class Shares:
             )
         types = product_type(a.array.dtype, b.array.dtype, gemm.dtype).of(gemm)
         (n, l), (depth, m) = a.array.shape, b.array.shape
-        refuse_wrong_c(c, (a.shape[0], b.shape[1]), types)
+        here = None if c is None else c.array  # that of a Block2D lies anywhere in a matrix whose shape has been compared
+        refuse_wrong_c(here, here.shape if in_2d and here is not None else (n, m), types)
         real, added = types.problem(n, l, m), None if gemm.beta == 0 else c  # this rank's part of the product; C that is read
         there, real_b = (on_gpu(a.array), on_gpu(b.array)), depth * (1 + types.complex_a) * real.m
         made_of_b = types.complex_a or (types.complex_b and gemm.conjugate_b)
@@ -449,8 +450,9 @@ class DistributedCall:
         is checked as a whole."""
         assert self.decision is not None
         if not self._in_2d:
-            first_row = self.decision.plan.shares[self._session.team.rank].rows.lo
-            return RowBlock(self._part(element_of_rows(first_row), complete), first_row=first_row)
+            plan = self.decision.plan
+            first_row = plan.shares[self._session.team.rank].rows.lo
+            return RowBlock(self._part(element_of_rows(first_row), complete), place=(first_row, plan.problem.n))
         c, share = self._operands[2], self._shares[self._session.team.rank]
         if c is None:
             part, shape = share.places[2], (share.whole[0][0], share.whole[1][1])
@@ -684,4 +686,4 @@ class SumOfProducts:
                     row, column = outside[0].tolist()
                     place = element_of_rows(own.lo)(row, column)
                     raise refusal(Exact(self._largest, "float64"), dtype, int(total[row, column]), place)
-            return RowBlock(total.astype(dtype, copy=False), first_row=own.lo)
+            return RowBlock(total.astype(dtype, copy=False), place=(own.lo, n))

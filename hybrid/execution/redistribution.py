@@ -54,7 +54,7 @@ def scattered(session: Session, a: Any, rows: int | None, root: int, stall: floa
     down, across = Span(0, height), Span(0, width)
     parts = [Part((down,), (each,)) if is_transposed else Part((each,), (across,)) for each in want]
     array = _moved(session.team, shares, own, have, parts, None)
-    return RowBlock(array.T if is_transposed else array, first_row=want[session.team.rank].lo)
+    return RowBlock(array.T if is_transposed else array, place=(want[session.team.rank].lo, want[-1].hi))
 
 
 def _wanted(shares: Sequence[_Share], rows: int) -> list[Span]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from support.distributed import whole
 
 import hybrid
 from hybrid.testing import pretend
@@ -215,21 +216,14 @@ def product(comm: Any, form: str, a: np.ndarray, b: np.ndarray, root: int = 0, *
     """The product in this form, whole on every rank. All of them have A and B. A stack has the matrices twice."""
     size, rank = (1, 0) if comm is None else (comm.size, comm.rank)
 
-    def rows_of(matrix: np.ndarray) -> slice:
-        return slice(len(matrix) * rank // size, len(matrix) * (rank + 1) // size)
+    def rows_of(matrix: np.ndarray) -> tuple[int, int]:
+        return len(matrix) * rank // size, len(matrix) * (rank + 1) // size
 
     if form == "row blocks":
-        of_rows = hybrid.multiply(*(hybrid.RowBlock(x[rows_of(x)].copy()) for x in (a, b)), comm=comm, **how)
-        return of_rows.array if comm is None else np.concatenate(comm.allgather(of_rows.array))
+        return whole(comm, hybrid.multiply(*(hybrid.RowBlock(x[slice(*rows_of(x))].copy()) for x in (a, b)), comm=comm, **how))
     if form == "blocks":
-        blocks = (hybrid.Block2D(x[rows_of(x)].copy(), x.shape, [_bounds(rows_of(x))], [(0, x.shape[1])]) for x in (a, b))
-        mine = hybrid.multiply(*blocks, comm=comm, **how)
-        c = np.empty(mine.shape, mine.array.dtype)
-        all_ = [mine] if comm is None else comm.allgather(mine)
-        for each in all_:
-            rows, columns = (np.concatenate([np.arange(*some) for some in spans]) for spans in (each.rows, each.columns))
-            c[np.ix_(rows, columns)] = each.array
-        return c
+        blocks = (hybrid.Block2D(x[slice(*rows_of(x))].copy(), x.shape, [rows_of(x)], [(0, x.shape[1])]) for x in (a, b))
+        return whole(comm, hybrid.multiply(*blocks, comm=comm, **how))
     first, second = (a, b) if rank == root else (None, None)
     if form == "shared":
         first, second = (hybrid.empty(x.shape, x.dtype, comm=comm, root=root) for x in (a, b))
@@ -247,10 +241,6 @@ def product(comm: Any, form: str, a: np.ndarray, b: np.ndarray, root: int = 0, *
             np.testing.assert_array_equal(c[0], c[1])
         c = c[1]
     return c if comm is None else comm.bcast(c, root)
-
-
-def _bounds(rows: slice) -> tuple[int, int]:
-    return rows.start, rows.stop
 
 
 @dataclass(frozen=True)

@@ -46,18 +46,13 @@ def dealt(
 
 
 def whole(comm: Any, part: Any) -> np.ndarray:
-    """The matrix of which every rank has a part: a RowBlock, its transpose or a Block2D. On all ranks."""
-    if isinstance(part, hybrid.Block2D):
-        found = np.zeros(part.shape, part.dtype)
-        times = np.zeros(part.shape, int)
-        for (rows, columns), array in comm.allgather((part.indices, np.array(part.array))):
-            found[np.ix_(rows, columns)] = array
-            times[np.ix_(rows, columns)] += 1
-        assert (times == 1).all(), "each element belongs to one rank"
-        return found
-    if not isinstance(part, hybrid.RowBlock):
-        return whole(comm, part.T).T
-    return np.concatenate(comm.allgather(np.array(part.array)))
+    """The matrix of which every rank has a part: a RowBlock, its transpose or a Block2D. On all ranks, or this process alone."""
+    found, times = np.zeros(part.shape, part.dtype), np.zeros(part.shape, int)
+    for (rows, columns), array in comm.allgather((part.indices, np.array(part.array))) if comm else [(part.indices, part.array)]:
+        found[np.ix_(rows, columns)] = array
+        times[np.ix_(rows, columns)] += 1
+    assert (times == 1).all(), "each element belongs to one rank"
+    return found
 
 
 Distribute = Callable[[Any, cases.Case, list[np.ndarray], Any], Sequence[Any]]  # (…, whole matrices, random numbers) -> parts

@@ -126,7 +126,7 @@ def test_blocks_are_gathered_and_become_rows(comm, rng):
                 assert found is None or (found.dtype == matrix.dtype and np.array_equal(found, matrix))
             rows = hybrid.scatter(block, comm=comm)
             assert np.array_equal(whole(comm, rows), matrix)
-            assert len(rows) == len(np.array_split(matrix, comm.size)[comm.rank])
+            assert rows.rows[0][1] == sum(map(len, np.array_split(matrix, comm.size)[: comm.rank + 1]))
 
 
 @pytest.mark.mpi
@@ -190,6 +190,7 @@ DESCRIPTOR = {"DTYPE": 1, "CTXT": 0, "M": 5, "N": 3, "MB": 2, "NB": 3, "RSRC": 1
     ("changed", "grid", "process"),
     [
         ({"DTYPE": 502}, (2, 1), (0, 0)), ({"MB": 0}, (2, 1), (0, 0)), ({"NB": -1}, (2, 1), (0, 0)),
+        ({"LLD": 1}, (2, 1), (0, 0)), ({"LLD": 5}, (2, 1), (0, 0)),
         ({"RSRC": 2}, (2, 1), (0, 0)), ({"CSRC": 1}, (2, 1), (0, 0)), ({}, (0, 1), (0, 0)), ({}, 2, (0, 0)),
         ({}, (2, 1), (2, 0)), ({}, (2, 1), (0, -1)),
     ],

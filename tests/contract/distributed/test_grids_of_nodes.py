@@ -42,7 +42,7 @@ def test_on_every_grid_the_product_is_right(comm, rng, count):
         with hybrid.testing.pretend(**settings, **nodes):
             c = hybrid.multiply(rows_of(comm, a, of_ranks), rows_of(comm, b, heights(rng, comm.size, l)), comm=comm)
             at_root = hybrid.multiply(*((a, b) if comm.rank == root else (None, None)), comm=comm, root=root)
-        assert (len(c), c.dtype) == (of_ranks[comm.rank], dtype)
+        assert (c.local_shape, c.dtype) == ((of_ranks[comm.rank], m), dtype)
         np.testing.assert_array_equal(whole(comm, c), a @ b, err_msg=f"{nodes} {settings}")
         assert at_root is None if comm.rank != root else np.array_equal(at_root, a @ b), (nodes, settings)
 

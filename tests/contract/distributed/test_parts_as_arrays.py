@@ -5,10 +5,13 @@ alone; what would take this rank's part for the whole matrix is refused."""
 import copy
 import operator
 import pickle
+from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from support.cases import refused
+from support.distributed import dealt, grids, heights, rows_of
 
 import hybrid
 from hybrid.errors import NoArray, UsageError
@@ -24,15 +27,16 @@ kinds = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 
 
 @kinds
-def test_it_is_described_by_what_this_rank_has_and_a_block_by_the_whole(make):
+def test_it_is_described_by_the_whole_matrix_and_by_what_this_rank_has(make):
     part = make(A)
     shape = (30, 70) if isinstance(part, hybrid.Block2D) else (3, 7)
     assert (part.shape, len(part), part.ndim, part.dtype, part.nbytes, part.device) == (shape, shape[0], 2, "float32", 84, "cpu")
+    assert (part.local_shape, part.comm) == ((3, 7), None)
     assert (np.shape(part), np.ndim(part), np.iscomplexobj(part * 1j)) == (shape, 2, True)
     assert (np.result_type(part, "f8"), np.result_type(part, 1j)) == (np.float64, np.complex64)
     assert np.shares_memory(part.array, A)
-    shown = {"RowBlock": "RowBlock(3 rows of 7 columns, float32, cpu)", "Block2D": "Block2D(3×7 of 30×70, float32, cpu)"}
-    assert repr(part) == shown.get(type(part).__name__, "RowBlock(7 rows of 3 columns, float32, cpu).T")
+    shown = {"RowBlock": "RowBlock(rows 0:3 of 3×7, float32, cpu)", "Block2D": "Block2D(3×7 of 30×70, float32, cpu)"}
+    assert repr(part) == shown.get(type(part).__name__, "RowBlock(rows 0:7 of 7×3, float32, cpu).T")
 
 
 BINARY = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lt", "le", "gt", "ge", "eq", "ne"]
@@ -129,13 +133,6 @@ def test_parts_of_different_places_or_kinds_do_not_go_together():
                 operation(first, second)
 
 
-@kinds
-def test_copies_have_the_elements_and_know_no_communicator(make):
-    for again in (pickle.loads(pickle.dumps(make(A))), copy.deepcopy(make(A))):
-        assert (again.comm, again.shape) == (None, make(A).shape)
-        np.testing.assert_array_equal(again.array, A)
-
-
 @pytest.mark.parametrize("kind", ["rows", "block"])
 def test_only_matrices_are_taken(kind):
     for wrong in ([[1.0]], np.ones(3), np.ones((1, 1, 1)), np.float64(1), None):
@@ -143,6 +140,39 @@ def test_only_matrices_are_taken(kind):
             KINDS[kind](wrong)
     with refused(UsageError, "masked"):
         KINDS[kind](np.ma.array(A))
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("dtype", ["float64", "float16", "complex64", "int8", "uint64", "bool"])
+def test_sums_norms_and_the_largest_are_of_the_whole_matrix_on_every_rank(comm, rng, dtype):
+    """Of any rows of any rank, none among them, their transposes, and blocks of any grid; copies lie as they do."""
+    for shape in ((40, 23), (1, 3), (0, 5)):
+        a = (30 * rng.standard_normal(shape)).astype("int64").astype(dtype)
+        rows = rows_of(comm, a, heights(rng, comm.size, len(a)), known=True)
+        blocks = [replace(dealt(comm, a, grid, (3, 5)), comm=comm) for grid in grids(comm.size)]
+        for part in (rows, rows.T, *blocks, blocks[-1].T):
+            whole = a.T if part.shape != a.shape else a
+            assert (part.shape, len(part), part.local_shape) == (whole.shape, len(whole), part.array.shape)
+            assert np.array_equal(part.array, whole[np.ix_(*part.indices)])
+            assert (part.sum().dtype, abs(part.sum() - a.sum()) <= 8 * (dtype == "float16")) == (a.sum().dtype, True)
+            np.testing.assert_allclose(part.norm(), np.linalg.norm(a.astype(complex)), rtol=1e-6)
+            pickled = pickle.loads(pickle.dumps(part)), copy.deepcopy(part)
+            for again, knows in ((part.copy(), comm), (part.astype(complex), comm), *((each, None) for each in pickled)):
+                assert (type(again), again.comm, again.part) == (type(part), knows, part.part)
+                assert np.array_equal(again.array, part.array)
+                assert not np.shares_memory(again.array, part.array)
+            with nullcontext() if a.size else refused(UsageError, "shapes"):
+                assert (part.max(), part.max().dtype) == (a.max(), a.dtype)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_sum_of_some_ranks_only_or_of_elements_that_are_there_twice_is_refused(comm):
+    rows, twice = rows_of(comm, A, known=True), hybrid.Block2D(A, (3, 7), [(0, 3)], [(0, 7)], comm)
+    others = ("ranks-differ", rows.max), ("ranks-differ", lambda: rows @ rows.T), ("blocks", twice.sum)
+    for code, call in others:
+        with refused(UsageError, code):
+            rows.sum() if comm.rank and code != "blocks" else call()
+    assert rows.max() == A.max()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "complex128", "bool"])

@@ -2,7 +2,7 @@
 """docs/python.md, Row blocks: products of matrices of which every rank has some rows, any number of them, are right for all
 types, layouts, flags and settings, stay where A's rows lie, and know their communicator."""
 
-import pickle
+import itertools
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def test_the_product_lies_as_a_does_and_products_can_follow_each_other(comm, rng
     power = rows = rows_of(comm, a, of_ranks)
     for _ in range(2):
         power = hybrid.multiply(power, rows, comm=comm)
-        assert len(power) == of_ranks[comm.rank]
+        assert (power.shape, power.local_shape) == (a.shape, (of_ranks[comm.rank], 30))
     mixed = (2 * (power @ rows) - rows) / 3  # what multiply gave knows its communicator
     assert mixed.comm is comm
     np.testing.assert_allclose(whole(comm, mixed), (2 * np.linalg.matrix_power(a, 4) - a) / 3, rtol=1e-9, atol=1e-9)
@@ -52,7 +52,7 @@ def test_the_second_operand_may_be_a_matrix_that_every_rank_has(comm, rng, dtype
     a, b = rng.integers(-9, 9, (30, 11)).astype(dtype), rng.integers(-9, 9, (11, 7)).astype(dtype)
     rows = rows_of(comm, a, heights(rng, comm.size, 30), known=True)
     for found in (rows @ b, np.matmul(rows, b.copy(order="F")), hybrid.multiply(rows, b)):
-        assert (found.comm, len(found)) == (comm, len(rows))
+        assert (found.comm, found.rows) == (comm, rows.rows)
         np.testing.assert_array_equal(whole(comm, found), a @ b)
     np.testing.assert_array_equal(whole(comm, hybrid.multiply(rows, b, alpha=2, c=rows @ b, beta=3)), 5 * (a @ b))
     other, moved = b.copy(), b.copy()
@@ -75,8 +75,8 @@ def test_a_product_of_transposes_moves_rows_and_gives_equal_shares(comm, rng):
     gram, outer, moved = first.T @ second, first @ second.T, hybrid.scatter(first.T)
     for found, right in ((gram, a.T @ b), (outer, a @ b.T), (moved, a.T), (moved @ second, a.T @ b)):
         assert np.array_equal(whole(comm, found), right)
-    assert [len(gram), len(moved)] == [len(np.array_split(np.arange(17), comm.size)[comm.rank])] * 2
-    assert len(outer) == len(first)
+    assert [len(gram.array), len(moved.array)] == [len(np.array_split(np.arange(17), comm.size)[comm.rank])] * 2
+    assert outer.rows == first.rows
     assert np.array_equal(hybrid.multiply(first, second, transpose_a=True).array, gram.array)
     assert np.array_equal(whole(comm, hybrid.multiply(first.T, second, transpose_a=True, transpose_b=True)), a @ b.T)
     gathered = hybrid.gather(first.T)
@@ -155,16 +155,40 @@ def test_two_communicators_and_none_are_refused_and_a_freed_one(comm):
     assert "rank" not in repr(other)
 
 
-def test_a_row_block_shows_its_rows_and_its_rank_where_they_are_known(comm):
-    rank, size = comm.rank, comm.size
-    rows = hybrid.scatter(np.ones((3 * size, 3 * size)) if rank == 0 else None, comm=comm)
-    shown = f"RowBlock(rows {3 * rank}:{3 * rank + 3} of {3 * size} columns, float64, cpu, rank {rank} of {size})"
-    assert [repr(each) for each in (rows, rows @ rows, 2 * rows - rows, hybrid.scatter(rows.T))] == [shown] * 4
-    assert repr(rows.T) == f"{shown}.T"
-    assert repr(hybrid.RowBlock(rows.array, comm)) == shown.replace(f"rows {3 * rank}:{3 * rank + 3}", "3 rows")
-    again = pickle.loads(pickle.dumps(rows))
-    assert (repr(again), again.comm) == (shown.replace(f", rank {rank} of {size}", ""), None)
-    assert np.array_equal(again.array, rows.array)
+def test_a_row_block_made_by_hand_is_of_the_whole_or_refused_on_all_ranks(comm):
+    for code, wrong in (("no-numbers", np.ones(3)), ("ranks-differ", np.ones((2, 4))), ("ranks-differ", np.ones((2, 3), "f4"))):
+        if comm.size > 1 or code == "no-numbers":
+            with refused(UsageError, code):
+                hybrid.RowBlock(np.ones((2, 3)) if comm.rank < comm.size - 1 else wrong, comm)
+    rows, first = hybrid.RowBlock(np.ones((comm.rank, 3)), comm), comm.rank * (comm.rank - 1) // 2
+    assert (rows.shape, rows.rows) == ((comm.size * (comm.size - 1) // 2, 3), ((first, first + comm.rank),))
+    assert f"rows {first}:{first + comm.rank} of {rows.shape[0]}×3" in repr(rows)
+    assert repr(rows).endswith(f", rank {comm.rank} of {comm.size})")
+    unknown = hybrid.RowBlock(rows.array)
+    assert (unknown + rows).rows == rows.rows  # whichever knows them
+    if comm.size > 1:
+        with pytest.warns(FutureWarning, match="communicator"):
+            assert (unknown.shape, len(unknown)) == (rows.local_shape, comm.rank)
+        for call in (unknown.sum, unknown.T.norm, lambda: unknown.rows, lambda: unknown[0]):
+            with refused(UsageError, "communicator"):
+                call()
+
+
+def test_rows_are_taken_by_their_numbers_in_the_whole_matrix(comm, rng):
+    a = rng.standard_normal((40, 6))
+    rows = rows_of(comm, a, heights(rng, comm.size, 40), known=True)
+    ((lo, hi),) = rows.rows
+    ends = [None, -99, lo - 41, lo - 40, lo - 1, lo, lo + 1, hi - 1, hi, hi - 40, 99]
+    for key in [*range(-42, 42), *(slice(*each) for each in itertools.product(ends, ends, (None, 3, -1)))]:
+        wanted = range(40)[key] if isinstance(key, slice) else [key + 40 * (key < 0)]
+        if all(lo <= number < hi for number in wanted):
+            for column in (slice(None), np.int64(-1), slice(4, 1, -2)):
+                np.testing.assert_array_equal(rows[key, column], a[key, column])
+                np.testing.assert_array_equal(rows.T[column, key], a[key, column].T)
+            assert np.shares_memory(rows[key], rows.array) or not rows[key].size
+        else:
+            with refused(UsageError, "rows"):
+                rows[key]
 
 
 REFUSED = {

@@ -31,9 +31,10 @@ def test_what_is_scattered_moved_and_gathered_is_the_same_matrix(comm, rng):
             moved = hybrid.scatter(even, rows=np.int64(of_ranks[comm.rank]))
             found = hybrid.gather(moved, root=other)
         for part, heights_there in ((even, [len(part) for part in np.array_split(matrix, comm.size)]), (moved, of_ranks)):
-            assert (part.dtype, len(part), part.comm) == (dtype, heights_there[comm.rank], comm)
+            assert (part.dtype, part.shape, part.comm) == (dtype, matrix.shape, comm)
             first = sum(heights_there[: comm.rank])
-            assert np.array_equal(part.array, matrix[first : first + len(part)])
+            assert part.rows == ((first, first + heights_there[comm.rank]),)
+            assert np.array_equal(part.array, matrix[slice(*part.rows[0])])
         assert (found is None) == (comm.rank != other)
         assert found is None or (found.dtype == dtype and np.array_equal(found, matrix))
 
@@ -47,7 +48,7 @@ def test_out_gets_the_rows_also_where_they_lie_apart_or_are_its_own(comm, rng):
         assert found is (out if comm.rank == 0 else None)
         assert comm.rank or np.array_equal(out, matrix)
     mine = matrix.copy()
-    turned = mine[: len(rows)][::-1] if comm.rank == 0 else rows.array
+    turned = mine[: len(rows.array)][::-1] if comm.rank == 0 else rows.array
     right = np.concatenate(comm.allgather(turned.copy()))
     hybrid.gather(hybrid.RowBlock(turned), comm=comm, out=mine if comm.rank == 0 else None)
     assert comm.rank or np.array_equal(mine, right)

@@ -63,7 +63,7 @@ def of_rows(comm):
 
 def of_transposed_rows(comm):
     product = hybrid.multiply(rows(A, comm), rows(A, comm), transpose_a=True, comm=comm)
-    return product.array, (A.T @ A)[product.first_row :][: len(product.array)]
+    return product.array, (A.T @ A)[product.rows[0][0] :][: len(product.array)]
 
 
 def block(matrix, comm):
