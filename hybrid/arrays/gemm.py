@@ -193,7 +193,7 @@ class ProductType:
         """The real product of a C of n×m elements and an A of l columns."""
         l, m = l * (1 + self.complex_a), m * (1 + self.complex_b)
         conjugates = self.complex_a and self.gemm.conjugate_a
-        return Problem(n, l, m, self.computed, is_complex=self.complex_a, conjugates=conjugates)
+        return Problem(n, l, m, self.computed, self.short_operands, is_complex=self.complex_a, conjugates=conjugates)
 
     def bytes_beside(self, elements: int) -> int:
         """Temporary bytes for this many elements of C, without the real product's own C."""

@@ -19,16 +19,13 @@ from hybrid.arrays.gemm import Gemm, ProductType, numpy_type, product_type, real
 from hybrid.arrays.integers import DIGIT, largest_of, least_remainders, temporary_bytes
 from hybrid.arrays.interop import SharedArrays, SharedLocation, as_array, as_gpu_array, copy_back, is_masked, on_gpu, on_host
 from hybrid.core.problem import Problem, Span, record
+from hybrid.core.text import tell_nobody
 from hybrid.errors import UsageError
 from hybrid.host.memory import bytes_kept_for, copy_rows, is_transpose
 from hybrid.kernels.catalogue import elements_of, numbers_of, storage
 from hybrid.ranks.team import Team
 
 Progress = Callable[[int], None]  # gets the number of rows done so far, in the thread that asked for them
-
-
-def untold(done: int) -> None:
-    """Tell nobody of the progress."""
 
 
 class MatrixSource(ABC):
@@ -116,7 +113,7 @@ class MadeMatrix(RootMatrix):
     @cached_property
     def array(self) -> np.ndarray:  # type: ignore[override]
         made = np.empty(self.shape, self._types.computed)
-        self.rows(Span(0, self.shape[0]), made, self._threads, untold)
+        self.rows(Span(0, self.shape[0]), made, self._threads, tell_nobody)
         return made
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
@@ -288,6 +285,7 @@ class RootShapes:
         a, b, types = given.a, given.b, given.types
         problem = types.problem(a.shape[-2], *b.shape[-2:])
         if given.batch:
+            problem = replace(problem, short_operands="")  # no device multiplies stacks of such elements
             stored = [each for each in (a, b, given.c) if each is not None]
             stacks = tuple((each.shape, each.dtype) for each in stored)
             # Others get matrices by rows; a process alone multiplies transposed ones as they lie.
@@ -297,7 +295,6 @@ class RootShapes:
             return cls(types, problem, result + copied, count=math.prod(given.batch), stacks=stacks)
         if not types.complex_b and is_transpose(a, b):
             problem = replace(problem, symmetric="A")
-        problem = problem.with_operands(types.short_operands)  # no device multiplies stacks of such elements
         beside = types.bytes_beside(math.prod(given.core)) * (types.exact is not None or given.out is None)
         if on_gpu(a) or on_gpu(b):  # they need room in host memory, to be copied through it, and for the check
             in_all = problem.bytes_of_matrices

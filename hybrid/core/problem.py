@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import MISSING, Field, FrozenInstanceError, field, replace
+from dataclasses import MISSING, Field, FrozenInstanceError, field
 from functools import cached_property
 from itertools import accumulate, pairwise
 from operator import attrgetter
@@ -155,15 +155,6 @@ class Problem:
     def bytes_of_matrices(self) -> int:
         of_b = 0 if self.symmetric else self.operand_bytes(self.l, self.m)
         return self.operand_bytes(self.n, self.l) + of_b + self.bytes(self.n, self.m)
-
-    def with_operands(self, short: str) -> Problem:
-        """The same product of operands of this type of 16 bits; with "", of operands of C's own type."""
-        return replace(self, short_operands=short)
-
-    @property
-    def whole(self) -> Problem:
-        """The same product of two matrices of which nothing is known: all of C is computed."""
-        return replace(self, symmetric="")
 
     def __str__(self) -> str:
         return f"{self.n}×{self.l} · {self.l}×{self.m} {self.operand_dtype}"

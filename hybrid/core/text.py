@@ -68,6 +68,10 @@ def rounded_up(number: float) -> str:
     return f"{Context(prec=2, rounding=ROUND_CEILING).create_decimal(number):.1e}"
 
 
+def tell_nobody(*done: object) -> None:
+    """Tell nobody of what is done."""
+
+
 _OWN = {__name__.partition(".")[0], "contextlib"}  # whose frames are between: many calls are within a context
 
 

@@ -45,11 +45,12 @@ from hybrid.arrays.interop import (
 from hybrid.arrays.root_operands import refuse_unused_c, refuse_wrong_c
 from hybrid.core.problem import ITEM_SIZES, Span, block, consecutive, record
 from hybrid.core.settings import Settings
+from hybrid.core.text import tell_nobody
 from hybrid.core.timeline import Timeline
 from hybrid.errors import CheckFailed, DoesNotFit, Overflow, UsageError
 from hybrid.execution.between_nodes import OnGrid, gather_b
 from hybrid.execution.product import element_types, room_in_workspace
-from hybrid.execution.rank_run import CheckedRun, RankCheck, RankRun, tell_nobody
+from hybrid.execution.rank_run import CheckedRun, RankCheck, RankRun
 from hybrid.execution.real_products import Asked, RealProducts, element_of_rows, exactly
 from hybrid.execution.redistribution import move, scattered
 from hybrid.execution.session import Session, agree, take_inventory, threads_until_decided
@@ -188,13 +189,13 @@ def request_of(
         raise UsageError(f"A has {l} columns and B {depth} rows: they must be the same", code="shapes")
     types = first.types
     if first.whole:
-        problem, operands = types.problem(first.whole[0][0], l, first.whole[1][1]), OperandLocation.BLOCKS_2D
-        placed = _placement(shares)
+        problem = replace(types.problem(first.whole[0][0], l, first.whole[1][1]), short_operands="")
+        placed, operands = _placement(shares), OperandLocation.BLOCKS_2D
     else:
         rows_a = tuple(consecutive(share.a[0] for share in shares))
         rows_b = tuple(consecutive(share.b[0] * (1 + types.complex_a) for share in shares))
-        problem, operands = types.problem(rows_a[-1].hi, l, first.b[1]), OperandLocation.ROW_BLOCKS
-        placed, problem = Placement.of_rows(problem, rows_a, rows_b, rows_a), problem.with_operands(types.short_operands)
+        problem = types.problem(rows_a[-1].hi, l, first.b[1])
+        placed, operands = Placement.of_rows(problem, rows_a, rows_b, rows_a), OperandLocation.ROW_BLOCKS
         if len(shares) == 1 and first.is_gram:
             problem = replace(problem, symmetric="AB")
     return PlanRequest(
@@ -276,10 +277,6 @@ def _renumbered(groups: Sequence[tuple[Span, ...]], length: int, each: int) -> C
         return tuple(Span(int(run[0]) * each, int(run[-1] + 1) * each) for run in runs)
 
     return renumbered
-
-
-def untold(part: Any) -> None:
-    """Tell nobody that a part is complete."""
 
 
 class DistributedCall:
@@ -445,7 +442,7 @@ class DistributedCall:
         if faults:
             raise CheckFailed(f"the product is wrong: {'; '.join(faults)}")
 
-    def product(self, complete: Complete = untold) -> Any:
+    def product(self, complete: Complete = tell_nobody) -> Any:
         """This rank's part of the product, of RowBlocks where that of A lies. `complete`: is given it, of integers before that
         is checked as a whole."""
         assert self.decision is not None

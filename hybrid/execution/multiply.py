@@ -37,11 +37,11 @@ from hybrid.arrays.root_operands import (
 )
 from hybrid.core.problem import LARGEST_SIZE, Span, block, pieces
 from hybrid.core.settings import Settings
-from hybrid.core.text import warn
+from hybrid.core.text import tell_nobody, warn
 from hybrid.core.timeline import Timeline
 from hybrid.devices.cuda_gpus import pinned_memory, usable_gpus
 from hybrid.errors import CheckFailed, DeviceUnavailable, DoesNotFit, Overflow, UsageError
-from hybrid.execution.distributed_product import Complete, DistributedCall, untold
+from hybrid.execution.distributed_product import Complete, DistributedCall
 from hybrid.execution.product import RootProduct, element_types, views_in_workspace
 from hybrid.execution.real_products import Asked, RealProducts, exactly
 from hybrid.execution.redistribution import move
@@ -139,7 +139,7 @@ class GpuCall:
         self.integers_stay = self._of_blocks.integers_stay
         self.is_there = self.decision is not None and self.decision.plan.device == "cuda"
 
-    def product(self, complete: Complete = untold) -> Any:
+    def product(self, complete: Complete = tell_nobody) -> Any:
         product = self._of_blocks.product(complete).array.reshape(self.shape)
         if self._out is None:
             return product
@@ -270,7 +270,7 @@ class CopiedCall:
                 if rows.lo:
                     copies.follow()
                 try:
-                    call.product(untold if into is None else partial(copies.to_host, into=into[rows.slice]))
+                    call.product(tell_nobody if into is None else partial(copies.to_host, into=into[rows.slice]))
                 except CheckFailed as wrong:
                     counted = f"of C from row {rows.lo} on: " if rows.lo else ""
                     raise CheckFailed(f"{counted}{wrong}", code=wrong.code) from wrong

@@ -12,10 +12,11 @@ from hybrid.arrays.interop import fill, on_host
 from hybrid.arrays.root_operands import MatrixSource, RootMatrix, SharedMatrix
 from hybrid.core.problem import Problem, Span
 from hybrid.core.settings import Settings
+from hybrid.core.text import tell_nobody
 from hybrid.core.timeline import Timeline, wall
 from hybrid.errors import CheckFailed
 from hybrid.execution.between_nodes import ROWS, ROWS_AHEAD, OnGrid, gateways, panel_moves, rows_from_root
-from hybrid.execution.rank_run import CheckedRun, Progress, RankCheck, RankRun, tell_nobody
+from hybrid.execution.rank_run import CheckedRun, Progress, RankCheck, RankRun
 from hybrid.execution.session import MOST_SHARED, Session
 from hybrid.host.memory import RowView, copy_rows, empty_result
 from hybrid.host.threads import limited_threads

@@ -17,6 +17,7 @@ import numpy as np
 from hybrid.arrays.root_operands import MatrixSource
 from hybrid.core.problem import Span
 from hybrid.core.settings import Settings
+from hybrid.core.text import tell_nobody
 from hybrid.core.timeline import Timeline
 from hybrid.devices.base import MOST_PLACES, Buffers, Place, Timings, place_of
 from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, SHARE, Sample
@@ -441,10 +442,6 @@ class RankRun:
 
 # Told what is being done, how much of it is done, and of how much; on every rank.
 Progress = Callable[[str, int, int], None]
-
-
-def tell_nobody(phase: str, done: int, of: int) -> None:
-    """Tell of no progress."""
 
 
 class CheckedRun(ABC):

@@ -242,7 +242,7 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
         request = request.converted
         kernel = _choose_kernel(asked_for, device, request.problem, capability)
     if request.problem.symmetric and not _by_triangle(machine.topology, device, kernel, settings, request.row_blocks):
-        request = replace(request, problem=request.problem.whole)
+        request = replace(request, problem=replace(request.problem, symmetric=""))
     asked = replace(
         request,
         topology=machine.topology,
@@ -493,7 +493,7 @@ def _plan_that_fits(asked: PlanRequest, machine: Machine, request: PlanRequest, 
         plan = make_plan(asked)
         if _fits(plan, memory, settings):
             return plan
-    asked = replace(asked, problem=asked.problem.whole)  # a triangle is for what the device holds
+    asked = replace(asked, problem=replace(asked.problem, symmetric=""))  # a triangle is for what the device holds
     return make_plan(replace(asked, device_memory=memory - memory % max(1, memory // _STEPS_OF_MEMORY)))
 
 

@@ -69,7 +69,7 @@ class PlanRequest:
         """The same product of float32 matrices, which the root makes of operands of 16 bits."""
         p = self.problem
         there = self.bytes_there - p.operand_bytes(p.n, p.l) - p.operand_bytes(p.l, p.m)
-        return replace(self, problem=p.with_operands(""), bytes_there=max(0, there))
+        return replace(self, problem=replace(p, short_operands=""), bytes_there=max(0, there))
 
     @property
     def row_blocks(self) -> bool:

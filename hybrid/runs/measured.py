@@ -14,10 +14,11 @@ from hybrid.arrays.gemm import complex_view
 from hybrid.arrays.root_operands import MatrixSource
 from hybrid.core.problem import Span, record
 from hybrid.core.settings import Settings
+from hybrid.core.text import tell_nobody
 from hybrid.core.timeline import ON_DEVICE, PHASES, Interval, Spread, Timeline, wall
 from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.execution.product import RootProduct
-from hybrid.execution.rank_run import Progress, tell_nobody
+from hybrid.execution.rank_run import Progress
 from hybrid.execution.real_products import RealProducts, element_of_rows
 from hybrid.execution.session import Session
 from hybrid.host.memory import RowView

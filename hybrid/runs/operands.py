@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.gemm import ProductType, complex_view, numpy_type, product_type, real_view, write_real_rows
-from hybrid.arrays.integers import largest_of
-from hybrid.arrays.root_operands import MatrixSource, Progress, untold
+from hybrid.arrays.integers import largest_of, largest_of_type
+from hybrid.arrays.root_operands import MatrixSource, Progress
 from hybrid.core.problem import Problem, Span, pieces, record
+from hybrid.core.text import tell_nobody
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.host.threads import on_threads, rows_of_about
 from hybrid.kernels.catalogue import elements_of, storage
@@ -46,7 +47,7 @@ _HALVES = {"float16": 65504.0, "bfloat16": 3.39e38}  # types of 16 bits, and the
 
 
 def fill_rows(
-    into: np.ndarray, rows: Span, *, fill: str, seed: int, matrix: str, threads: int = 1, progress: Progress = untold
+    into: np.ndarray, rows: Span, *, fill: str, seed: int, matrix: str, threads: int = 1, progress: Progress = tell_nobody
 ) -> None:
     """Write these rows of the matrix into `into`, which is C-contiguous.
 
@@ -114,7 +115,7 @@ class Elements(ABC):
 
     def most(self) -> int:
         """A bound of the magnitudes of the elements, where these are integers."""
-        return 1 if self.dtype.kind == "b" else _most_of(self.dtype)
+        return largest_of_type(self.dtype)
 
     def largest(self, rows: Span, threads: int) -> int:
         """The largest magnitude of the integers in these rows."""
@@ -123,7 +124,7 @@ class Elements(ABC):
     def some(self, rows: Span) -> np.ndarray:
         """Some rows, in a type of NumPy's that holds their numbers."""
         into = np.empty((len(rows), self.shape[1]), np.float32 if self.dtype.name in _HALVES else self.dtype)
-        self.write(rows, into, 1, untold)
+        self.write(rows, into, 1, tell_nobody)
         return into
 
 
@@ -134,7 +135,7 @@ class GeneratedElements(Elements):
         self.shape, self.dtype = shape, dtype
         self._fill, self._seed, self._matrix = fill, seed, matrix
         largest = {"lecture": _LECTURE[matrix] - 1, "index": max(0, shape[0] * shape[1] - 1)}.get(fill)
-        holds = _most_of(dtype) if dtype.kind in "iu" else _HALVES.get(dtype.name, np.inf)
+        holds = largest_of_type(dtype) if dtype.kind in "iu" else _HALVES.get(dtype.name, np.inf)
         if dtype.kind in "biu" and largest is None:
             raise UsageError(
                 f"--fill {fill} makes fractions, which {dtype} does not hold: use --fill lecture or index", code="dtype"
@@ -221,7 +222,7 @@ class FileElements(Elements):
 
     def _values(self, rows: Span) -> np.ndarray:
         own = np.empty((len(rows), self.shape[1]), self.held)
-        self._read(rows, own, untold)
+        self._read(rows, own, tell_nobody)
         return own.view(self._stored)
 
     def _converted(self, values: np.ndarray) -> np.ndarray:
@@ -253,12 +254,6 @@ def _naming(file: str) -> Iterator[None]:
 def _store(values: np.ndarray, into: np.ndarray) -> None:
     """Store the numbers; where `into` has the bits of bfloat16, their bits."""
     into[...] = elements_of(values) if into.dtype == storage(values.dtype.name) else values
-
-
-def _most_of(dtype: np.dtype) -> int:
-    """The largest magnitude of an integer of this type."""
-    limits = np.iinfo(dtype)
-    return max(-int(limits.min), int(limits.max))
 
 
 def _what_is_lost(held: np.dtype, dtype: np.dtype) -> str:
@@ -304,7 +299,7 @@ class TypedProduct:
     @cached_property
     def problem(self) -> Problem:
         """The real product; where there are several, each of them."""
-        return self.types.problem(*self.sizes).with_operands(self.types.short_operands)
+        return self.types.problem(*self.sizes)
 
     @property
     def result(self) -> np.dtype:
@@ -346,7 +341,7 @@ class _RealOperand(MatrixSource):
         width, dtype = elements.shape[1], elements.dtype if self._prime else np.dtype(self._types.promoted)
         for part in rows_of_about(BYTES_AT_ONCE, Span(rows.lo // each, -(-rows.hi // each)), width * dtype.itemsize):
             made = np.empty((len(part), width), dtype)
-            elements.write(part, made, threads, untold)
+            elements.write(part, made, threads, tell_nobody)
             wanted = rows.common(Span(each * part.lo, each * part.hi))  # the first or last row may be half of an element's two
             of_made = Span(wanted.lo - each * part.lo, wanted.hi - each * part.lo)
             to = into[wanted.within(rows).slice]
