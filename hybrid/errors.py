@@ -70,7 +70,6 @@ CODES: dict[str, str] = {
     "gpu-peers": "GPUs, or processes, cannot reach each other's memory",
     "gpu-data": "data arrived wrong between GPUs",
     "nccl": "NCCL cannot be used, or has failed",
-    "nvml": "the driver's NVML does not tell about the GPU",
     "transport": "the transport asked for cannot be used here",
     "no-compiler": "there is no compiler for the emulated GPU or the CPU's loops",
     "compile-failed": "a kernel does not compile",

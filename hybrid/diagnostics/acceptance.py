@@ -66,12 +66,6 @@ class Case:
     m: int
     dtype: str
 
-    @classmethod
-    def square(cls, size: int, ranks: int, dtype: str) -> Case:
-        """The case of square matrices of this size, or up to `ranks` - 1 rows and columns fewer, for equal row blocks."""
-        rows = size // ranks
-        return cls(rows, rows * ranks, rows * ranks, dtype)
-
     def problem(self, ranks: int) -> Problem:
         return Problem(ranks * self.rows, self.l, self.m, self.dtype)
 
@@ -131,11 +125,8 @@ class Pace:
 
 
 def large_size(topology: Topology, free: Sequence[FreeMemory], dtype: str, seconds: float, pace: Pace) -> int:
-    """The size of square matrices that fill FILLED of the memory, or a smaller one where a round would take more than `seconds`;
-    at least one row a rank.
-
-    `free[rank]`: the rank's free memory.
-    """
+    """The size of square matrices with equal row blocks, one row at least, that fill FILLED of the memory, or a smaller one where
+    a round would take more than `seconds`. `free[rank]`: the rank's free memory."""
     item, ranks = ITEM_SIZES[dtype], topology.size
     elements = []
     hosts = [free[node[0]].host for node in topology.nodes]  # a host occurs several times only where nodes are pretended
@@ -149,7 +140,7 @@ def large_size(topology: Topology, free: Sequence[FreeMemory], dtype: str, secon
     size = int((FILLED * max(0.0, min(elements))) ** 0.5)
     while size > ranks and pace.seconds(size) > seconds:
         size = size * 31 // 32
-    return max(ranks, size)
+    return max(ranks, size // ranks * ranks)
 
 
 class _Normal(MatrixSource):
@@ -348,7 +339,7 @@ class Acceptance:
         ]
         sizes = [large_size(team.topology, free_of_ranks, dtype, seconds, self._pace) for dtype in ITEM_SIZES]
         least = max(case.l for case in self._cases)
-        found = [Case.square(size, team.size, dtype) for size, dtype in zip(sizes, ITEM_SIZES, strict=True) if size > least]
+        found = [Case(n // team.size, n, n, dtype) for n, dtype in zip(sizes, ITEM_SIZES, strict=True) if n > least]
         self._outcome.left_out = [dtype for dtype in ITEM_SIZES if dtype not in [case.dtype for case in found]]
         return found
 
@@ -372,8 +363,6 @@ class Acceptance:
         gpu = gpus[team.rank]
         with team.phase("prepare", timed=False):
             watch = GpuWatch(gpu.uuid) if gpu is not None and team.rank in first else None
-            if watch is not None:
-                watch.start()
         return watch
 
 
@@ -416,12 +405,6 @@ def judge(outcome: Outcome, expected_gpus: Sequence[int]) -> list[Finding]:
         *_of_links(outcome),
         *gpu_watch.judge(outcome.watched, outcome.names, f"no GPU is used ({outcome.decision.device_reason})"),
     ]
-
-
-def spreads(outcome: Outcome) -> dict[Case, list[Spread]]:
-    """Each rank's seconds of a multiplication, by case; cases that were not finished are left out."""
-    finished = {case: of_ranks for case, of_ranks in outcome.seconds.items() if all(of_ranks)}
-    return {case: [Spread.of(seconds) for seconds in of_ranks] for case, of_ranks in finished.items()}
 
 
 def judge_products(refused: Sequence[WrongProduct], names: Sequence[str], products: int) -> list[Finding]:
@@ -542,7 +525,7 @@ def _of_links(outcome: Outcome) -> list[Finding]:
 
 def as_record(outcome: Outcome, findings: Sequence[Finding]) -> dict[str, Any]:
     """What `--json` writes, and what the page shows."""
-    of_cases = spreads(outcome)
+    finished = {case: of_ranks for case, of_ranks in outcome.seconds.items() if all(of_ranks)}
     return {
         "command": "accept",
         "ranks": len(outcome.names),
@@ -557,7 +540,9 @@ def as_record(outcome: Outcome, findings: Sequence[Finding]) -> dict[str, Any]:
         "findings": [vars(finding) for finding in findings],
         "wrong": [asdict(each) for each in outcome.wrong],
         "placements": [placement_record(placement) for placement in outcome.decision.placements],
-        "multiply": [{**asdict(case), "ranks": [vars(spread) for spread in ranks]} for case, ranks in of_cases.items()],
+        "multiply": [
+            {**asdict(case), "ranks": [vars(Spread.of(seconds)) for seconds in of_ranks]} for case, of_ranks in finished.items()
+        ],
         "node_links": [asdict(link) for link in outcome.node_links],
         "links": [[asdict(link) for link in one.links] for one in outcome.links],
         "peer_copies": [[asdict(copy) for copy in one.peer_copies] for one in outcome.links],

@@ -16,7 +16,7 @@ from typing import Any
 from hybrid.core.installation import install
 from hybrid.core.problem import record
 from hybrid.diagnostics.finding import Finding, Unknown, note, unknown, wrong
-from hybrid.errors import DeviceUnavailable, one_line
+from hybrid.errors import one_line
 
 PERIOD = 0.5  # seconds between two samples
 _SUBJECT = "gpu watch"
@@ -42,58 +42,38 @@ class Watched:
     trouble: str = ""  # why it could not be asked any more
 
 
-def _nvml() -> Any:
-    """pynvml, initialized; DeviceUnavailable, with the reason, where there is none."""
-    try:
-        import pynvml as nvml
-    except ImportError:
-        raise DeviceUnavailable(f"nvidia-ml-py is not installed: {install('watch')}", code="package-missing") from None
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        raise DeviceUnavailable(f"NVML does not start ({one_line(error)})", code="nvml") from None
-    return nvml
-
-
 class GpuWatch:
-    """Samples one GPU from a thread of its own, from `start` until `stop`."""
+    """Samples one GPU from a thread of its own, from when this is made until `stop`. It never fails: `stop` says why not."""
 
     def __init__(self, uuid: str, period: float = PERIOD) -> None:
-        self._uuid, self._period = uuid, period
-        self._why_not, self._trouble = "", ""
+        self._period, self._trouble, self._samples = period, "", list[dict[str, int | None]]()
         self._done, self._thread = Event(), Thread(target=self._sample_until_done, daemon=True)
-        self._samples: list[dict[str, int | None]] = []
-        self._nvml: Any = None
-        self._handle: Any = None
-        self._limit: int | None = None
-
-    def start(self) -> None:
-        """Begin to watch. This never fails: `stop` says why nothing could be watched."""
         try:
-            nvml = _nvml()
-        except DeviceUnavailable as missing:
-            self._why_not = str(missing)
+            import pynvml as nvml
+        except ImportError:
+            self._trouble = f"nvidia-ml-py is not installed: {install('watch')}"
             return
-        self._nvml = nvml
+        self._nvml: Any = nvml
         try:
-            self._handle = nvml.nvmlDeviceGetHandleByUUID(self._uuid)
+            nvml.nvmlInit()
+            self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
             self._limit = self._asked(nvml.nvmlDeviceGetTemperatureThreshold, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
-            self._samples.append(self._sample())
         except nvml.NVMLError as error:
-            self._why_not = f"NVML does not tell about {self._uuid} ({one_line(error)})"
+            self._trouble = f"NVML does not tell about {uuid} ({one_line(error)})"
             return
+        self._sample()
         with suppress(RuntimeError):  # the limit of threads is reached: two samples are taken, at the start and at the end
             self._thread.start()
 
     def stop(self) -> Watched | Unknown:
         """What was seen; Unknown where nothing could be."""
-        if self._why_not:
-            return Unknown(self._why_not)
         self._done.set()
         if self._thread.is_alive():
             self._thread.join()
         if not self._trouble:
-            self._take_sample()
+            self._sample()
+        if not self._samples:
+            return Unknown(self._trouble)
         seen = {name: [value for each in self._samples if (value := each[name]) is not None] for name in self._samples[0]}
         bits = reduce(or_, seen["reasons"], 0)
         clock, power = seen["clock"], seen["power"]
@@ -112,26 +92,25 @@ class GpuWatch:
 
     def _sample_until_done(self) -> None:
         while not self._trouble and not self._done.wait(self._period):
-            self._take_sample()
+            self._sample()
 
-    def _take_sample(self) -> None:
-        try:
-            self._samples.append(self._sample())
-        except self._nvml.NVMLError as error:  # such as a GPU that has fallen off the bus
-            self._trouble = one_line(error)
-
-    def _sample(self) -> dict[str, int | None]:
+    def _sample(self) -> None:
         nvml = self._nvml
         ecc, since_boot = nvml.nvmlDeviceGetTotalEccErrors, nvml.NVML_VOLATILE_ECC
-        return {
-            "clock": self._asked(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM),
-            "power": self._asked(nvml.nvmlDeviceGetPowerUsage),
-            "temperature": self._asked(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
-            "corrected": self._asked(ecc, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, since_boot),
-            "uncorrected": self._asked(ecc, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, since_boot),
-            # The function's old name, which drivers before 535 have, too.
-            "reasons": self._asked(nvml.nvmlDeviceGetCurrentClocksThrottleReasons),
-        }
+        try:
+            sample = {
+                "clock": self._asked(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM),
+                "power": self._asked(nvml.nvmlDeviceGetPowerUsage),
+                "temperature": self._asked(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
+                "corrected": self._asked(ecc, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, since_boot),
+                "uncorrected": self._asked(ecc, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, since_boot),
+                # The function's old name, which drivers before 535 have, too.
+                "reasons": self._asked(nvml.nvmlDeviceGetCurrentClocksThrottleReasons),
+            }
+        except nvml.NVMLError as error:  # such as a GPU that has fallen off the bus
+            self._trouble = one_line(error)
+        else:
+            self._samples.append(sample)
 
     def _asked(self, question: Callable[..., Any], *what: int) -> int | None:
         """NVML's answer; None where the GPU does not support the question."""
