@@ -30,20 +30,13 @@ examples:
   mpirun -n 2 python -m hybrid.accept --minutes 0.1
   srun -N 2 --ntasks-per-node 8 --gres=gpu:8 python -m hybrid.accept --level 3 --json accept.jsonl
 
-Rank i multiplies row block (i + r) mod P in round r, P rounds are a rotation, and each rotation has new random matrices. A round
-is three products, each checked. Every size has one rotation at least, after a warm-up that is not timed, however short
---minutes is; then all sizes are rotated again until the time is over. On a CPU a rank has these rows of A, and A and B these
-columns; with GPUs those in brackets:
+  level 1  one size in float64, one rotation; 0 minutes
+  level 2  two sizes, float32 and float64; 5 minutes
+  level 3  as 2, then square matrices that fill 60 % of the free memory, or as much as time allows; 15 minutes
+  level 4  as 3, and links are measured again after every rotation; 30 minutes
 
-  level 1  128×256×256 [4096×8192×8192], float64; links of GPUs once; 0 minutes, that is, one rotation
-  level 2  333×501×703 and 1024×1536×1536 [1001×2003×4001 and 8192×8192×8192], float32 and float64; links once; 5 minutes
-  level 3  as 2, then square matrices of both types that fill 60 % of the free memory of host and GPUs, or as much as can be
-           rotated once in the time that is left; 15 minutes
-  level 4  as 3, and links again after every rotation; 30 minutes
-
-A rank or link counts as slow when it takes more than 10 % longer than the median of all; of two, than the other. Of ranks the
-median of all products of a type counts; multiplications shorter than 5 ms are not compared. A GPU that the job was given and
-no rank uses is wrong.
+In round r of a rotation, rank i multiplies row block (i + r) mod P of the same random matrices. A rank or link that takes more
+than 10 % longer than the median of all is slow (of two, than the other). docs/cluster.md has the sizes.
 exit codes: 0 all accepted, 1 something is wrong or slow, or a failure, 2 wrong usage, 143 asked to end (SIGTERM)
 """
 

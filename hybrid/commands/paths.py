@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -13,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybrid.commands.cli import agree, run
 from hybrid.commands.parser import Parser, add_settings, at_least, file_name, settings_of
-from hybrid.commands.streams import file_of_json, text_stream
-from hybrid.core.problem import ITEM_SIZES, record
+from hybrid.core.problem import record
 from hybrid.core.settings import Settings
 from hybrid.core.text import counted, printable, readable
 from hybrid.errors import DoesNotFit, UsageError
@@ -69,8 +67,6 @@ def build_parser() -> Parser:
     parser.add_argument("--format", choices=FORMATS, metavar="F", help="edges, csv, mtx or npy (by the ending of the name)")
     parser.add_argument("--directed", action="store_true", help="the lines of an edge list count one way only")
     how = parser.add_argument_group("how")
-    how.add_argument("--dtype", choices=tuple(ITEM_SIZES), default="float64", metavar="DTYPE",
-                     help="of the products, float32 or float64: exact in both (float64)")  # fmt: skip
     kernel = "auto, or a name: python -m hybrid.matmul --kernel list (auto)"
     add_settings(how, "device", "kernel", "threads", "stall", kernel=kernel)
     shown = parser.add_argument_group("what is shown")
@@ -85,7 +81,6 @@ def build_parser() -> Parser:
                        help="also the sum that the number is: row of length 1 times column of length L-1")  # fmt: skip
     shown.add_argument("--picture", type=file_name, metavar="FILE.svg",
                        help="draw the graph; with --list the paths in it, a panel each")  # fmt: skip
-    shown.add_argument("--json", type=file_name, metavar="FILE", help="append the run as a JSON line; - for standard output")
     return parser
 
 
@@ -133,12 +128,11 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
         if team.rank == 0:
             graph, reading.mine = _prepare(options, settings)
     task: Task = reading.all[0]
-    began = time.perf_counter()
     team.enter("multiply")
     found = _multiply(team, task, graph.adjacency if graph is not None else None, settings)
     with team.phase("report", timed=False), busy():
         if graph is not None:
-            _report(options, task, graph, found, {"ranks": team.size, "settings": settings.as_dict()}, began)
+            _report(options, task, graph, found)
     return 0
 
 
@@ -156,7 +150,7 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[Graph, Ta
     if options.picture:
         picture.refuse(options.picture, len(graph.names))
     rows, columns = (_vertices_asked_for(graph, name, options) for name in (options.tail, options.head))
-    arithmetic = choose_arithmetic(graph.adjacency, options.length, options.dtype)
+    arithmetic = choose_arithmetic(graph.adjacency, options.length)
     _refuse_too_much(arithmetic, len(rows) * len(columns), settings)
     before = None
     if options.terms:
@@ -165,7 +159,7 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[Graph, Ta
                 f"--terms shows a term for each vertex: of {len(graph.names)} vertices, and {MOST_TERMS} are the most",
                 code="number",
             )
-        before = choose_arithmetic(graph.adjacency, options.length - 1, options.dtype)
+        before = choose_arithmetic(graph.adjacency, options.length - 1)
     print(f"{NAME}: {options.graph}: {graph}", file=sys.stderr)
     print(f"{NAME}: {arithmetic}; {counted(arithmetic.products, 'matrix product')}", file=sys.stderr, flush=True)
     return graph, Task(arithmetic, rows, columns, before)
@@ -177,15 +171,14 @@ def _refuse_files(options: argparse.Namespace) -> None:
     from hybrid.graphs.picture import refuse
     from hybrid.host.files import refuse_same, refuse_unwritable
 
-    json = file_of_json(options.json)
     if options.out and not options.out.endswith(OUT_FORMATS):
         raise UsageError(f"--out {options.out}: the name must end in {', '.join(OUT_FORMATS)}", code="file-kind")
     if options.picture:
         refuse(options.picture)
-    for path in filter(None, (options.out, options.picture, json)):
-        refuse_unwritable(path, None if path == json else 0)  # its size is not known yet
+    for path in filter(None, (options.out, options.picture)):
+        refuse_unwritable(path, 0)  # its size is not known yet
     graph = None if options.graph in EXAMPLES else options.graph
-    files = {"GRAPH": graph, "--out": options.out, "--picture": options.picture, "--json": json}
+    files = {"GRAPH": graph, "--out": options.out, "--picture": options.picture}
     refuse_same(files, may_replace={})
 
 
@@ -225,7 +218,7 @@ def _multiply(
 
     place: walks.Place = walks.in_host_memory
     if task.arithmetic.products:
-        like = None if matrix is None else np.broadcast_to(np.zeros((), task.arithmetic.dtype), matrix.shape)
+        like = None if matrix is None else np.broadcast_to(np.zeros(()), matrix.shape)
         decision = plan(like, like, comm=comm, check=True, **how).decision
         if decision is not None and (gpu := decision.placements[0].gpu) is not None:
             place = partial(_on_gpu, gpu)
@@ -246,13 +239,10 @@ def _on_gpu(gpu: Gpu, matrix: np.ndarray) -> Any:
     return where_there_is_room(matrix, gpu, _AT_ONCE * 8 * matrix.size)
 
 
-def _report(
-    options: argparse.Namespace, task: Task, graph: Graph, found: Sequence[np.ndarray | None], job: dict[str, Any], began: float
-) -> None:
+def _report(options: argparse.Namespace, task: Task, graph: Graph, found: Sequence[np.ndarray | None]) -> None:
     """Write and print what the options ask for, on rank 0."""
 
     from hybrid.graphs import count_output, picture, walks
-    from hybrid.reporting import jsonl
 
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)  # Python's limit, 4300 digits, protects servers from long inputs
@@ -261,8 +251,6 @@ def _report(
     numbers = walks.as_integers(arithmetic, result)
     if column is not None and task.before is not None:
         column = walks.as_integers(task.before, column)[:, 0]
-    seconds = time.perf_counter() - began
-
     names, (tail, head) = graph.names, (task.rows[0], task.columns[0])
     rows, columns = ([names[index] for index in indices] for indices in (task.rows, task.columns))
     single = str(numbers[0, 0]) if options.tail is not None and options.head is not None else None
@@ -283,32 +271,12 @@ def _report(
         count_output.write(options.out, numbers, names, {"graph": options.graph, "length": options.length})
         rows, columns = rows[: options.printed], columns[: options.printed]
     shown = numbers[: len(rows), : len(columns)]
-    told = [walk.told(names) for walk in listed]
+    told = (walk.told(names) for walk in listed)
     lines = [count_output.table(shown, rows, columns) if single is None else single, *told, *terms]
-    print(*map(printable, lines), sep="\n", file=text_stream(options.json))
+    print(*map(printable, lines), sep="\n")
     if len(names) > options.printed and single is None:
         more = options.out or "--out FILE writes all, --print K shows more"
         print(f"{NAME}: the first {options.printed} of {len(names)} vertices are shown: {more}", file=sys.stderr)
-    if options.json:
-        record = {
-            "command": "paths",
-            "graph": options.graph,
-            "length": options.length,
-            "from": options.tail,
-            "to": options.head,
-            "vertices": len(names),
-            "dtype": options.dtype,
-            "arithmetic": str(arithmetic),
-            "products": arithmetic.products,
-            "seconds": seconds,
-            "result": single,
-            "arguments": sys.argv[1:],
-            "rows": rows,
-            "columns": columns,
-            "numbers": [list(map(count_output.shortened, line)) for line in shown],
-            **({"walks": told} if options.listed else {}),
-        }
-        jsonl.write({**record, **job}, options.json)
     sys.stdout.flush()
 
 

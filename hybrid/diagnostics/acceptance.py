@@ -361,9 +361,7 @@ class Acceptance:
         team, gpus = self._team, [placement.gpu for placement in self._outcome.decision.placements]
         first = {rank for node in first_rank_of_each_gpu(team.topology.nodes, gpus) for rank in node}
         gpu = gpus[team.rank]
-        with team.phase("prepare", timed=False):
-            watch = GpuWatch(gpu.uuid) if gpu is not None and team.rank in first else None
-        return watch
+        return GpuWatch(gpu.uuid) if gpu is not None and team.rank in first else None
 
 
 def blamed_rank(fault: Fault, rows_of_ranks: list[Span]) -> int | None:

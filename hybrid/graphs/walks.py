@@ -3,9 +3,9 @@
 squaring.
 
 How large the numbers can become is bounded before anything is multiplied: an entry of A^(i+j) is at most ‖A^i‖·‖A^j‖, in the
-norm of the largest row sum and in that of the largest column sum. This decides the arithmetic. As long as every sum stays below
-2^53 (2^24 in float32), floating point is exact and used directly. From the first product on whose sums might exceed that, all
-is computed modulo primes, and joined by the Chinese remainder theorem. Small matrices of many primes are one stack.
+norm of the largest row sum and in that of the largest column sum. This decides the arithmetic. If every sum stays below 2^53,
+float64 is exact and used directly. Else all is computed modulo primes, and joined by the Chinese remainder theorem. Small
+matrices of many primes are one stack.
 """
 
 from __future__ import annotations
@@ -17,29 +17,28 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.integers import EXACT_BITS, balanced, largest_modulus, primes_below
-from hybrid.arrays.interop import on_device_of, on_gpu, on_host
+from hybrid.arrays.interop import on_device_of, on_host
 from hybrid.core.problem import record
 from hybrid.errors import CheckFailed, UsageError
 
 
-def enough_primes(bits: int, terms: int, dtype: str) -> list[int]:
+def enough_primes(bits: int, terms: int) -> list[int]:
     """The fewest of the largest primes whose product exceeds 2^bits, and one more.
 
     The last one serves as a check: with an error in any remainder the result exceeds 2^bits, but for one chance in about p.
     UsageError where there are not so many primes.
     """
     chosen, reached = [], 0.0  # `reached`: bits of the product of all chosen primes
-    largest = largest_modulus(terms, dtype)
+    largest = largest_modulus(terms, "float64")
     if bits <= 1.017 * largest / math.log(2):  # Σ log p < 1.017·x over all primes p ≤ x (Rosser, Schoenfeld)
         for prime in primes_below(largest):
             chosen.append(prime)
             if reached > bits + 1:  # one bit is far more than the logarithms' rounding
                 return chosen
             reached += math.log2(prime)
-    other = "use --dtype float64, or make" if dtype == "float32" else "make"
     raise UsageError(
-        f"numbers of up to {bits} bits need more primes than leave sums of {terms} products exact in {dtype}: "
-        f"{other} the length or the graph smaller",
+        f"numbers of up to {bits} bits need more primes than leave sums of {terms} products exact in float64: make the length or "
+        "the graph smaller",
         code="too-long",
     )
 
@@ -139,16 +138,14 @@ class Arithmetic:
 
     vertices: int
     length: int
-    dtype: str  # of the products
     bits: int  # every entry of the result is below 2^bits
-    plain: int  # how many of the first steps are exact in floating point
-    primes: tuple[int, ...] = ()  # the moduli of the other steps
+    primes: tuple[int, ...] = ()  # the moduli; none where float64 is exact
     at_once: int = 1  # primes whose matrices are a stack
 
     @property
     def products(self) -> int:
         """The number of matrix products."""
-        return self.plain + -(-len(self.primes) // self.at_once) * (len(further_steps(self.length)) - self.plain)
+        return -(-max(1, len(self.primes)) // self.at_once) * len(further_steps(self.length))
 
     def bytes_for(self, entries: int) -> int:
         """Host memory on rank 0 for so many entries of the result: operands, remainders, partial sums, products of primes."""
@@ -157,36 +154,28 @@ class Arithmetic:
         return operands + entries * (100 * len(self.primes) + self.bits // 2) + levels * (self.bits // 4)
 
     def __str__(self) -> str:
-        exact_bits = {**EXACT_BITS, "int64": INT64_BITS}
         if not self.products:
             return "nothing is multiplied"
         if not self.primes:
-            return f"every number stays below 2^{exact_bits[self.dtype]}: exact in plain {self.dtype}"
-        outgrown = [f"{name} (2^{bits})" for name, bits in exact_bits.items() if bits < self.bits]
-        beyond = f"numbers up to 2^{self.bits}" + (f" outgrow {', '.join(outgrown)}" if outgrown else "")
-        start = f"{self.plain} of {len(further_steps(self.length))} products in plain {self.dtype}, then " if self.plain else ""
+            return "every number stays below 2^53: exact in plain float64"
         return (
-            f"{beyond}; {start}exact modulo {len(self.primes)} primes of {self.primes[-1].bit_length()} bits in {self.dtype}, "
+            f"numbers up to 2^{self.bits}: exact modulo {len(self.primes)} primes of {self.primes[-1].bit_length()} bits, "
             f"{self.at_once} at once, joined by the Chinese remainder theorem"
         )
 
 
-def choose_arithmetic(adjacency: np.ndarray, length: int, dtype: str) -> Arithmetic:
+def choose_arithmetic(adjacency: np.ndarray, length: int) -> Arithmetic:
     """Decide, before anything is multiplied, how the power is computed exactly. UsageError where it cannot be."""
-    bounds, vertices = Bounds(adjacency), len(adjacency)
+    bounds, vertices, power = Bounds(adjacency), len(adjacency), 1
     bits = bounds.bits(length)
-    steps, plain, power = further_steps(length), 0, 1
-    for step in steps:
+    for step in further_steps(length):
         factors = (bounds.entry(power), bounds.entry(power if step == SQUARE else 1))
         # hybrid.multiply's check is exact under the same condition: l·max|A|·max|B| ≤ 2^53.
-        if math.log2(vertices) + sum(max(0.0, factor) for factor in factors) > EXACT_BITS[dtype] - _SLACK:
-            break
-        plain, power = plain + 1, power * 2 if step == SQUARE else power + 1
-    if plain == len(steps):
-        return Arithmetic(vertices, length, dtype, bits, plain)
-    primes = enough_primes(bits, vertices, dtype)
-    at_once = min(len(primes), max(1, _IN_A_STACK // vertices**2))
-    return Arithmetic(vertices, length, dtype, bits, plain, tuple(primes), at_once)
+        if math.log2(vertices) + sum(max(0.0, factor) for factor in factors) > EXACT_BITS["float64"] - _SLACK:
+            primes = enough_primes(bits, vertices)
+            return Arithmetic(vertices, length, bits, tuple(primes), min(len(primes), max(1, _IN_A_STACK // vertices**2)))
+        power = power * 2 if step == SQUARE else power + 1
+    return Arithmetic(vertices, length, bits)
 
 
 def in_host_memory(matrix: np.ndarray) -> np.ndarray:
@@ -202,47 +191,40 @@ def carry_out(
     progress: Progress,
     place: Place = in_host_memory,
 ) -> np.ndarray | None:
-    """These rows and columns of A^length, for `as_integers`, on rank 0; None on the others, which pass None as adjacency.
+    """These rows and columns of A^length, modulo each prime, for `as_integers`, on rank 0; None on the others, which pass None as
+    adjacency.
 
     Every rank calls it with the same arithmetic, so all call `multiply` equally often. Only `multiply` raises HybridErrors.
     Powers stay where `place` has put the first one.
     """
-    steps, done = further_steps(arithmetic.length), 0
-
-    def powers(first: Any, base: Any, steps: Sequence[str], reduced: Callable[[Any], Any]) -> Any:
-        nonlocal done
+    steps, done, found = further_steps(arithmetic.length), 0, list[np.ndarray]()
+    if not steps:
+        power = np.eye(arithmetic.vertices, dtype=np.int64) if arithmetic.length == 0 else adjacency
+        return None if adjacency is None or power is None else power[np.ix_(rows, columns)][None]
+    for at in range(0, len(arithmetic.primes) or 1, arithmetic.at_once):
+        moduli: Any = None
+        if primes := arithmetic.primes[at : at + arithmetic.at_once]:
+            moduli = np.array(primes, np.int64)[:, None, None] if arithmetic.at_once > 1 else primes[0]
+        power = base = None
+        if adjacency is not None:
+            base = _reduced(adjacency, moduli).astype(np.float64)
+            power = base = base if arithmetic.at_once > 1 else place(base)  # a stack is multiplied in host memory
         for step in steps:
             progress(done, arithmetic.products)
-            product, done = multiply(first, first if step == SQUARE else base), done + 1
-            first = product if product is None else reduced(product)
-        return first
+            product, done = multiply(power, power if step == SQUARE else base), done + 1
+            power = None if product is None else _reduced(product, moduli)
+        if power is not None:
+            whole = on_host(power)
+            found.append(whole.reshape(-1, *whole.shape[-2:])[:, rows][:, :, columns].astype(np.int64))
+    return np.concatenate(found) if found else None
 
-    power = base = adjacency
-    if adjacency is not None and arithmetic.length == 0:
-        power = np.eye(arithmetic.vertices, dtype=np.int64)
-    elif adjacency is not None and arithmetic.plain:
-        power = base = place(adjacency.astype(arithmetic.dtype))
-    power = powers(power, base, steps[: arithmetic.plain], lambda product: product)
-    if not arithmetic.primes:
-        return None if power is None else on_host(power)[np.ix_(rows, columns)]
-    remainders = []
-    for at in range(0, len(arithmetic.primes), arithmetic.at_once):
-        primes = arithmetic.primes[at : at + arithmetic.at_once]
-        moduli = np.array(primes, np.int64)[:, None, None] if arithmetic.at_once > 1 else primes[0]
 
-        def reduced(product: Any, moduli: Any = moduli) -> Any:
-            with on_device_of(product):
-                return balanced(product, moduli).astype(arithmetic.dtype)
-
-        first = base = None
-        if adjacency is not None:
-            # A stack is made of, and stays in, host memory; the matrix of one prime stays on a GPU.
-            at_home = on_host if arithmetic.at_once > 1 else lambda matrix: matrix if on_gpu(matrix) else place(matrix)
-            first, base = reduced(at_home(power)), reduced(at_home(adjacency))
-        last = powers(first, base, steps[arithmetic.plain :], reduced)
-        if last is not None:
-            remainders.append(on_host(last).reshape(-1, *on_host(last).shape[-2:])[:, rows][:, :, columns].astype(np.int64))
-    return np.concatenate(remainders) if remainders else None
+def _reduced(product: Any, moduli: Any) -> Any:
+    """The least remainders modulo these numbers, in the same type; the numbers themselves where there is no modulus."""
+    if moduli is None:
+        return product
+    with on_device_of(product):
+        return balanced(product, moduli).astype(product.dtype)
 
 
 def as_integers(arithmetic: Arithmetic, found: np.ndarray) -> np.ndarray:
@@ -250,7 +232,7 @@ def as_integers(arithmetic: Arithmetic, found: np.ndarray) -> np.ndarray:
 
     CheckFailed for a number beyond the bound: there is one prime more than are needed, so wrong remainders give such a number.
     """
-    numbers = reconstructed(arithmetic.primes, found) if arithmetic.primes else found.astype(np.int64).astype(object)
+    numbers = reconstructed(arithmetic.primes, found) if arithmetic.primes else found[0].astype(object)
     if any(int(number).bit_length() > arithmetic.bits for number in numbers.flat):
         raise CheckFailed(
             f"a count exceeds 2^{arithmetic.bits}, which none can: a product, or what was computed from it, is wrong"

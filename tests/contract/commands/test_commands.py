@@ -83,7 +83,7 @@ WRONG = {  # of each command: the options, the code, and a word of the line
     "hybrid.run": [("", "usage"), ("none.py", "file-missing"), ("--treshold 1 x.py", "option"), ("--threshold x y", "number")],
     "hybrid.paths": [("ten --length 4 --out=", "option", "--out"), ("ten", "option"), ("ten --length x", "number"),
         ("ten --length -1", "number"), ("ten --length 4 --from K", "setting"), ("ten --length 4 --to 0", "setting"),
-        ("eleven --length 4", "file-missing"), ("ten --length 4 --dtype float16", "setting"),
+        ("eleven --length 4", "file-missing"),
         ("ten --length 4 --directed", "option-combination"), ("ten --length 4 --out c.txt", "file-kind"),
         ("ten --length 4 --out none/c.csv", "file-missing"), ("ten --length 4 --out c.csv --from A", "option-combination"),
         ("ten --length 1000000000000", "too-long"),

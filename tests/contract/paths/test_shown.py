@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What `hybrid.paths` shows besides the numbers: every path, the sum that a number is, the picture, a JSON line; and usage."""
+"""What `hybrid.paths` shows besides the numbers: every path, the sum that a number is, and the picture."""
 
 import itertools
-import json
 import re
 from xml.etree import ElementTree
 
@@ -91,16 +90,6 @@ def test_names_cannot_break_the_picture_and_vertices_stay_apart(tmp_path):
     assert len(at) == 4
     apart = np.hypot(*np.moveaxis(at[:, None] - at[None], -1, 0)) + 1e9 * np.eye(4)
     assert apart.min() > 20
-
-
-def test_runs_are_recorded(tmp_path):
-    successful(run("ten", "--length", 3, "--from", "C", "--to", "J", "--list", "--json", tmp_path / "runs.jsonl"))
-    line = json.loads((tmp_path / "runs.jsonl").read_text())
-    expected = {"command": "paths", "graph": "ten", "length": 3, "from": "C", "to": "J", "vertices": 10, "ranks": 1}
-    expected |= {"result": "1", "walks": ["C-E-H-J"]}
-    assert {name: line[name] for name in expected} == expected
-    done = successful(run("ten", "--length", 4, "--from", "C", "--to", "J", "--json", "-"))
-    assert (json.loads(done.stdout)["result"], done.stderr.splitlines()[-1]) == ("7", "7")
 
 
 @pytest.mark.exhaustive
