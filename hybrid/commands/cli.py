@@ -35,7 +35,7 @@ def answer_failed(name: str, error: Exception) -> int:
     if rank_by_launcher() != 0:
         return 0
     show_traceback()
-    code = print_error(name, error if isinstance(error, HybridError) else HybridError(one_line(error), code=code_of(error)))
+    code = print_error(name, error)
     if launched() is not None:
         let_launcher_read()
     return code
@@ -54,9 +54,7 @@ def fail(name: str, team: Team, error: BaseException) -> int:
     code = getattr(error, "exit_code", 1)
     # A terminal interrupts all ranks: one says so, and ends the job. And who cannot reach the others may have lost a killed rank.
     if (team.rank == 0 or not agreed) and speak(shared=was_interrupted, follows=not (agreed or was_interrupted)):
-        if not isinstance(error, HybridError):
-            error = HybridError(f"rank {team.rank} on {team.host}, {team.doing}: {one_line(error)}", code=code_of(error))
-        print_error(name, error)
+        print_error(name, error, f"rank {team.rank} on {team.host}, {team.doing}: ")
     if agreed:
         team.leave_together(PATIENCE)  # no rank ends before rank 0 has printed: the first one to end may end the others
     heartbeat.report_exit_code(code, agreed=agreed)
@@ -74,11 +72,7 @@ def fail_before_start(name: str, error: BaseException) -> int:
     if has_come(signal.SIGINT):
         error = KeyboardInterrupt()
     if speak(shared=True, follows=not (isinstance(error, HybridError) or has_come(signal.SIGINT))):
-        if not isinstance(error, HybridError):
-            error = HybridError(
-                f"rank {rank_by_launcher()} on {os.uname().nodename}, start: {one_line(error)}", code=code_of(error)
-            )
-        print_error(name, error)
+        print_error(name, error, f"rank {rank_by_launcher()} on {os.uname().nodename}, start: ")
     heartbeat.report_exit_code(code, agreed=isinstance(error, HybridError) and error.on_all_ranks)
     sys.stdout.flush()
     os._exit(code)
@@ -100,9 +94,10 @@ def show_traceback() -> None:
         traceback.print_exc()
 
 
-def print_error(name: str, error: BaseException) -> int:
-    """Print an error; returns its exit code."""
-    print_line(name, with_code(error, code_of(error)))
+def print_error(name: str, error: BaseException, where: str = "") -> int:
+    """Print an error; returns its exit code. `where`: begins the line of an error that is none of this package's."""
+    said = error if isinstance(error, HybridError) else f"{where}{one_line(error)}"
+    print_line(name, with_code(said, code_of(error)))
     return getattr(error, "exit_code", 1)
 
 
@@ -289,11 +284,9 @@ class _Command:
         try:
             code = self.unstarted(error, self.options, self.settings)
             sys.stdout.flush()
+            return code
         except Exception as other:
-            return print_error(
-                self.name, other if isinstance(other, HybridError) else HybridError(one_line(other), code=code_of(other))
-            )
-        return code
+            return print_error(self.name, other)
 
 
 def _let_rank_0_report() -> None:
