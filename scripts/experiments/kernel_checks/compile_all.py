@@ -3,8 +3,8 @@
 
 Needs NVRTC and its bindings (pip install '.[nvrtc13]', or nvrtc12 for sm_60 and sm_70), but neither GPU nor driver. What each GPU
 launches is compiled to machine code: the catalogue's kernels for each width of copies, those of the greeting, the check, and
-products from remainders. Prints a line for each fault: what does not compile, does not fit on the GPU or spills registers; and
-sources that nothing here compiles. Ends with 1 if there is any.
+products from remainders. Prints a line for each fault: what does not compile, does not fit on the GPU or spills registers. Ends
+with 1 if there is any.
 
 --ship writes the machine code that the wheel brings along into kernels/cubins instead (`python -m build -C cubins=on` does it).
 """
@@ -16,7 +16,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.common import frame
+from hybrid.classroom.gpu_models import MODELS, occupancy
 from hybrid.core.problem import copy_width
 from hybrid.core.settings import one_of
 from hybrid.core.text import counted
@@ -51,47 +52,45 @@ from hybrid.kernels.catalogue import (
 from hybrid.planning.arithmetic import Summary, choose, expected
 from hybrid.planning.schedule import GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE
 
+Job = tuple[str, str]  # a source, and the architecture for which it is compiled
 
-@dataclass(frozen=True)
+
+@dataclass
 class Resources:
     """What one instance of a kernel takes of a GPU, as NVIDIA's assembler (ptxas) says."""
 
-    registers: int = 0  # of a thread
-    shared: int = 0  # bytes that the source declares
-    stack: int = 0  # bytes of a thread
-    spill_stores: int = 0  # bytes
-    spill_loads: int = 0
-    most_threads: int = 0  # of a block, by its __launch_bounds__; 0: it has none
+    registers: int  # of a thread
+    shared: int  # bytes that the source declares
+    spilled: int  # bytes that are stored and loaded
+    most_threads: int  # of a block, by its __launch_bounds__; 0: it has none
 
 
-def resources_in(log: str, ptx: str = "") -> dict[str, Resources]:
-    """By mangled name, what `--ptxas-options=-v` says in `log` of each kernel, with the functions that it calls. `ptx`: the
-    kernels' PTX, for their __launch_bounds__."""
+def resources_in(log: str, ptx: str) -> dict[str, Resources]:
+    """By mangled name, what `--ptxas-options=-v` says in `log` of each kernel, with the functions that it calls; and the kernels'
+    PTX of their __launch_bounds__."""
     bounds = {
         name: int(x) * int(y) * int(z)
         for name, x, y, z in re.findall(r"\.entry (\w+)\([^)]*\)\s*\.maxntid (\d+), (\d+), (\d+)", ptx)
     }
     found = {}
     for part in re.split(r"Compiling entry function ", log)[1:]:
-        name = part.split("'")[1]
-        local = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", part)
+        name, shared = part.split("'")[1], re.search(r"(\d+) bytes smem", part)
         registers = re.search(r"Used (\d+) registers", part)
-        shared = re.search(r"(\d+) bytes smem", part)
         if registers is None:
             raise HybridError(f"the compiler's log says nothing of the registers of {name}", code="compile-failed")
-        stack, stores, loads = (sum(map(int, column)) for column in zip(*local, strict=True)) if local else (0, 0, 0)
-        found[name] = Resources(int(registers[1]), int(shared[1]) if shared else 0, stack, stores, loads, bounds.get(name, 0))
+        spilled = sum(map(int, re.findall(r"(\d+) bytes spill", part)))
+        found[name] = Resources(int(registers[1]), int(shared[1]) if shared else 0, spilled, bounds.get(name, 0))
     return found
 
 
-@dataclass(frozen=True)
+@dataclass
 class Compiled:
     """What became of the expressions of one source: resources, or why there are none."""
 
-    resources: Mapping[str, Resources]
-    errors: Mapping[str, str]
-    warnings: frozenset[str] = frozenset()
-    names: Mapping[str, str] = field(default_factory=dict)  # mangled
+    resources: dict[str, Resources] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    warnings: set[str] = field(default_factory=set)
+    names: dict[str, str] = field(default_factory=dict)  # mangled
     cubin: bytes = b""  # of all together
 
 
@@ -113,17 +112,16 @@ class Nvrtc:
     def compile(self, source: Path, expressions: Sequence[str], target: str) -> Compiled:
         """All instances of a source together; one by one if that fails, to tell which of them it is."""
         compiled = self._compile(source, expressions, target)
-        if not compiled.errors or len(expressions) == 1:
-            return compiled
-        each = [self._compile(source, [expression], target) for expression in expressions]
-        return Compiled(
-            {name: resources for one in each for name, resources in one.resources.items()},
-            {name: error for one in each for name, error in one.errors.items()},
-            frozenset().union(*(one.warnings for one in each)),
-        )
+        if compiled.errors and len(expressions) > 1:
+            compiled.errors = {}
+            for expression in expressions:
+                alone = self._compile(source, [expression], target)
+                compiled.resources |= alone.resources
+                compiled.errors |= alone.errors
+        return compiled
 
     def _compile(self, source: Path, expressions: Sequence[str], target: str) -> Compiled:
-        library, call = self._library, self._call
+        library, call, done = self._library, self._call, Compiled()
         program = call(library.nvrtcCreateProgram, source.read_bytes(), source.name.encode(), 0, None, None)
         try:
             for expression in expressions:
@@ -131,18 +129,22 @@ class Nvrtc:
             options = [*compile_options(target), "--ptxas-options=-v"]
             status, *_ = library.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
             log = self._text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program)
-            warnings = warnings_in(log)
+            lines = [line.strip() for line in log.splitlines()]
+            # But for the warning that the oldest targets will go some day.
+            done.warnings = {each for each in lines if re.search(r"\bwarning\b.*:", each) and "Architectures prior" not in each}
             if status != library.nvrtcResult.NVRTC_SUCCESS:
-                return Compiled({}, dict.fromkeys(expressions, first_error(log) or status.name), warnings)
-            ptx = self._text(library.nvrtcGetPTXSize, library.nvrtcGetPTX, program)
-            found = resources_in(log, ptx)
-            lowered = {expression: call(library.nvrtcGetLoweredName, program, expression.encode()) for expression in expressions}
+                first = next((line for line in lines if re.search(r"\b(error|fatal)\s*:", line)), status.name)
+                done.errors = dict.fromkeys(expressions, first)
+                return done
+            found = resources_in(log, self._text(library.nvrtcGetPTXSize, library.nvrtcGetPTX, program))
+            done.names = {each: call(library.nvrtcGetLoweredName, program, each.encode()).decode() for each in expressions}
+            done.resources = {expression: found[name] for expression, name in done.names.items()}
             cubin = bytearray(call(library.nvrtcGetCUBINSize, program))
             call(library.nvrtcGetCUBIN, program, cubin)
+            done.cubin = bytes(cubin)
         finally:
             call(library.nvrtcDestroyProgram, program)
-        names = {expression: name.decode() for expression, name in lowered.items()}
-        return Compiled({expression: found[name] for expression, name in names.items()}, {}, warnings, names, bytes(cubin))
+        return done
 
     def _text(self, size: Callable[..., Any], get: Callable[..., Any], program: Any) -> str:
         text = bytearray(self._call(size, program))
@@ -156,19 +158,12 @@ class Nvrtc:
         return results[0] if len(results) == 1 else results
 
 
-def first_error(log: str) -> str:
-    """The compiler's first complaint, without its excerpts of the source."""
-    lines = [line.strip() for line in log.splitlines()]
-    return next((line for line in lines if re.search(r"\b(error|fatal)\s*:", line)), "")
-
-
-def warnings_in(log: str) -> frozenset[str]:
-    """But for those that the oldest targets will go some day."""
-    lines = (line.strip() for line in log.splitlines())
-    return frozenset(line for line in lines if re.search(r"\bwarning\b.*:", line) and "Architectures prior to" not in line)
-
+# --- what is launched
 
 _MOST_EXPONENT = 53
+# Elements that can be copied at once, up to 16 bytes.
+WIDTHS = {"int8": (1, 4, 8, 16), "float16": (1, 2, 4, 8), "bfloat16": (1, 2, 4, 8), "float32": (1, 2, 4), "float64": (1, 2)}
+OTHERS = ("greeting", "check", "remainders")  # than the catalogue's kernels
 
 
 @dataclass
@@ -177,31 +172,54 @@ class Gpu:
     multiprocessors: int = 132
 
 
-def remainder_launches(target: str, capability: int) -> Iterator[Launch]:
-    """Those of products from remainders on such a GPU. A kernel for one architecture alone is launched on no other target."""
-    gpu = Gpu(capability)
-    if capability < catalogue.LEAST_FOR_BYTES:
-        return
-    by_matrix_units = [catalogue.guarding(gpu, 1, 1)]
-    by_matrix_units += [catalogue.products_of(gpu, element, 1, 1, 1) for element in ("", *C_TYPES.values())]
-    yield from (launch for launch in by_matrix_units if launch.architecture in ("", target))
+def of_kernel(kernel: Kernel, capability: int, *, widest: bool = False) -> Iterator[Launch]:
+    """Of each type the form that such a GPU launches, with each width (or only the largest), once more where the kernel adds to
+    C."""
+    for dtype in kernel.dtypes if kernel.source else ():
+        form = next((form for form in kernel.forms.get(dtype, ()) if form.capability <= capability), None)
+        widths = () if form is None else WIDTHS[dtype] if form.by_width else (1,)
+        for width, adds in product(widths[-1:] if widest else widths, (False, True) if kernel.adds else (False,)):
+            yield launch_of(kernel, dtype, 1, 1, capability, width, adds=adds)
+
+
+def of_others(name: str, target: str, capability: int) -> Iterator[Launch]:
+    """The kernels of the greeting, of the check, or of products from remainders. One for a single architecture is launched on no
+    other target."""
+    if name == "greeting":
+        yield Launch(greeting.SOURCE, greeting.KERNEL, (1, 1), (greeting.MOST_BLOCK, 1), 0)
+    elif name == "check":
+        for dtype, group in product(ELEMENTS, (GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE)):
+            yield from _of_check(dtype, group)
+    elif capability >= catalogue.LEAST_FOR_BYTES:
+        yield from (launch for launch in _of_remainders(Gpu(capability)) if launch.architecture in ("", target))
+
+
+def _of_check(dtype: str, group: int) -> Iterator[Launch]:
+    for expression, block in check_operations.blocks_of(sums_type(dtype), dtype, group).items():
+        yield Launch(check_operations.SOURCE, expression, (1, 1), block, 0)
+
+
+def _of_remainders(gpu: Gpu) -> Iterator[Launch]:
+    yield catalogue.guarding(gpu, 1, 1)
+    yield from (catalogue.products_of(gpu, element, 1, 1, 1) for element in ("", *C_TYPES.values()))
     yield from (catalogue.line_kernel(name, 1) for name in ("summarize", "scale_lines"))
     yield catalogue.telling()
     for dtype, element in C_TYPES.items():
+        moduli_of_type = _moduli_of(dtype)
         yield catalogue.row_measuring(element, 1, 1)
         yield catalogue.column_measuring(element, 1, 1)
         for operand in "AB":
             yield catalogue.magnitude_packing(operand, element, 1, 1)
-            for moduli in (1, *moduli_of(dtype)):
+            for moduli in (1, *moduli_of_type):
                 yield catalogue.remainder_packing(operand, element, moduli, 1, 1)
-            for moduli, conjugates in product(moduli_of(dtype), {operand == "A", False}):
+            for moduli, conjugates in product(moduli_of_type, {operand == "A", False}):
                 how = {"is_complex": True, "conjugates": conjugates}
                 yield catalogue.remainder_packing(operand, element, moduli, 1, 1, **how)
-        for moduli, by_integers, is_complex in product(moduli_of(dtype), (False, True), (False, True)):
+        for moduli, by_integers, is_complex in product(moduli_of_type, (False, True), (False, True)):
             yield catalogue.reconstruction(element, moduli, 1, 1, by_integers=by_integers, is_complex=is_complex)
 
 
-def moduli_of(dtype: str) -> list[int]:
+def _moduli_of(dtype: str) -> list[int]:
     """How many moduli a product may take, but for one: of integers of all sizes, and of other numbers whatever their ratio."""
     integers = [Summary(2.0**exponent, integral=True, in_range=True) for exponent in range(_MOST_EXPONENT + 1)]
     one, other = Summary(1.0, integral=True, in_range=True), Summary(1.0, integral=False, in_range=True)
@@ -211,14 +229,14 @@ def moduli_of(dtype: str) -> list[int]:
     return sorted(chosen - {0, 1})
 
 
-CAPABILITIES = (80, 86, 90, 100, 120)  # 8.9 takes the machine code for 8.6
+# --- machine code for the wheel
 
+CAPABILITIES = (80, 86, 90, 100, 120)  # 8.9 takes the machine code for 8.6
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "pb": 4}]  # an instruction has 16 bytes
 
 
 def shipped_launches(capability: int) -> Iterator[Launch]:
     """Those of products with the default settings, whose matrices fit on the GPU."""
-    gpu = Gpu(capability)
     for dtype, size in OPERAND_SIZES.items():
         if dtype not in ELEMENTS:
             continue
@@ -226,150 +244,72 @@ def shipped_launches(capability: int) -> Iterator[Launch]:
             kernel = fastest("cuda", dtype, columns, capability)
             for adds in (False, True) if kernel.adds else (False,):
                 yield launch_of(kernel, dtype, 1, 1, capability, copy_width(size, ()), adds=adds)
-        for expression, block in check_operations.blocks_of(sums_type(dtype), dtype, GROUP_COLUMNS).items():
-            yield Launch(check_operations.SOURCE, expression, (1, 1), block, 0)
-    for dtype, element in C_TYPES.items():
-        moduli = expected(dtype, fast=False).moduli
-        for is_complex in (False, True):
-            yield from usual_launches(gpu, element, moduli, by_integers=lacks_float64(capability), is_complex=is_complex)
+        yield from _of_check(dtype, GROUP_COLUMNS)
+    for (dtype, element), is_complex in product(C_TYPES.items(), (False, True)):
+        how = {"by_integers": lacks_float64(capability), "is_complex": is_complex}
+        yield from usual_launches(Gpu(capability), element, expected(dtype, fast=False).moduli, **how)
 
 
 def ship(nvrtc: Nvrtc) -> int:
     """Compile them all, several sources at once, and leave nothing else in the folder."""
-    expressions: dict[tuple[str, str], dict[str, None]] = {}
-    for capability in CAPABILITIES:
-        for launch in shipped_launches(capability):
-            architecture = launch.architecture or architecture_of(capability)
-            expressions.setdefault((launch.source, architecture), {})[launch.expression] = None
+    wanted = [
+        (launch.architecture or architecture_of(capability), launch)
+        for capability in CAPABILITIES
+        for launch in shipped_launches(capability)
+    ]
     shutil.rmtree(SHIPPED, ignore_errors=True)
     SHIPPED.mkdir()
-
-    def make(job: tuple[str, str]) -> int:
-        source, architecture = job
-        done = nvrtc.compile(KERNELS / source, [*expressions[job]], architecture)
+    size = 0
+    for (source, architecture), done in compile_all(nvrtc, wanted).items():
         if done.errors:
             raise HybridError(f"{source}, {architecture}: {next(iter(done.errors.values()))}")
-        content = lzma.compress(packed(dict(done.names), done.cubin), filters=_FILTERS)
-        return shipped_file(source, architecture).write_bytes(content)
-
-    with ThreadPoolExecutor() as pool:
-        sizes = [*pool.map(make, expressions)]
-    print(f"NVRTC {nvrtc.version}: {len(sizes)} files in {SHIPPED}, {sum(sizes)} bytes")
+        content = lzma.compress(packed(done.names, done.cubin), filters=_FILTERS)
+        size += shipped_file(source, architecture).write_bytes(content)
+    print(f"NVRTC {nvrtc.version}: {len([*SHIPPED.iterdir()])} files in {SHIPPED}, {size} bytes")
     return 0
 
 
+# --- faults
+
 TARGETS = ("sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
-# Bytes of shared memory that one block can have, by compute capability (CUDA programming guide, technical specifications).
-SHARED_LIMITS = {
-    **dict.fromkeys((50, 52, 60, 61), 48 * 1024),
-    **dict.fromkeys((70, 72), 96 * 1024),
-    75: 64 * 1024,
-    **dict.fromkeys((80, 87), 163 * 1024),
-    **dict.fromkeys((86, 89, 120, 121), 99 * 1024),
-    **dict.fromkeys((90, 100, 103, 110), 227 * 1024),
-}
-QUARTERS, QUARTER_REGISTERS = 4, 16384  # an SM's four quarters have registers of their own; warps are dealt to them in turn
-MOST_THREADS = 1024
-OTHERS = ("greeting", "check", "remainders")  # than the catalogue's kernels
-# Elements that can be copied at once, up to 16 bytes.
-WIDTHS = {"int8": (1, 4, 8, 16), "float16": (1, 2, 4, 8), "bfloat16": (1, 2, 4, 8), "float32": (1, 2, 4), "float64": (1, 2)}
-
-
-@dataclass(frozen=True)
-class Instance:
-    """A launch on one kind of GPU."""
-
-    target: str
-    launch: Launch
-
-    @property
-    def threads(self) -> int:
-        return self.launch.block[0] * self.launch.block[1]
+_MULTIPROCESSORS = {model.capability: model.multiprocessor for model in MODELS}
 
 
 def capability_of(target: str) -> int:
     """sm_90a → 90."""
     match = re.fullmatch(r"sm_(\d+)[af]?", target)
-    if match is None or int(match[1]) not in SHARED_LIMITS:
-        known = ", ".join(map(str, sorted(SHARED_LIMITS)))
-        raise UsageError(f"unknown target {target}: sm_ and one of {known}, then a, f or nothing")
+    if match is None or int(match[1]) not in _MULTIPROCESSORS:
+        raise UsageError(f"unknown target {target}: sm_ and one of {', '.join(map(str, _MULTIPROCESSORS))}, then a, f or nothing")
     return int(match[1])
 
 
-def instances(target: str, kernels: Iterable[Kernel] = CATALOGUE, *, widest: bool = False) -> Iterator[Instance]:
-    """Of each kernel and type the form that the target launches, with each width (or only the largest), once more where the
-    kernel adds to C."""
-    capability = capability_of(target)
-    for kernel in kernels:
-        for dtype in kernel.dtypes if kernel.source else ():
-            form = next((form for form in kernel.forms.get(dtype, ()) if form.capability <= capability), None)
-            widths = () if form is None else WIDTHS[dtype] if form.by_width else (1,)
-            for width, adds in product(widths[-1:] if widest else widths, (False, True) if kernel.adds else (False,)):
-                yield Instance(target, launch_of(kernel, dtype, 1, 1, capability, width, adds=adds))
+def faults_of(launch: Launch, target: str, done: Compiled) -> Iterator[str]:
+    """What keeps the launch from starting, or makes it slow, on its target."""
+    if launch.expression in done.errors:
+        yield f"does not compile: {done.errors[launch.expression]}"
+        return
+    used, threads = done.resources[launch.expression], launch.block[0] * launch.block[1]
+    shared = used.shared + launch.shared_bytes
+    resident = occupancy(_MULTIPROCESSORS[capability_of(target)], threads, used.registers, shared)
+    if used.most_threads and threads > used.most_threads:
+        yield f"{threads} threads a block, its __launch_bounds__ allow {used.most_threads}"
+    if not resident.blocks:
+        too_much = f"{threads} threads, {used.registers} registers each, {shared} bytes of shared memory"
+        yield f"no block is resident on a multiprocessor, limited by {' and '.join(resident.limits)}: {too_much}"
+    if used.spilled:
+        yield f"spills registers: {used.spilled} bytes stored and loaded"
 
 
-def others(target: str, names: Iterable[str] = OTHERS) -> Iterator[Instance]:
-    """The kernels of the greeting, of the check and of products from remainders, as they are launched."""
-    if "remainders" in names:
-        yield from (Instance(target, launch) for launch in remainder_launches(target, capability_of(target)))
-    if "greeting" in names:
-        yield Instance(target, Launch(greeting.SOURCE, greeting.KERNEL, (1, 1), (greeting.MOST_BLOCK, 1), 0))
-    for dtype, group in product(ELEMENTS, (GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE)) if "check" in names else ():
-        for expression, block in check_operations.blocks_of(sums_type(dtype), dtype, group).items():
-            yield Instance(target, Launch(check_operations.SOURCE, expression, (1, 1), block, 0))
-
-
-def left_out(folder: Path = KERNELS) -> list[str]:
-    """A fault for each source in the folder that neither the catalogue nor OTHERS have."""
-    known = {kernel.source for kernel in CATALOGUE}
-    known.update(instance.launch.source for target in TARGETS for instance in others(target))
-    return [
-        f"{path.name}: compiled for no GPU: it is neither in the catalogue nor among OTHERS of scripts/compile_kernels.py"
-        for path in sorted(folder.glob("*.cu"))
-        if path.name not in known
-    ]
-
-
-def faults_of(instance: Instance, used: Resources) -> list[str]:
-    """What keeps the instance from starting, or makes it slow, on its target."""
-    faults = []
-    threads = instance.threads
-    limit = SHARED_LIMITS[capability_of(instance.target)]
-    shared = used.shared + instance.launch.shared_bytes
-    if threads > (used.most_threads or MOST_THREADS):
-        whose = "its __launch_bounds__ allow" if used.most_threads else "a block can have"
-        faults.append(f"{threads} threads a block, {whose} {used.most_threads or MOST_THREADS}")
-    if not registers_fit(used.registers, threads):
-        faults.append(f"{used.registers} registers × {threads} threads, an SM has {QUARTERS * QUARTER_REGISTERS} registers")
-    if shared > limit:
-        faults.append(f"{shared} bytes of shared memory, a block can have {limit}")
-    if used.spill_stores or used.spill_loads:
-        faults.append(f"spills registers: {used.spill_stores} bytes stored, {used.spill_loads} loaded")
-    return faults
-
-
-def registers_fit(registers: int, threads: int) -> bool:
-    """Whether an SM has the registers of one block. It gives them to a warp in portions of eight a thread."""
-    warps_of_a_quarter = -(-threads // (32 * QUARTERS))
-    return warps_of_a_quarter * -(-registers // 8) * 8 * 32 <= QUARTER_REGISTERS
-
-
-def judge(wanted: Sequence[Instance], compiled: Mapping[tuple[str, str], Compiled]) -> list[str]:
-    """One line a fault. `compiled`: by source and target. An error that many instances share is one fault."""
-    faults: dict[tuple[str, str, str], list[str]] = {}
-    for instance in wanted:
-        source, expression = instance.launch.source, instance.launch.expression
-        done = compiled[source, instance.target]
-        if expression in done.errors:
-            causes = [f"does not compile: {done.errors[expression]}"]
-        else:
-            causes = faults_of(instance, done.resources[expression])
-        for cause in causes:
-            faults.setdefault((source, instance.target, cause), []).append(expression)
-    return [
-        f"{source}, {target}: {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {cause}"
-        for (source, target, cause), names in faults.items()
-    ]
+def compile_all(nvrtc: Nvrtc, wanted: Iterable[tuple[str, Launch]]) -> dict[Job, Compiled]:
+    """Launches, each with its target. The library lets other threads run while it compiles."""
+    expressions: dict[Job, dict[str, None]] = {}
+    for target, launch in wanted:
+        expressions.setdefault((launch.source, target), {})[launch.expression] = None
+    # Long sources take longest: they come first, lest one of them ends alone.
+    jobs = sorted(expressions, key=lambda job: len(expressions[job]) * (KERNELS / job[0]).stat().st_size, reverse=True)
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        futures = [pool.submit(nvrtc.compile, KERNELS / job[0], [*expressions[job]], job[1]) for job in jobs]
+        return {job: future.result() for job, future in frame.shown(list(zip(jobs, futures, strict=True)), "sources")}
 
 
 def work(options: argparse.Namespace) -> int:
@@ -381,35 +321,26 @@ def work(options: argparse.Namespace) -> int:
     for target in targets:
         if capability_of(target) not in nvrtc.capabilities:
             raise UsageError(f"NVRTC {nvrtc.version} does not know {target}")
-    kernels = [kernel for kernel in CATALOGUE if not options.kernels or kernel.name in options.kernels]
-    more = [name for name in OTHERS if not options.kernels or name in options.kernels]
     for name in options.kernels or ():
         one_of("kernel with a source", name, [*(kernel.name for kernel in CATALOGUE if kernel.source), *OTHERS])
-    found = (one for target in targets for one in (*instances(target, kernels, widest=options.widest), *others(target, more)))
-    wanted = list(dict.fromkeys(found))
+    wanted: dict[tuple[str, Launch], None] = {}
+    for target, capability in ((target, capability_of(target)) for target in targets):
+        for kernel in (kernel for kernel in CATALOGUE if not options.kernels or kernel.name in options.kernels):
+            wanted |= dict.fromkeys((target, launch) for launch in of_kernel(kernel, capability, widest=options.widest))
+        for name in (name for name in OTHERS if not options.kernels or name in options.kernels):
+            wanted |= dict.fromkeys((target, launch) for launch in of_others(name, target, capability))
     compiled = compile_all(nvrtc, wanted)
-    for warning in sorted(frozenset().union(*(done.warnings for done in compiled.values()))):
+    for warning in sorted(set[str]().union(*(done.warnings for done in compiled.values()))):
         print(f"warning: {warning}", file=sys.stderr)
-    faults = judge(wanted, compiled) + ([] if options.kernels else left_out())
-    for fault in faults:
-        print(f"FAULT {fault}")
+    faults: dict[str, list[str]] = {}  # an error that many instances share is one fault
+    for target, launch in wanted:
+        for fault in faults_of(launch, target, compiled[launch.source, target]):
+            faults.setdefault(f"{launch.source}, {target}: {fault}", []).append(launch.expression)
+    for fault, names in faults.items():
+        print(f"FAULT {fault} ({names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''})")
     seconds, count = time.perf_counter() - began, f"{counted(len(faults) or 'no', 'fault')}"
     print(f"NVRTC {nvrtc.version}: {len(wanted)} instances for {' '.join(targets)} in {seconds:.0f} s: {count}")
     return 1 if faults else 0
-
-
-def compile_all(nvrtc: Nvrtc, wanted: Sequence[Instance]) -> dict[tuple[str, str], Compiled]:
-    """By source and target. The library lets other threads run while it compiles."""
-    expressions: dict[tuple[str, str], dict[str, None]] = {}
-    for instance in wanted:
-        expressions.setdefault((instance.launch.source, instance.target), {})[instance.launch.expression] = None
-    # Long sources take longest: they come first, lest one of them ends alone.
-    work = sorted(expressions, key=lambda job: len(expressions[job]) * (KERNELS / job[0]).stat().st_size, reverse=True)
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        futures = [
-            pool.submit(nvrtc.compile, KERNELS / source, list(expressions[source, target]), target) for source, target in work
-        ]
-        return {job: future.result() for job, future in frame.shown(list(zip(work, futures, strict=True)), "sources")}
 
 
 def main() -> int:

@@ -12,14 +12,12 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -28,6 +26,7 @@ from typing import Any
 
 from experiments.common import frame
 from experiments.start import ROOT
+from hybrid.ranks.launcher import mpirun
 from hybrid.reporting import jsonl
 
 LIMIT = 900  # seconds of one start of pytest: what takes longer hangs
@@ -60,10 +59,6 @@ class Mutant:
         parts = Path(self.file).parts
         return parts[1] if parts[0] == "hybrid" and len(parts) > 2 else parts[0]
 
-    def planted(self, text: str) -> str | None:
-        """The file's text with the fault; None where the text that it changes is not there once."""
-        return text.replace(self.old, self.new) if text.count(self.old) == 1 else None
-
 
 def catalogue(folder: Path, only: str = "*") -> list[Mutant]:
     """Those of all files, or of the files and rooms that match."""
@@ -93,47 +88,18 @@ class Tree:
         outside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "HYBRID_"))}
         self._environment = {**outside, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
 
-    @contextmanager
-    def changed(self, file: str, text: str) -> Iterator[None]:
-        """A context in which the file has another text."""
-        path = self.folder / file
-        before = path.read_bytes()
-        try:
-            path.write_text(text, encoding="utf-8")
-            yield
-        finally:
-            path.write_bytes(before)
-
     def tested(self, arguments: Sequence[str], ranks: int = 0) -> tuple[str, str]:
         """What pytest finds, to the first failure: "passed", "found" or "no tests"; and the test that failed."""
         how = ["--with-mpi", "-m", "mpi"] if ranks else ["-m", "not mpi"]
-        from hybrid.testing import mpirun
-
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-p", "no:cacheprovider", "--color=no", *how, *arguments]
-        code, output = self.run([*(mpirun(ranks) if ranks else []), *command])
+        words = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-p", "no:cacheprovider", "--color=no", *how, *arguments]
+        code, out, err = frame.ended(mpirun(ranks) * (ranks > 0) + words, LIMIT, cwd=self.folder, env=self._environment)
+        output = out + err
         failed = _FAILED.search(output)
         if code == _PASSED or (not failed and _ALL_PASSED.search(output)):  # others may leave files behind meanwhile
             return "passed", ""
         if code == _NO_TESTS or (code == _USAGE and not failed and "not found: " in output):
             return "no tests", ""
         return "found", failed[1] if failed else "took too long" if code is None else output.strip().rpartition("\n")[2][:200]
-
-    def run(self, command: Sequence[str]) -> tuple[int | None, str]:
-        """Run a command in the copy; its exit code, None after LIMIT seconds, and what it printed."""
-        with tempfile.TemporaryFile("w+", errors="replace") as output:
-            process = subprocess.Popen(
-                command, cwd=self.folder, env=self._environment, stdout=output, stderr=output, start_new_session=True
-            )
-            try:
-                code: int | None = process.wait(LIMIT)
-            except subprocess.TimeoutExpired:
-                code = None
-            finally:
-                with suppress(ProcessLookupError):  # what a mutant may have left running
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-            output.seek(0)
-            return code, output.read()
 
 
 _MISSED = ("survived", "no tests")
@@ -143,7 +109,7 @@ def plant(root: Path, mutants: Sequence[Mutant], jobs: int) -> Iterator[dict[str
     """Plant these mutants in copies of a checkout; a line for each."""
     trees: SimpleQueue[Tree] = SimpleQueue()
 
-    def planted(mutant: Mutant) -> dict[str, Any]:
+    def tried(mutant: Mutant) -> dict[str, Any]:
         tree = trees.get()
         try:
             verdict, by = _tried(mutant, tree)
@@ -154,22 +120,24 @@ def plant(root: Path, mutants: Sequence[Mutant], jobs: int) -> Iterator[dict[str
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         for number in range(min(jobs, len(mutants))):
             trees.put(Tree(root, Path(folder, str(number))))
-        yield from pool.map(planted, mutants)
+        yield from pool.map(tried, mutants)
 
 
 def _tried(mutant: Mutant, tree: Tree) -> tuple[str, str]:
     """The verdict, and the test that has found it."""
-    path = tree.folder / mutant.file
-    planted = mutant.planted(path.read_text(encoding="utf-8")) if path.exists() else None
-    if planted is None:
+    path, found = tree.folder / mutant.file, "no tests"
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    if before.count(mutant.old) != 1:
         return "not applicable", ""
-    found = "no tests"
-    with tree.changed(mutant.file, planted):
+    try:
+        path.write_text(before.replace(mutant.old, mutant.new), encoding="utf-8")
         for ranks in (0, *mutant.ranks):
             verdict, by = tree.tested(shlex.split(mutant.tests), ranks)
             if verdict == "found":
                 return verdict, f"{ranks} ranks: {by}" if ranks else by
             found = "survived" if verdict == "passed" else found
+    finally:
+        path.write_text(before, encoding="utf-8")
     return found, ""
 
 

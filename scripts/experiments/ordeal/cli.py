@@ -2,12 +2,12 @@
 """Does every job end, soon and by one line? python scripts/ordeal.py [--minutes M] [--trials K] [--ranks P] [--json F]
 
 Jobs of 1 to 4 ranks, commands and a program over hybrid.multiply, are started, and at a random time one of their processes, or
-all, get a signal, are stopped for good or put to sleep; or the job gets too little of a resource; or its disk, /dev/shm or
-memory becomes full (as root, in namespaces and a control group of its own). Counted are jobs that had not ended after 30 s and
-four times what their work takes alone, the slowest end, failures that were not named by exactly one line of ours, and processes
-and files that stayed. Where nobody of ours is left to name it (the launcher or a supervisor was killed, or it is a program that
-has none) the launcher's own report is enough. Counted apart are files that stay then, or of a job whose MPI had not started; and
-a launcher that goes on when its job is gone, or has not begun. Ends with 1 for all that is not counted apart.
+all, get a signal, are stopped for good or put to sleep; or the job gets too little memory, or too few or short files. Counted are
+jobs that had not ended after 30 s and four times what their work takes alone, the slowest end, failures that were not named by
+exactly one line of ours, and processes and files that stayed. Where nobody of ours is left to name it (the launcher or a
+supervisor was killed, or it is a program that has none) the launcher's own report is enough. Counted apart are files that stay
+then, or of a job whose MPI had not started; and a launcher that goes on when its job is gone, or has not begun. Ends with 1 for
+all that is not counted apart.
 --only: one kind of fault. Each job has a /dev/shm and a /tmp of its own where it may mount them (as root), so that several
 ordeals can run at a time; --from gives one table of the lines of all their runs, also of those that were cut short.
 --products K: something else, K random products by --ranks GPUs, or what NumPy plays where there are none: is each right, and does
@@ -23,8 +23,6 @@ import json
 import os
 import random
 import secrets
-import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -37,7 +35,7 @@ from typing import Any
 
 from experiments.common import frame
 from experiments.ordeal.job import Job, may_mount
-from experiments.ordeal.trials import COMMANDS, LIMIT, OF_PROGRAMS, faults, trial, usual, why_not
+from experiments.ordeal.trials import COMMANDS, LIMIT, OF_PROGRAMS, faults, trial, usual
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.ranks.launcher import mpirun
@@ -48,8 +46,8 @@ _PROGRAMS = Path(__file__).with_name("programs")
 
 _AT_ONCE = 25  # trials in a job
 _ALONE = 600.0  # seconds that they may take
-_GOOD = ("trials", "on all", "on some", "on none", "next right", "next lost", "ended by a line")
 _BAD = ("hung or died", "wrong", "neither")
+_HEADS = ("trials", "on all", "on some", "on none", "next right", "next lost", "ended by a line", *_BAD)
 
 
 def tried_inside(options: argparse.Namespace) -> int:
@@ -64,9 +62,8 @@ def tried_inside(options: argparse.Namespace) -> int:
             if options.verbose and any(head in _BAD for head in heads):
                 print(json.dumps(line), flush=True)
     counts["all"] = sum(counts.values(), Counter())
-    heads = [*_GOOD, *_BAD]
-    rows = [(error, *(str(of_error[head]) for head in heads)) for error, of_error in sorted(counts.items())]
-    print(*frame.printed([frame.Table(("error", *heads), "l" + "r" * len(heads), rows)]), sep="\n", flush=True)
+    rows = [(error, *(str(of_error[head]) for head in _HEADS)) for error, of_error in sorted(counts.items())]
+    print(*frame.printed([frame.Table(("error", *_HEADS), "l" + "r" * len(_HEADS), rows)]), sep="\n", flush=True)
     return int(any(counts["all"][head] for head in _BAD))
 
 
@@ -101,7 +98,7 @@ def _judged(line: dict[str, Any]) -> list[str]:
 
 # --- jobs to which something is done
 
-# What is counted, and which trials; what is BAD must not be.
+# What is counted, and which trials; what is _FAULTY must not be.
 _COUNTED: dict[str, Callable[[frame.Line], bool]] = {
     "trials": lambda line: True,
     "hangs": lambda line: not (line["ended"] or line["launcher_hung"]),
@@ -147,22 +144,17 @@ def _counts(lines: Sequence[frame.Line]) -> list[str]:
 
 
 def _measured(options: argparse.Namespace) -> Iterator[frame.Line]:
-    reasons = why_not()
-    can = [name for name, reason in reasons.items() if not reason]
-    names = {fault.name for ranks in range(options.ranks + 1) for command in COMMANDS for fault in faults(ranks, command, can)}
+    names = {fault.name for ranks in range(options.ranks + 1) for command in COMMANDS for fault in faults(ranks, command)}
     if options.only and options.only not in names:
         raise UsageError(f"--only {options.only}: no job can have that here, but {', '.join(sorted(names))}")
-    remarks = [f"not tried, {name}: {reason}" for name, reason in reasons.items() if reason]
     if not may_mount():
-        remarks.append("files that stay are not looked for: no leave to mount folders of a job's own")
-    print(*(f"{remark}\n" for remark in remarks), sep="", end="", file=sys.stderr, flush=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and the job that is under way is ended
+        print("files that stay are not looked for: no leave to mount folders of a job's own", file=sys.stderr, flush=True)
     known = {command: usual(command) for command in COMMANDS}
     dice, began = random.Random(options.seed), time.monotonic()  # noqa: S311 (no secret)
     for number in range(options.trials):
         if time.monotonic() - began > 60 * options.minutes:
             break
-        line = trial(number, dice, options.ranks, known, can, options.only)
+        line = trial(number, dice, options.ranks, known, options.only)
         if options.verbose and _is_faulty(line):
             print({key: value for key, value in line.items() if key != "part"}, flush=True)
         yield {**line, "seed": options.seed}
@@ -174,13 +166,13 @@ LARGEST, LARGEST_PLAYED = 2500, 300  # rows of random matrices, on GPUs and on w
 
 
 def _random_products(options: argparse.Namespace) -> int:
-    player, largest = [], str(LARGEST)
+    player, largest = [], LARGEST
     try:
         usable_gpus()
     except DeviceUnavailable:
-        player, largest = ["-m", "hybrid.testing", "--gpus", str(options.ranks)], str(LARGEST_PLAYED)
-    launch = [*mpirun(options.ranks), *shlex.split(os.environ.get("BENCH_LAUNCHER", ""))] if options.ranks > 1 else []
-    given = [str(options.products), str(60 * options.minutes), largest, str(options.seed)]
+        player, largest = ["-m", "hybrid.testing", "--gpus", str(options.ranks)], LARGEST_PLAYED
+    launch = mpirun(options.ranks) if options.ranks > 1 else []
+    given = map(str, (options.products, 60 * options.minutes, largest, options.seed))
     return subprocess.run([*launch, sys.executable, *player, _PROGRAMS / "random_products.py", *given], check=False).returncode
 
 
@@ -195,7 +187,7 @@ main = frame.experiment(
     frame.option("--minutes", type=float, default=2.0, metavar="M", help="for so long (2)"),
     frame.option("--trials", type=frame.positive, default=10**6, metavar="K", help="K at most"),
     frame.option("--ranks", type=frame.positive, default=4, metavar="P", help="at most (4)"),
-    frame.option("--only", metavar="FAULT", help="this one, such as 'full disk' or SIGKILL"),
+    frame.option("--only", metavar="FAULT", help="this one, such as 'few files' or SIGKILL"),
     frame.option("--seed", type=int, default=secrets.randbits(32), help="of jobs, faults and times"),
     frame.option("--verbose", action="store_true", help="show each trial that did not end as it should, when it has ended"),
     frame.option("--inside", action="store_true", help="a random line of a call fails on one rank instead"),

@@ -33,7 +33,6 @@ from hybrid.ranks.launcher import family_of, mpirun
 LIMIT = 120.0  # seconds in which a job must do what is waited for, on a machine with much else to do
 LEAVING = 30.0  # seconds in which all processes of a job must be gone that has ended
 SHARED = "/dev/shm"  # noqa: S108 (where MPI libraries make their files)
-DISK = "/tmp/disk"  # noqa: S108 (only the job sees it)
 _VARIABLE = "JOB_OF_EXPERIMENTS"
 _OF_MPICH = re.compile(r"mpich_shm_|hydra_hwloc_xmlfile_")
 _RANK = re.compile(r"^(?:PMI_RANK|OMPI_COMM_WORLD_RANK)=(\d+)$", re.MULTILINE)
@@ -103,7 +102,7 @@ class End:
 class Job:
     """Started when made: Python with these arguments, as a program alone (0 ranks) or by mpirun.
 
-    `shared_memory`, `disk`: how large its /dev/shm is ("3m"), or a file system at DISK, where that is to be one of its own.
+    `shared_memory`: how large its /dev/shm is ("3m"), where that is to be one of its own.
     `words`: before the command instead of mpirun's, of a job that has this machine's /tmp. `limits`: of resources (RLIMIT_…).
     `ignoring`: signals that it is started to ignore. `limit`: seconds after which it is ended. `environment`: beside this
     process's, but for HYBRID_….
@@ -116,7 +115,6 @@ class Job:
         *,
         folder: Path,
         shared_memory: str = "",
-        disk: str = "",
         words: Sequence[str] | None = None,
         limits: Mapping[str, int] | None = None,
         ignoring: Sequence[int] = (),
@@ -138,9 +136,6 @@ class Job:
             if words is None and has_own_tmp():
                 mounts["/tmp"] = str(self.temporary)  # noqa: S108
                 environment = {"TMPDIR": "/tmp", **environment}  # noqa: S108
-            if disk:
-                (self.temporary / "disk").mkdir()
-                mounts[DISK] = f"size={disk}"
         clean = {name: value for name, value in os.environ.items() if not name.startswith("HYBRID_")}
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 (until it has ended)
         self.began = time.monotonic()

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,10 +15,9 @@ from subprocess import TimeoutExpired
 from typing import Any
 
 from experiments.common.frame import Line
-from experiments.ordeal.job import DISK, SHARED, Job, has_own_tmp, may_mount
+from experiments.ordeal.job import SHARED, Job, has_own_tmp
 from hybrid.core.problem import record
 from hybrid.errors import HybridError
-from hybrid.ranks.launcher import mpirun
 
 STALL = 3.0  # seconds, --stall of every job
 # What Open MPI does at a deadly signal, to print where the process stood, may never end (1 of 600 processes). A program has no
@@ -52,7 +49,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 
 @record
 class Fault:
-    """`signum`: None where the fault is a limit of resources, by its name, or one of RESOURCES that is taken away."""
+    """`signum`: None where the fault is a limit of resources."""
 
     name: str
     signum: int | None
@@ -69,77 +66,21 @@ _DEADLY = (signal.SIGKILL, signal.SIGSEGV)
 _ENDING = tuple(getattr(signal, f"SIG{name}") for name in ("KILL", "TERM", "INT", "HUP", "ABRT", "SEGV", "USR1", "USR2"))
 
 
-def faults(ranks: int, command: Sequence[str], resources: Sequence[str]) -> list[Fault]:
-    """All kinds for a job of so many ranks; 0: without a launcher. `resources`: those that can be taken away here."""
-    asleep = [Fault("asleep", signal.SIGSTOP, "all")]
+def faults(ranks: int, command: Sequence[str]) -> list[Fault]:
+    """All kinds for a job of so many ranks; 0: without a launcher."""
+    launcher = ["launcher"] * (ranks > 0)
+    found = [Fault("asleep", signal.SIGSTOP, "all")]
     if command is LIBRARY:  # a rank of it that is stopped within a product keeps the others waiting
-        whom = ["rank", *(["launcher"] if ranks else [])]
-        return [Fault(signal.Signals(signum).name, signum, who) for signum in _ENDING for who in whom] + asleep
-    taken = [Fault(name, None, "nobody") for name in resources if name != "full disk" or command is _WITH_FILE]
-    whom = ["worker", "supervisor", "rank", *(["launcher"] if ranks else [])]
-    ending = [Fault(signal.Signals(signum).name, signum, who) for signum in _ENDING for who in whom]
-    standing = [Fault("SIGSTOP", signal.SIGSTOP, who) for who in ("worker", "supervisor", *(["rank"] if ranks > 1 else []))]
-    limits = [
-        Fault("few files", None, "nobody", ("RLIMIT_NOFILE", 48)),
-        Fault("short files", None, "nobody", ("RLIMIT_FSIZE", 1 << 20)),
-        Fault("little memory", None, "nobody", ("RLIMIT_AS", 700 << 20)),
-    ]
-    return ending + standing + asleep + limits + taken
-
-
-# --- resources that others take away
-
-# What a job gets: its matrices fit, and not much more. Others fill the folder then; of memory it gets less than it takes.
-_FILLED = {"full disk": (DISK, {"disk": "160m"}), "full /dev/shm": (SHARED, {"shared_memory": "420m"})}
-_MEMORY = "full memory"
-RESOURCES = (*_FILLED, _MEMORY)
-_MIB = 1 << 20
-_LITTLE = (150, 500)  # MiB
-_GROUPS = Path("/sys/fs/cgroup")
-_EMPTIED = 3.0  # seconds in which the processes of an ended job leave its control group
-
-
-def why_not() -> dict[str, str]:
-    """Of each resource why it cannot be taken away here; empty where it can."""
-    mounts = "needs leave to mount" if not may_mount() else ""
-    try:
-        with _little_memory(0, random.Random(0)) as words:  # noqa: S311 (no secret)
-            groups = "" if subprocess.run([*words, "true"], check=False).returncode == 0 else "needs control groups"
-    except OSError as error:
-        groups = f"needs leave to make control groups: {error.strerror}"
-    disk = mounts or ("" if has_own_tmp() else "needs a checkout that is not in /tmp")
-    return dict(zip(RESOURCES, (disk, mounts, groups), strict=True))
-
-
-@contextmanager
-def _little_memory(ranks: int, dice: random.Random) -> Iterator[list[str]]:
-    """The words before a command, of whose processes the kernel ends one when there is no memory left."""
-    first_version = (_GROUPS / "memory").is_dir()
-    group = (_GROUPS / "memory" if first_version else _GROUPS) / f"ordeal-{os.getpid()}"
-    group.mkdir()
-    try:
-        most = group / ("memory.limit_in_bytes" if first_version else "memory.max")
-        most.write_text(str(dice.randint(*_LITTLE) * _MIB))
-        yield ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(group), *(mpirun(ranks) if ranks else [])]
-    finally:
-        deadline = time.monotonic() + _EMPTIED
-        while group.exists():
-            try:
-                group.rmdir()
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.05)
-
-
-def _fill(job: Job, folder: str) -> None:
-    """As the job sees the folder, if it has one of its own by now."""
-    with suppress(OSError):
-        if Path(f"/proc/{job.launcher}/root{folder}").stat().st_dev == Path(folder).stat().st_dev:
-            return
-    with suppress(OSError), open(f"/proc/{job.launcher}/root{folder}/others", "wb", buffering=0) as file:  # until it is full
-        while file.write(bytes(4 * _MIB)):
-            pass
+        return found + [Fault(signal.Signals(signum).name, signum, who) for signum in _ENDING for who in ("rank", *launcher)]
+    whom = ("worker", "supervisor", "rank")
+    found += [Fault(signal.Signals(signum).name, signum, who) for signum in _ENDING for who in (*whom, *launcher)]
+    found += [Fault("SIGSTOP", signal.SIGSTOP, who) for who in (whom if ranks > 1 else whom[:2])]
+    limits = {
+        "few files": ("RLIMIT_NOFILE", 48),
+        "short files": ("RLIMIT_FSIZE", 1 << 20),
+        "little memory": ("RLIMIT_AS", 700 << 20),
+    }
+    return found + [Fault(name, None, "nobody", limit) for name, limit in limits.items()]
 
 
 # --- trials
@@ -154,12 +95,12 @@ class Usual:
 
 
 @contextmanager
-def _started(command: Sequence[str], ranks: int = 0, resource: str = "", **how: Any) -> Iterator[Job]:
-    how = {"limit": 10 * _LONGEST, "HYBRID_STALL": str(STALL), **(OF_PROGRAMS if command is LIBRARY else {}), **how}
+def _started(command: Sequence[str], ranks: int = 0, limits: Mapping[str, int] | None = None) -> Iterator[Job]:
+    how: dict[str, Any] = {"HYBRID_STALL": str(STALL), **(OF_PROGRAMS if command is LIBRARY else {})}
     with tempfile.TemporaryDirectory(prefix="ordeal-") as folder:
-        there = DISK if resource == "full disk" else "/tmp" if has_own_tmp() and "words" not in how else folder  # noqa: S108
+        there = "/tmp" if has_own_tmp() else folder  # noqa: S108
         words = [word if word != "C.npy" else f"{there}/C.npy" for word in command]
-        job = Job(words, ranks, folder=Path(folder), **how)
+        job = Job(words, ranks, folder=Path(folder), limits=limits, limit=10 * _LONGEST, **how)
         try:
             yield job
         finally:
@@ -184,28 +125,17 @@ def _ends(job: Job, within: float) -> bool:
 
 
 def trial(
-    number: int,
-    dice: random.Random,
-    most_ranks: int,
-    usual: Mapping[tuple[str, ...], Usual],
-    resources: Sequence[str],
-    only: str | None = None,
+    number: int, dice: random.Random, most_ranks: int, usual: Mapping[tuple[str, ...], Usual], only: str | None = None
 ) -> Line:
-    """The line of one trial. `usual`: what is so of each command when all is well; `resources`: those that can be taken away;
-    `only`: the name of the fault, which some job may have."""
+    """The line of one trial. `usual`: what is so of each command when all is well; `only`: the name of the fault, which some job
+    may have."""
     offered: list[Fault] = []
     while not offered:
         ranks, command = dice.randint(0, most_ranks), dice.choice(COMMANDS)
-        offered = [fault for fault in faults(ranks, command, resources) if only in (None, fault.name)]
+        offered = [fault for fault in faults(ranks, command) if only in (None, fault.name)]
     fault = dice.choice(offered)
     about = {"part": "trial", "number": number, "ranks": ranks, "command_line": [Path(word).name for word in command]}
-    how: dict[str, Any] = {"limits": dict([fault.limit])} if fault.limit else {}
-    if fault.name in _FILLED:
-        how |= _FILLED[fault.name][1]
-    if fault.name != _MEMORY:
-        with _started(command, ranks, fault.name, **how) as job:
-            return about | _struck(job, fault, dice, usual[command], watched=command is not LIBRARY)
-    with _little_memory(ranks, dice) as words, _started(command, ranks, words=words, **how) as job:
+    with _started(command, ranks, dict([fault.limit]) if fault.limit else None) as job:
         return about | _struck(job, fault, dice, usual[command], watched=command is not LIBRARY)
 
 
@@ -218,10 +148,7 @@ def _struck(job: Job, fault: Fault, dice: random.Random, usual: Usual, *, watche
         starts = job.ranks > 0 and (len(processes) < job.ranks or not all(_has_started(each[-1]) for each in processes.values()))
         # Where some rank has no supervisor yet, since Python is still reading modules, it ends as any program does.
         young = sum(map(len, processes.values())) < (2 if watched else 1) * max(1, job.ranks)
-        if fault.name in _FILLED:
-            _fill(job, _FILLED[fault.name][0])
-        elif fault.signum is not None:
-            _strike(job, fault, processes, dice, young=young)
+        _strike(job, fault, processes, dice, young=young)
     began = time.monotonic()
     ended = _ends(job, LIMIT + _TIMES_USUAL * usual.seconds)  # it may have all of its work to do
     seconds = time.monotonic() - began

@@ -4,7 +4,7 @@
 `scripts/ordeal.py --products` starts it, with a rank for each GPU. Arrays are new, used before, views, transposes, in Fortran's
 order, read-only, in mappings and files, shared by the ranks. Earlier ones are freed while a product runs, and a thread writes
 beside the result, in the same pages. Matrices hold small whole numbers, so that all sums are exact: the product times a random
-matrix must be exactly what the operands give. Small ones of other numbers are compared with sums of higher precision.
+matrix must be exactly what the operands give.
 
 Prints one line of JSON at rank 0: products, wrong and failed ones, ranges of memory that were pinned when no array was there, and
 the process's memory over time. Ends with 1 if anything is not as it must be.
@@ -40,7 +40,6 @@ EXTENTS = (0, 2 * POOL), (POOL // 2, 2 * POOL), (0, POOL + POOL // 2)  # of arra
 MOST_BYTES = 30 << 20  # of a matrix that is such a view
 ROUNDS = 6  # after each, all arrays are freed, and memory is looked at
 LEVEL = 1.1, 64 << 20  # memory after the last rounds is at most so much more than after the first ones
-NORMAL = 2_000_000  # multiply-adds of products that are compared with sums of higher precision
 LARGEST_VALUE = 4
 
 comm = MPI.COMM_WORLD
@@ -98,14 +97,12 @@ class Arrays:
         made = whole[:: steps[0], : columns * steps[1] : steps[1]]
         return made[::-1] if holder == "backwards" else made
 
-    def fill(self, dice: random.Random, array: np.ndarray, *, normal: bool) -> None:
+    def fill(self, dice: random.Random, array: np.ndarray) -> None:
         first = dice.randrange(997)
         values = self._noise[first : first + array.size].reshape(array.shape)
         if not array.flags.writeable:  # of a file: through another mapping
             array = np.memmap(self._file, array.dtype, "r+", array.offset, array.shape)
         array[...] = values
-        if normal:
-            array *= np.random.default_rng(first).standard_normal(array.shape[1])
         if array.dtype.kind == "c":
             array *= 1 - 1j
 
@@ -180,7 +177,6 @@ class Product:
         favourites = random.Random(seed // 50)  # noqa: S311
         alike = [[_size(favourites, largest) for _ in range(3)] for _ in range(3)]
         self.n, self.l, self.m = dice.choice(alike) if dice.random() < 0.6 else [_size(dice, largest) for _ in range(3)]
-        self.normal = self.dtype != "int32" and self.n * self.l * self.m <= NORMAL and dice.random() < 0.5
         self.root = comm.size - 1 if dice.random() < 0.1 else 0
         self.holders = [dice.choice(HOLDERS), dice.choice(HOLDERS), dice.choice((None, None, *HOLDERS))]
         self.flags = [dice.random() < 0.2 for _ in range(2)]
@@ -213,12 +209,13 @@ class Product:
             assert a is not None
             assert b is not None
             for each in (a, b):
-                arrays.fill(dice, each, normal=self.normal)
+                arrays.fill(dice, each)
             if out is not None and self.beta:
-                arrays.fill(dice, out, normal=False)
+                arrays.fill(dice, out)
             elif out is not None:
                 out.fill(np.nan if out.dtype.kind in "fc" else np.iinfo(out.dtype).min)
-            wanted = _Wanted(a.T if self.flags[0] else a, b.T if self.flags[1] else b, out if self.beta else None, self.normal)
+            operands = a.T if self.flags[0] else a, b.T if self.flags[1] else b
+            wanted = _seen(*operands) + (_seen(out) if self.beta else 0)
             for each in (a, b):
                 each.flags.writeable = each.flags.writeable and dice.random() < 0.7
             a, b, out = (_on_gpu(each) if of == "GPU" else each for each, of in zip((a, b, out), self.holders, strict=True))
@@ -227,7 +224,8 @@ class Product:
             c = hybrid.multiply(a, b, out if self.beta else None, comm=comm, out=out, **how)
         fault = ""
         if here:
-            fault = wanted.fault(c.get() if hasattr(c, "get") else c)
+            wrong = (_seen(c.get() if hasattr(c, "get") else c) != wanted).any(axis=1)
+            fault = f" {wrong.sum()} rows of {len(wrong)} are wrong" if wrong.any() else ""
             if out is not None and c is not out:
                 fault += " the result is not in out"
             if beside[1]:
@@ -251,31 +249,12 @@ def _size(dice: random.Random, largest: int) -> int:
     return dice.randint(1, 40) if kind < 0.2 else int(largest ** dice.uniform(0.5, 1)) if kind < 0.8 else dice.randint(1, largest)
 
 
-class _Wanted:
-    """What A·B + C must be, from before the product."""
-
-    def __init__(self, a: np.ndarray, b: np.ndarray, c: np.ndarray | None, normal: bool) -> None:
-        self._normal, self._by = normal, np.eye(b.shape[1]) if normal else _factors(b.shape[1])
-        wide = "complex256" if a.dtype.kind == "c" else "longdouble"
-        if not normal:
-            wide = "complex128" if a.dtype.kind == "c" else "float64"
-        self._wide = wide
-        a, b = a.astype(wide), b.astype(wide)
-        self._product = a @ (b @ self._by)
-        if c is not None:
-            self._product += c.astype(wide) @ self._by
-        size = abs(a) @ (abs(b) @ abs(self._by)) + abs(self._product) if normal else 0
-        self._room = 8 * (len(b) + 2) * size
-
-    def fault(self, c: np.ndarray) -> str:
-        got = c.astype(self._wide) if self._normal else c.astype(self._wide) @ self._by
-        room = self._room * (np.finfo(c.dtype).eps if self._normal else 0)
-        wrong = ~(abs(got - self._product) <= room)
-        return f" {wrong.any(1).sum()} rows of {len(c)} are wrong" if wrong.any() else ""
-
-
-def _factors(count: int) -> np.ndarray:
-    return np.random.default_rng(count).integers(-99, 100, (count, 2)).astype(float)
+def _seen(*factors: np.ndarray) -> np.ndarray:
+    """A matrix, or a product, times two random columns: all in whole numbers that float64 holds."""
+    by = np.random.default_rng(factors[-1].shape[1]).integers(-99, 100, (factors[-1].shape[1], 2)).astype(float)
+    for factor in factors[::-1]:
+        by = factor.astype("complex128" if factor.dtype.kind == "c" else "float64") @ by
+    return by
 
 
 class Watched:
