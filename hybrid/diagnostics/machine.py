@@ -18,9 +18,8 @@ from hybrid.planning.schedule import KERNEL_TILE
 from hybrid.ranks.team import Team
 
 _LIMIT = 60  # seconds
-_TASK = {"sizes": (1024, 2048, 4096, 8192), "rows": 4096, "widths": (4 << 10, 8 << 10, 16 << 10, 32 << 10)}
-_MOST_ROW_OVERHEAD = 1 << 20  # bytes
-_RATES = ("link", "multiply_adds", "byte_multiply_adds", "memory", "panels", "multiprocessors")
+_SIZES = (1024, 2048, 4096, 8192)  # of the products that are measured, until one takes long enough
+_RATES = ("link", "multiply_adds", "byte_multiply_adds", "memory", "multiprocessors")
 
 
 @record
@@ -40,7 +39,7 @@ def measure(team: Team, chosen: Sequence[Gpu | None], links: Sequence[Link]) -> 
     with team.phase("machine", timed=False) as phase:
         mine = chosen[team.rank]
         if team.rank == measured[0] and mine is not None:
-            phase.mine = run_probe("probe_rates.machine_rates", json.dumps({**_TASK, "index": mine.index}), limit=_LIMIT)
+            phase.mine = run_probe("probe_rates.machine_rates", json.dumps({"sizes": _SIZES, "index": mine.index}), limit=_LIMIT)
     return interpret(phase.all[measured[0]], [link.alone.to_gpu for link in links])
 
 
@@ -54,7 +53,6 @@ def interpret(result: ProbeResult, link_rates: Sequence[float]) -> Machine | Unk
         link_rate = min(found["link"]["to_gpu"], *link_rates)
         model: dict[str, Any] = {"link_bytes_per_second": link_rate}
         model |= {f"{dtype}_multiply_adds_per_byte": rate / link_rate for dtype, rate in found["multiply_adds"].items()}
-        model["panel_row_overhead_bytes"] = row_overhead({int(width): rate for width, rate in found["panels"].items()})
         if "memory" in found:
             model["byte_multiply_adds_per_byte"] = found["byte_multiply_adds"] / link_rate
             model["memory_bytes_per_byte"] = found["memory"] / link_rate
@@ -64,23 +62,6 @@ def interpret(result: ProbeResult, link_rates: Sequence[float]) -> Machine | Unk
     except (ArithmeticError, HybridError, LookupError) as error:
         return Unknown(f"the measured rates make no sense: {error}")
     return Machine(model, {name: found[name] for name in _RATES if name in found})
-
-
-def row_overhead(rates: Mapping[int, float]) -> int:
-    """How many bytes the link could copy in the time that each row takes beyond its bytes. `rates[bytes of a row]`: bytes a
-    second.
-
-    A row of w bytes takes (w + overhead) / r seconds. The overhead is that of the straight line through all times, by least
-    squares.
-    """
-    widths = list(rates)
-    seconds = [width / rate for width, rate in rates.items()]
-    mean_width, mean_seconds = sum(widths) / len(widths), sum(seconds) / len(seconds)
-    products = sum((width - mean_width) * second for width, second in zip(widths, seconds, strict=True))
-    slope = products / sum((width - mean_width) ** 2 for width in widths)
-    if slope <= 0:
-        raise ArithmeticError("wider rows took no longer than narrow ones")
-    return min(_MOST_ROW_OVERHEAD, max(1, round(mean_seconds / slope - mean_width)))
 
 
 def as_record(machine: Machine | Unknown, network: float = 0.0) -> dict[str, Any]:

@@ -4,8 +4,7 @@
 `all_ranks` measures the GPUs of all ranks at the same time, by one proxy for each rank. Its argument is JSON: `rank`; `nodes`:
 for each node its ranks that have a GPU; `measuring`: for each node the ranks whose links are measured, one for each GPU;
 `uuids`: of all ranks' GPUs; `size`: bytes of a copy; `index`: of this rank's GPU, null for a CPU that stands for one.
-`machine_rates` takes JSON, too: `index`; `sizes` of square products, smallest first; `rows` and `widths` (bytes) of the column
-panels that are copied out of a matrix with rows twice as long as the largest width.
+`machine_rates` takes JSON, too: `index`, and `sizes` of square products, smallest first.
 """
 
 from __future__ import annotations
@@ -261,34 +260,23 @@ def machine_rates(argument: str) -> None:
 
 
 def measure(device: Any, task: Mapping[str, Any]) -> None:
-    """Report the link's rates, the fastest kernels' rates, and the rates of column panels while a kernel runs."""
-    report(stage="link", multiprocessors=multiprocessors(device))
+    """Report the link's rates and those of the fastest kernels."""
+    on_gpu = device.name == "cuda"
+    report(stage="link", multiprocessors=device.multiprocessors if on_gpu else 0)
     host_link = HostLink(device, _LINK_BYTES)
     if not host_link.pinned:
         raise RuntimeError("host memory cannot be pinned, so copies do not run at the link's rate")
-    link = host_link.alone()
-    report(link=link)
+    report(link=host_link.alone())
     rates: dict[str, float] = {}
     for dtype in reversed(ITEM_SIZES):
         report(stage=f"multiplying {dtype}")
         product = Product.long_enough(device, dtype, task["sizes"])
         rates[dtype] = product.n**3 / product.seconds
         report(multiply_adds=rates, products={"n": product.n, "seconds": product.seconds})
-    if device.name == "cuda" and device.gpu.capability >= LEAST_FOR_BYTES:
+    if on_gpu and device.gpu.capability >= LEAST_FOR_BYTES:
         report(stage="multiplying bytes")
         report(byte_multiply_adds=byte_rate(device, min(task["sizes"][-1], LARGEST_OF_BYTES)))
         report(memory=memory_rate(device, _MEMORY_BYTES))
-    report(stage="copying column panels")
-    report(panels=panel_rates(device, product, task["rows"], task["widths"], link["to_gpu"]))
-
-
-def multiprocessors(device: Any) -> int:
-    """How many SMs the GPU has; 0 for a CPU."""
-    if device.name != "cuda":
-        return 0
-    from cupy.cuda import runtime
-
-    return int(runtime.getDeviceProperties(device.gpu.index)["multiProcessorCount"])
 
 
 class Product:
@@ -353,22 +341,6 @@ def memory_rate(device: Any, size: int) -> float:
         for _ in range(times):
             device.exchange(there, here, [])
     return 2 * here.nbytes * _TIMES / _seconds(device, "exchange")
-
-
-def panel_rates(device: Any, product: Product, rows: int, widths: Sequence[int], link_rate: float) -> dict[str, float]:
-    """Bytes a second of column panels with rows of these many bytes, copied to the device while it multiplies."""
-    columns = 2 * max(widths) // ITEM
-    here = np.ones((rows, columns))  # of memory that is there: zeros might all be one page
-    there = device.matrix(device.reserve(here.nbytes, shared=False), 0, rows, columns, "float64")
-    device.pin(here)
-    rates = {}
-    for width in (widths[0], *widths):  # the first copies take longer
-        size = rows * width
-        product.start(1 + int(2 * _TIMES * size / link_rate / product.seconds))
-        for _ in range(_TIMES):
-            device.copy_in(there[:, : width // ITEM], here[:, : width // ITEM], [])
-        rates[str(width)] = _TIMES * size / _seconds(device, "copy in")
-    return rates
 
 
 def _seconds(device: Any, phase: str) -> float:
