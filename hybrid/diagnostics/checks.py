@@ -200,9 +200,7 @@ def judge_slurm(
         remarks.append("more ranks than tasks, so ranks share what a task was given")
     if _number(job, "JOB_NUM_NODES") > nodes and "STEP_NUM_NODES" not in job:
         remarks.append("some nodes of the job have no rank (does the mpirun know of Slurm? srun does)")
-    return Finding(
-        "slurm", "note" if remarks else "ok", ": ".join([text, *filter(None, [", ".join(remarks)])]), code="slurm-tasks"
-    )
+    return note("slurm", f"{text}: {', '.join(remarks)}", code="slurm-tasks") if remarks else ok("slurm", text)
 
 
 def _number(job: Mapping[str, str], name: str) -> int:
@@ -284,7 +282,7 @@ def _try_compiler(path: str) -> str:
     return next((line for line in lines if "error" in line), f"ends with {done.returncode}").strip()
 
 
-_HOSTS_SHOWN = 4
+_SHOWN = 6  # hosts, ranks or GPUs in a line
 _ANY_BINDING = "mpirun --bind-to none"
 
 
@@ -304,30 +302,22 @@ def judge_placement(placements: Sequence[Placement], topology: Topology) -> list
 
 
 def _where(placements: Sequence[Placement], topology: Topology) -> Finding:
-    nodes = topology.nodes
-    total = f"{counted(len(placements), 'rank')} on {counted(len(nodes), 'host')}"
-    if len(nodes) > _HOSTS_SHOWN:
-        sizes = sorted({len(node) for node in nodes})
-        each = f"{sizes[0]} on each" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} on each"
-        return ok("placement", f"{total}, {each} (--json lists them)")
     parts = []
-    for node in nodes:
-        host = placements[node[0]].host
+    for node in topology.nodes:
         for cores, members in ranks_by_value(placements[rank].cores for rank in node).items():
-            parts.append(f"{host} rank {ranges([node[member] for member in members])} on cores {ranges(cores)}")
-    if len(parts) > 2 * _HOSTS_SHOWN:
-        parts = [f"{placements[node[0]].host} rank {ranges(node)}, bound differently (--json lists them)" for node in nodes]
-    return ok("placement", f"{total}: {'; '.join(parts)}")
+            who = ranges([node[member] for member in members])
+            parts.append(f"{placements[node[0]].host} rank {who} on cores {ranges(cores)}")
+    more = "; … (--json lists them)" if len(parts) > _SHOWN else ""
+    total = f"{counted(len(placements), 'rank')} on {counted(len(topology.nodes), 'host')}"
+    return ok("placement", f"{total}: {'; '.join(parts[:_SHOWN])}{more}")
 
 
 def _threads(placements: Sequence[Placement], topology: Topology) -> Finding:
     counts = ranks_by_value((placement.threads.count, placement.threads.reason) for placement in placements)
     text = "; ".join(
         f"{count} a rank ({reason})" if len(counts) == 1 else f"rank {ranges(ranks)}: {count} ({reason})"
-        for (count, reason), ranks in list(counts.items())[:_HOSTS_SHOWN]
+        for (count, reason), ranks in list(counts.items())[:_SHOWN]
     )
-    if len(counts) > _HOSTS_SHOWN:
-        text += "; …"
     crowded = [found for node in topology.nodes if (found := _crowded([placements[rank] for rank in node]))]
     if crowded:
         what, remedy = crowded[0]
@@ -384,7 +374,6 @@ def examine_blas(threads: int) -> Finding:
 
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 _LEAST_OF_CUDA = {12: 50, 13: 75}  # the least compute capability, times ten, that its compiler supports
-_GPUS_SHOWN = 4
 _LEAST_DRIVER = 12000  # the oldest CUDA that hybrid-runner can be installed for
 _TRY_NVIDIA_SMI = "see whether nvidia-smi answers; reload the driver, or reboot"
 _NEWER_DRIVER = "install a newer driver: CUDA 12 needs 525 or newer, CUDA 13 needs 580"
@@ -544,11 +533,10 @@ def _used_gpus(sights: Sequence[Sight], chosen: Sequence[Gpu | None], hosts: Seq
     by_uuid = {gpu.uuid: gpu for sight in sights for gpu in sight.usable}
     idle = sorted(set(by_uuid) - set(users))
     shown = [
-        f"rank {ranges(ranks)} on {hosts[ranks[0]]}: {uuid} {by_uuid[uuid].name}"
-        for uuid, ranks in list(users.items())[:_GPUS_SHOWN]
+        f"rank {ranges(ranks)} on {hosts[ranks[0]]}: {uuid} {by_uuid[uuid].name}" for uuid, ranks in list(users.items())[:_SHOWN]
     ]
-    if len(users) > _GPUS_SHOWN:
-        shown.append(f"{len(users) - _GPUS_SHOWN} more (--json lists them)")
+    if len(users) > _SHOWN:
+        shown.append(f"{len(users) - _SHOWN} more (--json lists them)")
     about = next(sight.about for sight in sights if sight.usable)
     text = f"{len(by_uuid)} usable, {about}; {'; '.join(shown)}"
     shared = [ranks for ranks in users.values() if len(ranks) > 1]
