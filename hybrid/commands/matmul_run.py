@@ -129,13 +129,13 @@ class _Job:
             return nullcontext(lambda *told: None)
         from hybrid.reporting.progress import Progress
 
-        return Progress(repeats=products, rate=partial(run_report.rate, plan), part=lambda: wall.part, note=note)
+        return Progress(repeats=products, rate=partial(run_report.rate, [plan]), part=lambda: wall.part, note=note)
 
     def _say_end(self, outcome: Outcome, warmup: int) -> None:
         """Say what came of the product, and write the files that the options name."""
         if self.team.rank:
             return
-        options, plan = self.options, run_report.plans_of(outcome)
+        options, plans = self.options, run_report.plans_of(outcome)
         if options.printed:
             self._print_corners(outcome)
         if outcome.repeats < options.repeat:
@@ -143,7 +143,7 @@ class _Job:
                 f"hybrid: asked to end: {outcome.repeats} of {options.repeat} products were finished [terminated]",
                 file=sys.stderr,
             )
-        print(run_report.table(plan, outcome.phases, outcome.total), file=self.stream)
+        print(run_report.table(plans, outcome.phases, outcome.total), file=self.stream)
         if outcome.arithmetic:
             print(run_report.arithmetic_line(outcome.arithmetic), file=self.stream)
         if options.json:
@@ -156,7 +156,7 @@ class _Job:
             print(f"repaired: {line}", file=self.stream)
         for fault in outcome.check.faults[:_MOST_FAULTS] if outcome.check else ():
             print(f"wrong: {with_code(fault, fault.code)}", file=self.stream)
-        print(run_report.last_line(plan, outcome.total, outcome.check), file=self.stream, flush=True)
+        print(run_report.last_line(plans, outcome.total, outcome.check), file=self.stream, flush=True)
 
     def _write_record(self, outcome: Outcome, warmup: int) -> None:
         from hybrid.reporting import jsonl

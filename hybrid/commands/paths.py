@@ -89,18 +89,14 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     options = build_parser().parse_args(arguments)
     if options.out and (options.tail is not None or options.head is not None):
         raise UsageError("--out writes the whole matrix: not with --from or --to", code="option-combination")
-    _refuse_without_ends(options)
-    return options, settings_of(options)
-
-
-def _refuse_without_ends(options: argparse.Namespace) -> None:
     for name, asked in (("--list", options.listed), ("--terms", options.terms)):
         if asked and (options.tail is None or options.head is None):
             raise UsageError(f"{name} is for one number: name both ends, --from and --to", code="option-combination")
-    if options.listed and options.length > MOST_STEPS:
-        raise UsageError(f"--list: paths of at most {MOST_STEPS} edges are listed: a smaller --length", code="number")
+        if asked and options.length > MOST_STEPS:
+            raise UsageError(f"{name}: for paths of at most {MOST_STEPS} edges: a smaller --length", code="number")
     if options.terms and options.length == 0:
         raise UsageError("--terms begins with an edge: --length 1 or more", code="number")
+    return options, settings_of(options)
 
 
 NAME = "hybrid.paths"
@@ -109,12 +105,12 @@ _AT_ONCE = 16  # matrices of 8 bytes an element, for operands, products, buffers
 
 @record
 class Task:
-    """What rank 0 read and decided, as far as all ranks need it."""
+    """What rank 0 read, and decided."""
 
-    arithmetic: Arithmetic
+    graph: Graph
     rows: list[int]
     columns: list[int]
-    before: Arithmetic | None  # for --terms: the arithmetic of the power before, whose column is the sum's second factor
+    arithmetic: Arithmetic
 
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
@@ -123,87 +119,63 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     # From here on NumPy may be loaded: its BLAS reads the number of threads from the environment.
     from hybrid.ranks.heartbeat import busy
 
-    graph: Graph | None = None
+    task: Task | None = None
     with team.phase("read", timed=False) as reading, busy():
         if team.rank == 0:
-            graph, reading.mine = _prepare(options, settings)
-    task: Task = reading.all[0]
+            task = _prepare(options, settings)
+            reading.mine = task.arithmetic
     team.enter("multiply")
-    found = _multiply(team, task, graph.adjacency if graph is not None else None, settings)
+    found = _multiply(team, task, reading.all[0], settings)
     with team.phase("report", timed=False), busy():
-        if graph is not None:
-            _report(options, task, graph, found)
+        if task is not None and found is not None:
+            _report(options, task, found)
     return 0
 
 
-def _prepare(options: argparse.Namespace, settings: Settings) -> tuple[Graph, Task]:
+def _prepare(options: argparse.Namespace, settings: Settings) -> Task:
     """On rank 0: read the graph, and choose the arithmetic, which standard error tells."""
     from hybrid.graphs import picture
-    from hybrid.graphs.graph import read_graph
+    from hybrid.graphs.graph import EXAMPLES, read_graph
     from hybrid.graphs.walks import choose_arithmetic
-    from hybrid.host.files import refuse_unwritable
-
-    _refuse_files(options)
-    graph = read_graph(options.graph, options.format, directed=options.directed, memory=settings.host_memory)
-    if options.out:  # other formats take 2 bytes a number at least
-        refuse_unwritable(options.out, (8 if options.out.endswith(".npy") else 2) * len(graph.names) ** 2)
-    if options.picture:
-        picture.refuse(options.picture, len(graph.names))
-    rows, columns = (_vertices_asked_for(graph, name, options) for name in (options.tail, options.head))
-    arithmetic = choose_arithmetic(graph.adjacency, options.length)
-    _refuse_too_much(arithmetic, len(rows) * len(columns), settings)
-    before = None
-    if options.terms:
-        if len(graph.names) > MOST_TERMS:
-            raise UsageError(
-                f"--terms shows a term for each vertex: of {len(graph.names)} vertices, and {MOST_TERMS} are the most",
-                code="number",
-            )
-        before = choose_arithmetic(graph.adjacency, options.length - 1)
-    print(f"{NAME}: {options.graph}: {graph}", file=sys.stderr)
-    print(f"{NAME}: {arithmetic}; {counted(arithmetic.products, 'matrix product')}", file=sys.stderr, flush=True)
-    return graph, Task(arithmetic, rows, columns, before)
-
-
-def _refuse_files(options: argparse.Namespace) -> None:
-    """UsageError for what could not be written, before anything is read."""
-    from hybrid.graphs.graph import EXAMPLES
-    from hybrid.graphs.picture import refuse
     from hybrid.host.files import refuse_same, refuse_unwritable
+    from hybrid.host.memory import available_host_bytes
 
+    # What could not be written is refused before anything is read.
     if options.out and not options.out.endswith(OUT_FORMATS):
         raise UsageError(f"--out {options.out}: the name must end in {', '.join(OUT_FORMATS)}", code="file-kind")
     if options.picture:
-        refuse(options.picture)
+        picture.refuse(options.picture)
     for path in filter(None, (options.out, options.picture)):
         refuse_unwritable(path, 0)  # its size is not known yet
-    graph = None if options.graph in EXAMPLES else options.graph
-    files = {"GRAPH": graph, "--out": options.out, "--picture": options.picture}
-    refuse_same(files, may_replace={})
-
-
-def _vertices_asked_for(graph: Graph, name: str | None, options: argparse.Namespace) -> list[int]:
-    if name is not None:
-        return [graph.vertex(name)]
-    return list(range(len(graph.names) if options.out else min(options.printed, len(graph.names))))
-
-
-def _refuse_too_much(arithmetic: Arithmetic, entries: int, settings: Settings) -> None:
-    from hybrid.host.memory import available_host_bytes
-
+    source = None if options.graph in EXAMPLES else options.graph
+    refuse_same({"GRAPH": source, "--out": options.out, "--picture": options.picture}, may_replace={})
+    graph = read_graph(options.graph, options.format, directed=options.directed, memory=settings.host_memory)
+    count = len(graph.names)
+    if options.out:  # other formats take 2 bytes a number at least
+        refuse_unwritable(options.out, (8 if options.out.endswith(".npy") else 2) * count**2)
+    if options.picture:
+        picture.refuse(options.picture, count)
+    if options.terms and count > MOST_TERMS:
+        raise UsageError(
+            f"--terms shows a term for each vertex: of {count} vertices, and {MOST_TERMS} are the most", code="number"
+        )
+    whole = range(count if options.out else min(options.printed, count))
+    rows, columns = (list(whole) if name is None else [graph.vertex(name)] for name in (options.tail, options.head))
+    arithmetic = choose_arithmetic(graph.adjacency, options.length)
+    entries = len(rows) * len(columns)
     need, free = arithmetic.bytes_for(entries), settings.host_memory or available_host_bytes()
     if need > free:
         raise DoesNotFit(
             f"{entries} numbers of up to {arithmetic.bits} bits take about {readable(need)}, {readable(free)} are free: "
             "ask for fewer (--from, --to, --print) or a smaller --length"
         )
+    print(f"{NAME}: {options.graph}: {graph}", file=sys.stderr)
+    print(f"{NAME}: {arithmetic}; {counted(arithmetic.products, 'matrix product')}", file=sys.stderr, flush=True)
+    return Task(graph, rows, columns, arithmetic)
 
 
-def _multiply(
-    team: Team, task: Task, matrix: np.ndarray | None, settings: Settings
-) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """On rank 0: the rows and columns that are asked for and, for --terms, a column of the power before. On other ranks: None.
-    Every rank calls it."""
+def _multiply(team: Team, task: Task | None, arithmetic: Arithmetic, settings: Settings) -> np.ndarray | None:
+    """The rows and columns that are asked for, on rank 0; None on the others, which have no task. Every rank calls it."""
     import numpy as np
 
     from hybrid.api import multiply, plan
@@ -212,24 +184,19 @@ def _multiply(
 
     comm = world_communicator(team)
     how: dict[str, Any] = {"device": settings.device, "kernel": settings.kernel, "threads": settings.threads}
+    matrix, rows, columns = (None, [], []) if task is None else (task.graph.adjacency, task.rows, task.columns)
 
     def product(a: Any, b: Any) -> Any:
         return multiply(a, b, comm=comm, check=True, **how)
 
     place: walks.Place = walks.in_host_memory
-    if task.arithmetic.products:
+    if arithmetic.products:
         like = None if matrix is None else np.broadcast_to(np.zeros(()), matrix.shape)
         decision = plan(like, like, comm=comm, check=True, **how).decision
         if decision is not None and (gpu := decision.placements[0].gpu) is not None:
             place = partial(_on_gpu, gpu)
     with Progress() if team.rank == 0 else nullcontext(lambda *told: None) as told:
-        progress = partial(told, "multiply")
-        result = walks.carry_out(task.arithmetic, matrix, task.rows, task.columns, product, progress, place)
-        if task.before is None:
-            return result, None
-        everywhere = list(range(task.before.vertices))
-        terms = partial(told, "terms")
-        return result, walks.carry_out(task.before, matrix, everywhere, task.columns, product, terms, place)
+        return walks.carry_out(arithmetic, matrix, rows, columns, product, partial(told, "multiply"), place)
 
 
 def _on_gpu(gpu: Gpu, matrix: np.ndarray) -> Any:
@@ -239,27 +206,22 @@ def _on_gpu(gpu: Gpu, matrix: np.ndarray) -> Any:
     return where_there_is_room(matrix, gpu, _AT_ONCE * 8 * matrix.size)
 
 
-def _report(options: argparse.Namespace, task: Task, graph: Graph, found: Sequence[np.ndarray | None]) -> None:
+def _report(options: argparse.Namespace, task: Task, found: np.ndarray) -> None:
     """Write and print what the options ask for, on rank 0."""
-
     from hybrid.graphs import count_output, picture, walks
 
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)  # Python's limit, 4300 digits, protects servers from long inputs
-    arithmetic, (result, column) = task.arithmetic, found
-    assert result is not None
-    numbers = walks.as_integers(arithmetic, result)
-    if column is not None and task.before is not None:
-        column = walks.as_integers(task.before, column)[:, 0]
-    names, (tail, head) = graph.names, (task.rows[0], task.columns[0])
+    numbers = walks.as_integers(task.arithmetic, found)
+    graph, names, (tail, head) = task.graph, task.graph.names, (task.rows[0], task.columns[0])
     rows, columns = ([names[index] for index in indices] for indices in (task.rows, task.columns))
-    single = str(numbers[0, 0]) if options.tail is not None and options.head is not None else None
+    count = int(numbers[0, 0])
+    single = options.tail is not None and options.head is not None
     listed, terms = list[count_output.Walk](), list[str]()
     if options.listed:
-        listed = count_output.listed(graph.adjacency, options.length, tail, head, int(numbers[0, 0]))
-    if column is not None:
-        edges = graph.adjacency[tail]
-        terms += count_output.terms(names, (tail, head), options.length, edges, column, int(numbers[0, 0]))
+        listed = count_output.listed(graph.adjacency, options.length, tail, head, count)
+    if options.terms:
+        terms += count_output.terms(graph.adjacency, names, options.length, tail, head, count)
     if options.picture:
         title = f"{options.graph}: {graph}"
         if options.listed:
@@ -270,11 +232,9 @@ def _report(options: argparse.Namespace, task: Task, graph: Graph, found: Sequen
     if options.out:
         count_output.write(options.out, numbers, names, {"graph": options.graph, "length": options.length})
         rows, columns = rows[: options.printed], columns[: options.printed]
-    shown = numbers[: len(rows), : len(columns)]
-    told = (walk.told(names) for walk in listed)
-    lines = [count_output.table(shown, rows, columns) if single is None else single, *told, *terms]
-    print(*map(printable, lines), sep="\n")
-    if len(names) > options.printed and single is None:
+    shown = str(count) if single else count_output.table(numbers[: len(rows), : len(columns)], rows, columns)
+    print(*map(printable, [shown, *(walk.told(names) for walk in listed), *terms]), sep="\n")
+    if len(names) > options.printed and not single:
         more = options.out or "--out FILE writes all, --print K shows more"
         print(f"{NAME}: the first {options.printed} of {len(names)} vertices are shown: {more}", file=sys.stderr)
     sys.stdout.flush()

@@ -64,20 +64,20 @@ def _choices(adjacency: np.ndarray, walk: Sequence[int]) -> int:
     return number
 
 
-def terms(
-    names: Sequence[str], ends: tuple[int, int], length: int, row: np.ndarray, column: np.ndarray, count: int
-) -> Iterator[str]:
+def terms(adjacency: np.ndarray, names: Sequence[str], length: int, tail: int, head: int, count: int) -> Iterator[str]:
     """The lines that show an entry of A^length as row · column: for each vertex, the edges to it, and the walks of length - 1
-    that lead on from there.
+    that lead on from there, which are counted step by step.
 
-    `ends`: the walks' first and last vertex; `row`: the first one's of A; `column`: the last one's of A^(length-1). CheckFailed
-    where the sum is not `count`, which powers gave.
+    CheckFailed where the sum is not `count`, which powers gave.
     """
-    pairs = [(int(one), int(rest)) for one, rest in zip(row, column, strict=True)]
+    edges = adjacency.astype(object)
+    column = np.array([int(vertex == head) for vertex in range(len(edges))], object)
+    for _ in range(length - 1):
+        column = edges.dot(column)
+    pairs = list(zip(edges[tail], column, strict=True))
     if sum(one * rest for one, rest in pairs) != count:
         raise CheckFailed(f"row times column does not give the {shortened(count)} that the power has: a product is wrong")
-    tail, head = (names[end] for end in ends)
-    heads = ("by way of", f"from {tail}, length 1", f"to {head}, length {length - 1}", "product")
+    heads = ("by way of", f"from {names[tail]}, length 1", f"to {names[head]}, length {length - 1}", "product")
     numbers = [(name, *map(shortened, (one, rest, one * rest))) for name, (one, rest) in zip(names, pairs, strict=True)]
     yield from aligned([heads, *numbers, ("", "", "sum", shortened(count))])
     yield " + ".join(f"{shortened(one)}·{shortened(rest)}" for one, rest in pairs) + f" = {shortened(count)}"

@@ -26,19 +26,15 @@ if TYPE_CHECKING:
 OUTSIDE_TOTAL = ("fill", "prepare", "check", "repair")  # phases whose time is not part of the product's
 
 
-Plans = Plan | Sequence[Plan]  # a product's plan, or those of the parts in which it was computed
-
-
-def _listed(plans: Plans) -> Sequence[Plan]:
-    return [plans] if isinstance(plans, Plan) else plans
+Plans = Sequence[Plan]  # that of a product, or those of the parts in which it was computed
 
 
 def operations(plans: Plans) -> int:
     """Multiplications and additions of a product, or of the parts that were computed."""
-    return sum(plan.problem.operations for plan in _listed(plans))
+    return sum(plan.problem.operations for plan in plans)
 
 
-def table(plan: Plans, phases: dict[str, Spread], total: Spread) -> str:
+def table(plans: Plans, phases: dict[str, Spread], total: Spread) -> str:
     """A line for each phase: median, least and most seconds of its slowest rank over the repeats, share of the total, rate.
 
     The shares add up to 100 %: the last line has the time between phases, or by how much they overlapped.
@@ -55,22 +51,22 @@ def table(plan: Plans, phases: dict[str, Spread], total: Spread) -> str:
         spread = phases[phase]
         share = f"{share_of[phase]} %" if phase in share_of else "–"
         seconds = f"{spread.median:>10.4f}{spread.min:>10.4f}{spread.max:>10.4f}"
-        lines.append(f"  {phase:<10}{seconds}{share:>8}  {rate(plan, phase, spread.median)}".rstrip())
+        lines.append(f"  {phase:<10}{seconds}{share:>8}  {rate(plans, phase, spread.median)}".rstrip())
     if share_of_rest:
         lines.append(f"  {'between' if rest > 0 else 'overlap':<10}{rest:>10.4f}{'':>20}{share_of_rest:>6} %")
     return "\n".join(lines)
 
 
-def rate(plan: Plans, phase: str, seconds: float) -> str:
+def rate(plans: Plans, phase: str, seconds: float) -> str:
     """The rate of a phase that takes so many seconds: the work of all ranks, divided by the time of the slowest; "" where it has
     none."""
     if seconds <= 0:
         return ""
     if phase == "multiply":
-        return rate_in_units(operations(plan) / seconds, "F")
-    moved = sum(moved_bytes(of_part, phase) for of_part in _listed(plan))
+        return rate_in_units(operations(plans) / seconds, "F")
+    moved = sum(moved_bytes(of_part, phase) for of_part in plans)
     if phase == "fill":  # B is the same for all parts
-        moved -= sum(each.problem.operand_bytes(each.problem.l, each.problem.m) for each in _listed(plan)[1:])
+        moved -= sum(each.problem.operand_bytes(each.problem.l, each.problem.m) for each in plans[1:])
     return rate_in_units(moved / seconds, "B") if moved else ""
 
 
@@ -205,7 +201,7 @@ def _proved(arithmetic: Arithmetic, error: float | None) -> str:
 
 def plans_of(outcome: Outcome) -> Plans:
     """The plans of all that this run has computed."""
-    return outcome.parts.plans if outcome.parts else outcome.decision.plan
+    return outcome.parts.plans if outcome.parts else [outcome.decision.plan]
 
 
 def parts_line(rows: int, of: int, there: int, name: str) -> str:
@@ -239,9 +235,9 @@ def wall_line(parts: dict[str, float]) -> str:
     return f"wall {sum(parts.values()):.2f} s: {', '.join(shown)}"
 
 
-def last_line(plan: Plans, total: Spread, check: Check | None) -> str:
+def last_line(plans: Plans, total: Spread, check: Check | None) -> str:
     """`total <seconds> s  rate <number> MF/s|GF/s|TF/s  check ok|FAILED|off …`: scripts rely on this form."""
-    speed = rate_in_units(operations(plan) / total.median if total.median else 0.0, "F")
+    speed = rate_in_units(operations(plans) / total.median if total.median else 0.0, "F")
     line = f"total {total.median:.4f} s  rate {speed}  check {verdict(check)}"
     return line if check is None or check.ok else with_code(line, check.code)
 
