@@ -21,17 +21,14 @@ from hybrid.core.problem import ITEM_SIZES, Problem, Span, Topology, record
 from hybrid.core.settings import Settings
 from hybrid.core.text import counted, ranges, rate_in_units
 from hybrid.core.timeline import Spread
-from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.diagnostics import gpu_watch, links
 from hybrid.diagnostics.finding import Finding, Unknown, note, ok, wrong
 from hybrid.diagnostics.gpu_watch import GpuWatch, Watched
 from hybrid.diagnostics.links import (
-    Isolation,
     Measurements,
     NodeLink,
     beside,
     first_rank_of_each_gpu,
-    isolation,
     measure,
     measure_node_links,
 )
@@ -191,7 +188,6 @@ class Outcome:
     rotations: int = 0
     left_out: list[str] = field(default_factory=list)  # types without large products
     links: list[Measurements] = field(default_factory=list)
-    isolation: list[Isolation] = field(default_factory=list)
     node_links: list[NodeLink] = field(default_factory=list)  # each as often as links were measured
     watched: list[Watched | Unknown | None] = field(default_factory=list)
     elapsed: float = 0.0
@@ -351,9 +347,6 @@ class Acceptance:
         self._outcome.node_links += measure_node_links(team, hosts)
         if not any(gpus):
             return
-        with team.phase("isolation", timed=False) as isolating:
-            isolating.mine = isolation(usable_gpus())
-        self._outcome.isolation = isolating.all
         self._outcome.links.append(measure(team, gpus))
 
     def _watch(self) -> GpuWatch | None:
@@ -400,7 +393,8 @@ def judge(outcome: Outcome, expected_gpus: Sequence[int]) -> list[Finding]:
         *([note("products", without, code="left-out")] if outcome.left_out else []),
         *judge_speeds(outcome.seconds, outcome.names, sharing),
         *judge_models(outcome.seconds, outcome.decision.placements, outcome.links, sharing),
-        *_of_links(outcome),
+        *links.judge_node_links(outcome.node_links, SLOW),
+        *links.judge(outcome.links or [Measurements()], SLOW),
         *gpu_watch.judge(outcome.watched, outcome.names, f"no GPU is used ({outcome.decision.device_reason})"),
     ]
 
@@ -507,22 +501,8 @@ def judge_models(
     return found
 
 
-def _of_links(outcome: Outcome) -> list[Finding]:
-    between_nodes = links.judge_node_links(outcome.node_links, SLOW)
-    if not outcome.links:
-        return [*between_nodes, note("gpu links", "not measured: no GPU is used", code="no-gpu")]
-    gpus = [placement.gpu for placement in outcome.decision.placements]
-    order = ("ok", "note", "unknown", "wrong")
-    judged = [
-        [links.judge_host_links(one) for one in outcome.links],
-        [links.judge_peers(one, gpus, outcome.isolation) for one in outcome.links],
-    ]
-    worst = [max(findings, key=lambda finding: order.index(finding.verdict)) for findings in judged]
-    return between_nodes + worst + links.judge_links(outcome.links, SLOW)
-
-
 def as_record(outcome: Outcome, findings: Sequence[Finding]) -> dict[str, Any]:
-    """What `--json` writes, and what the page shows."""
+    """What `--json` writes."""
     finished = {case: of_ranks for case, of_ranks in outcome.seconds.items() if all(of_ranks)}
     return {
         "command": "accept",

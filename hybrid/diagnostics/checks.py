@@ -604,7 +604,6 @@ def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None
     chosen = chosen_gpus(sights)
     mine = chosen[team.rank]
     trials = of_all("gpu trials", lambda: try_gpu(mine) if mine is not None else None)
-    isolation = of_all("isolation", lambda: links.isolation(sights[team.rank].usable))
     working = [trial if trial is not None and trial.works else None for trial in trials]
     works = [trial is not None for trial in working]
 
@@ -621,9 +620,7 @@ def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None
         judge_slurm(slurm_variables, [len(rank.cores) for rank in placements], works, team.topology, launched=launched),
         *judge_gpus(sights, chosen, trials, hosts),
         *merged(own),
-        links.judge_host_links(measured),
-        *links.judge_links([measured], _SLOW, note),
-        links.judge_peers(measured, chosen, isolation),
+        *links.judge([measured], _SLOW, note),
         *merged(tools),
     ]
     findings.sort(key=lambda finding: _SUBJECTS.index(finding.subject))

@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from math import isfinite
 from typing import Any, TypeVar
 
@@ -221,16 +219,28 @@ def judge_links(measured: Sequence[Measurements], limit: float, told: Callable[.
     ]
 
 
+def judge(measured: Sequence[Measurements], limit: float, told: Callable[..., Finding] = wrong) -> list[Finding]:
+    """The findings on GPUs that were measured once, or several times: the worst of each subject, and each slow link."""
+    order = ("ok", "note", "unknown", "wrong")
+    judged = (map(judge_one, measured) for judge_one in (judge_host_links, judge_peers))
+    worst = [max(findings, key=lambda finding: order.index(finding.verdict)) for findings in judged]
+    return [*worst, *judge_links(measured, limit, told)]
+
+
 _PEERS = "gpu peers"
 _USE_HOST = "--transport host, or HYBRID_TRANSPORT=host"
+_UNREACHED = (
+    "see nvidia-smi topo -p2p r for which GPUs can; let every rank see all GPUs of its node (the same CUDA_VISIBLE_DEVICES, srun "
+    "--gpu-bind=none); ranks in containers of their own need --ipc=host and --pid=host; slices of MIG cannot"
+)
 _CORRUPTED = (
     "switch off ACS and the IOMMU for the GPUs (BIOS, or intel_iommu=off, amd_iommu=off), or NVIDIA's peer access; until then "
     "other programs may compute with wrong data"
 )
 
 
-def judge_peers(measured: Measurements, gpus: Sequence[Gpu | None], isolation: Sequence[Isolation]) -> Finding:
-    """`gpus[rank]`: the rank's GPU. `isolation[rank]`: what decides whether it can open the memory of others."""
+def judge_peers(measured: Measurements) -> Finding:
+    """One finding for all nodes: whether GPUs could fetch data from each other's memory, and how fast."""
     failure, copies = measured.failure, measured.peer_copies
     largest = max(measured.nodes, key=len, default=())
     if not (measured.links or failure):
@@ -240,7 +250,7 @@ def judge_peers(measured: Measurements, gpus: Sequence[Gpu | None], isolation: S
     if len(largest) < 2:
         return ok(_PEERS, "not tried: one rank with a GPU on each node")
     if failure is not None:
-        return _failed(failure, len(largest), _cause([(gpus[rank], isolation[rank]) for rank in largest]))
+        return _failed(failure, len(largest))
     text = "ranks of a node fetched data from each other's GPUs, and it was correct"
     if not copies:
         return ok(_PEERS, f"{text} (they share one); the transport peers works")
@@ -250,7 +260,7 @@ def judge_peers(measured: Measurements, gpus: Sequence[Gpu | None], isolation: S
     return ok(_PEERS, f"{text}: {rates}, all at the same time; the transport peers works")
 
 
-def _failed(failure: Failure, ranks: int, cause: tuple[str, str]) -> Finding:
+def _failed(failure: Failure, ranks: int) -> Finding:
     cost = (
         f"the transport host is used: each of {ranks} ranks loads all of B over its GPU's own link, "
         f"{ranks} times what peers would"
@@ -270,28 +280,7 @@ def _failed(failure: Failure, ranks: int, cause: tuple[str, str]) -> Finding:
         return unknown(_PEERS, passed)
     if failure.code == "gpu-data":
         return wrong(_PEERS, f"{what}; {cost}", _CORRUPTED, code="gpu-data")
-    why, remedy = cause
-    return note(_PEERS, f"{what}{f' ({why})' if why else ''}; {cost}", remedy, code="gpu-peers")
-
-
-def _cause(node: Sequence[tuple[Gpu | None, Isolation]]) -> tuple[str, str]:
-    """Why the ranks of a node cannot open each other's memory, "" if that is not known, and what to do. The likeliest cause
-    counts."""
-    if any(gpu is not None and "MIG " in gpu.name for gpu, _ in node):
-        return "they are slices of MIG, which cannot open each other's memory", "switch MIG off, or use one rank a GPU"
-    for kind in ("ipc", "pid"):
-        if len({dict(isolation.namespaces).get(kind) for _, isolation in node}) > 1:
-            return (
-                f"they are in containers of their own, with different {kind} namespaces",
-                f"start them with --{kind}=host (docker, podman), or all ranks of a node within one container",
-            )
-    everything = {uuid for _, isolation in node for uuid in isolation.visible}
-    if any(set(isolation.visible) != everything for _, isolation in node):
-        return (
-            "ranks do not see each other's GPUs",
-            "let every rank see all GPUs of its node: the same CUDA_VISIBLE_DEVICES for all, srun --gpu-bind=none",
-        )
-    return "", "see nvidia-smi topo -p2p r for which GPUs can; containers may need --ipc=host"
+    return note(_PEERS, f"{what}; {cost}", _UNREACHED, code="gpu-peers")
 
 
 SIZE = 64 << 20  # bytes of a copy
@@ -336,14 +325,6 @@ class Failure:
     text: str
     died: bool  # the process that measured was ended by it
     code: str = "probe-failed"  # of `hybrid.errors.CODES`
-
-
-@record
-class Isolation:
-    """What decides whether a rank can open memory of another rank's GPU."""
-
-    namespaces: tuple[tuple[str, str], ...]  # kinds of Linux's namespaces, and the process's: containers have their own
-    visible: tuple[str, ...]  # UUIDs of the GPUs that the rank sees
 
 
 @record
@@ -420,12 +401,3 @@ def _first_failure(ran: Sequence[tuple[int, ProbeResult]], hosts: Sequence[str])
 def _failure(rank: int, hosts: Sequence[str], result: ProbeResult, text: str) -> Failure:
     code = "probe-failed" if result.ended else str(result.report.get("code", "probe-failed"))
     return Failure(f"rank {rank} on {hosts[rank]}", str(result.report.get("stage", "starting")), text, bool(result.ended), code)
-
-
-def isolation(visible: Sequence[Gpu]) -> Isolation:
-    """The isolation of this process, which sees these GPUs."""
-    namespaces = []
-    for kind in ("ipc", "pid"):
-        with suppress(OSError):  # only Linux has them
-            namespaces.append((kind, os.readlink(f"/proc/self/ns/{kind}")))
-    return Isolation(tuple(namespaces), tuple(gpu.uuid for gpu in visible))

@@ -28,7 +28,6 @@ from hybrid.diagnostics.acceptance import (
 from hybrid.diagnostics.finding import Finding, Unknown, merged, ok, unknown
 from hybrid.diagnostics.links import (
     Failure,
-    Isolation,
     Link,
     Measurements,
     NodeLink,
@@ -286,7 +285,6 @@ def test_links_at_once_are_compared_with_each_alone():
         assert one(judge_host_links(Measurements(tuple(links)))) == expected
 
 
-SAME, APART = (Isolation((("ipc", ipc), ("pid", "1")), ("GPU-0", "GPU-1")) for ipc in "12")
 REFUSED = Failure("rank 1", "opening", "x", died=False)
 
 
@@ -303,7 +301,7 @@ def test_ranks_that_do_or_do_not_reach_each_others_gpus():
         ([], Failure("rank 1", "starting", "x", died=True), UNKNOWN, ""),
     ]:
         moved = Measurements((link(0, 50, 50), link(1, 50, 50)), tuple(copies), failure, nodes=((0, 1),))
-        finding = judge_peers(moved, [Gpu(rank, f"GPU-{rank}", "H200") for rank in range(2)], [SAME, APART])
+        finding = judge_peers(moved)
         assert one(finding) == expected
         assert remedy in finding.remedy
 
