@@ -48,7 +48,6 @@ Line = dict[str, Any]
 Facts = Mapping[str, str]
 
 _MARK: Line = {"journal": "hybrid.matmul", "schema": 3}  # in the first line
-ROWS_OF_A_PART = "rows of a part"  # one of the facts that are asked for
 
 
 @record
@@ -67,11 +66,6 @@ class State:
     def refuse_other(self, asked: Facts, files: str) -> None:
         """UsageError where now another product is asked for. `files`: the names of those that would have to be removed."""
         names = [name for name in {**self.asked, **asked} if self.asked.get(name) != asked.get(name)]
-        if names == [ROWS_OF_A_PART]:
-            raise UsageError(
-                f"{files} were begun with parts of {self.rows} rows: leave out --resume-rows, or give --resume-rows {self.rows}",
-                code="resume-other",
-            )
         if names:
             other = [f"{each} {self.asked.get(each, 'not known')} there, {asked.get(each, 'not known')} here" for each in names]
             raise UsageError(
@@ -407,7 +401,7 @@ class ProductInParts:
         self._decide(self._settings.resume_rows or (state.rows if state else 0))
         with self._team.phase("agree", timed=False) as asking:
             asking.mine = self._ask()
-        self._asked: Facts = {**asking.all[0], ROWS_OF_A_PART: str(self.rows)}
+        self._asked: Facts = {**asking.all[0], "--resume-rows": str(self.rows)}
         if state:
             state.refuse_other(self._asked, f"{self._disk.name} and {self._disk.name[:-5]}.journal")
         wall.enter("resume")

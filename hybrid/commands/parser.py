@@ -21,15 +21,6 @@ _WORDS_OF_COMMAND = 3  # python -m hybrid.matmul
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
-class _Version(argparse.Action):
-    """Prints the version, on rank 0 only."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        if rank_by_launcher() == 0:
-            print(f"hybrid-runner {__version__}")
-        parser.exit()
-
-
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises UsageError, suggests the option that was meant, and prints help on rank 0 only."""
 
@@ -37,7 +28,8 @@ class Parser(argparse.ArgumentParser):
         self.offered: dict[str, Sequence[str]] = {}  # by argument: words that a shell completes, beside `choices`
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
         if (self.prog or "").count(" ") == _WORDS_OF_COMMAND - 1:  # not what a command's own command takes
-            self.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+            version = f"hybrid-runner {__version__}"
+            self.add_argument("--version", action="version", version=version, help="show the version and exit")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         sys.stdout.flush()  # here the command can tell that help cannot be written; when the interpreter ends, nobody would
@@ -82,9 +74,9 @@ class Parser(argparse.ArgumentParser):
                 raise _of_argument(action, error.__context__) from None
             raise
 
-    def print_help(self, file: Any = None) -> None:
+    def _print_message(self, message: str, file: Any = None) -> None:
         if rank_by_launcher() == 0:
-            super().print_help(file)
+            super()._print_message(message, file)
 
 
 def _of_argument(action: argparse.Action, error: UsageError) -> UsageError:
