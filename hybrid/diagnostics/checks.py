@@ -27,6 +27,7 @@ from hybrid.devices.cuda_kernels import SHIPPED, trust_own_cache_only
 from hybrid.diagnostics import links
 from hybrid.diagnostics.finding import Finding, Unknown, attempt, merged, note, ok, ranks_by_value, unknown, wrong
 from hybrid.diagnostics.probe_process import run_probe
+from hybrid.diagnostics.probes import PINNED_BYTES
 from hybrid.emulation.build import c_compiler, compiler
 from hybrid.emulation.cache import cache_folder
 from hybrid.errors import DeviceUnavailable, HybridError, StartError, one_line
@@ -139,12 +140,11 @@ def examine_pinned(trial: Trial | None) -> Finding:
     if trial is None:
         return ok("pinned memory", f"{text} (without a GPU no memory is pinned)")
     if not trial.pin_trouble:
-        return ok("pinned memory", f"{readable(trial.pinned)} pinned for the GPU; {text}")
-    much = readable(trial.pinned) if trial.pinned else "none at all"
+        return ok("pinned memory", f"{readable(PINNED_BYTES)} pinned for the GPU; {text}")
     return wrong(
         "pinned memory",
-        f"not enough can be pinned for the GPU ({trial.pin_trouble}), but {much}: copies run at a third of the link's speed or "
-        f"less; {text}",
+        f"{readable(PINNED_BYTES)} cannot be pinned for the GPU ({trial.pin_trouble}): copies run at a third of the link's speed "
+        f"or less; {text}",
         "raise the limit: ulimit -l unlimited (Slurm: LimitMEMLOCK=infinity for slurmd; container: --ulimit memlock=-1)",
         code="pinned-limit",
     )
@@ -395,8 +395,7 @@ class Trial:
 
     works: bool
     trouble: str = ""  # why it does not work
-    pinned: int = 0  # bytes of host memory that could be pinned for it
-    pin_trouble: str = ""  # why not more
+    pin_trouble: str = ""  # why no host memory can be pinned for it
 
 
 def inspect_gpus() -> Sight:
@@ -504,7 +503,7 @@ def try_gpu(gpu: Gpu) -> Trial:
     report = result.report
     if not report.get("works"):
         return Trial(False, f"{report.get('stage', 'starting')}: {result.ended or 'the result is wrong'}")
-    return Trial(True, "", report.get("pinned", 0), report.get("pin_error") or result.ended)
+    return Trial(True, "", report.get("pin_trouble", "") or result.ended)
 
 
 def judge_gpus(

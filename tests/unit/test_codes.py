@@ -95,7 +95,6 @@ def test_a_code_that_is_not_listed_is_refused():
 
 OK = ("ok", "ok")
 UNKNOWN = ("unknown", "unknown")
-GiB = 1 << 30
 
 
 def one(finding):
@@ -187,7 +186,7 @@ def test_slurms_view_against_the_ranks():
 def test_memory_that_cannot_be_pinned_for_a_gpu_is_wrong():
     for trial, expected in [
         (None, OK),
-        (checks.Trial(True, pinned=GiB), OK),
+        (checks.Trial(True), OK),
         (checks.Trial(True, pin_trouble="refused"), ("wrong", "pinned-limit")),
     ]:
         assert one(checks.examine_pinned(trial)) == expected
@@ -257,7 +256,7 @@ def test_ranks_on_gpus_by_uuid():
         ([sees("a")], False, [("wrong", "gpu-failed"), OK]),
     ]:
         chosen = checks.chosen_gpus(sights)
-        trial = checks.Trial(works, "" if works else "compiling: ended with 1", 64 << 20)
+        trial = checks.Trial(works, "" if works else "compiling: ended with 1")
         assert (
             verdicts(checks.judge_gpus(sights, chosen, [trial if gpu else None for gpu in chosen], ["a"] * len(sights)))
             == expected
