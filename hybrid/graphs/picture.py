@@ -24,8 +24,6 @@ _STYLE = """\
 svg text { font-size: 13px } .v { text-anchor: middle; dominant-baseline: central } svg .small { font-size: 11px }
 """
 
-Points = np.ndarray  # x and y of each vertex, from 0 to 1
-
 
 def refuse(path: str, vertices: int | None = None) -> None:
     """UsageError for a file name that does not end in .svg, and for a graph with too many vertices for a picture."""
@@ -34,22 +32,26 @@ def refuse(path: str, vertices: int | None = None) -> None:
         raise UsageError(f"--picture: a graph of {vertices} vertices would be a tangle; {MOST_DRAWN} are the most", code="number")
 
 
-def places(adjacency: np.ndarray) -> Points:
-    """Places for the vertices, such that distances on the paper are like the numbers of edges between them: a circle, improved by
-    stress majorization. The same graph always has the same places."""
+def places(adjacency: np.ndarray) -> np.ndarray:
+    """Places x + iy for the vertices, such that distances on the paper are like the numbers of edges between them: a circle,
+    improved by stress majorization; within the unit square, wider than high, the first vertex left of the middle and above it.
+    The same graph always has the same places."""
     count = len(adjacency)
-    angles = 2 * math.pi * np.arange(count) / count
-    at = np.column_stack([np.sin(angles), -np.cos(angles)]) * count / 4
+    at = -1j * np.exp(2j * math.pi * np.arange(count) / count) * count / 4
     apart = _distances(adjacency)
     np.fill_diagonal(apart, 1)
     weights = apart**-2.0
     np.fill_diagonal(weights, 0)
     for _ in range(_ROUNDS if count > 2 else 0):
-        towards = at[:, None] - at[None]
-        length = np.maximum(np.hypot(towards[..., 0], towards[..., 1]), 1e-9)
-        wanted = at[None] + towards * (apart / length)[..., None]
-        at = (weights[..., None] * wanted).sum(axis=1) / weights.sum(axis=1, keepdims=True)
-    return _upright(at)
+        towards = at[:, None] - at
+        wanted = at + towards * (apart / np.maximum(np.abs(towards), 1e-9))
+        at = (weights * wanted).sum(axis=1) / weights.sum(axis=1)
+    at = at - at.mean()
+    at = at * np.exp(-0.5j * np.angle((at**2).sum()))  # the longer axis of the vertices lies level
+    at = -at.conj() if at[0].real > 0 else at
+    at = at.conj() if at[0].imag > 0 else at
+    at = at / (max(np.ptp(at.real), np.ptp(at.imag)) or 1.0)
+    return at - complex(at.real.min() + at.real.max(), at.imag.min() + at.imag.max()) / 2 + (0.5 + 0.5j)
 
 
 def _distances(adjacency: np.ndarray) -> np.ndarray:
@@ -65,17 +67,6 @@ def _distances(adjacency: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(apart), apart, finite.max() + 1)
 
 
-def _upright(at: np.ndarray) -> Points:
-    """The places, turned and scaled: within the unit square, wider than high, the first vertex left of the middle and above
-    it."""
-    middle = at - at.mean(axis=0)
-    middle = middle @ np.linalg.svd(middle)[2].T
-    middle = middle * np.where(middle[0] > 0, -1, 1)
-    size = float(np.ptp(middle, axis=0).max()) or 1.0
-    middle = middle / size
-    return middle - (middle.min(axis=0) + middle.max(axis=0)) / 2 + 0.5
-
-
 def write(
     path: str, title: str, adjacency: np.ndarray, names: Sequence[str], ends: Sequence[int] = (), walks: Sequence[Walk] = ()
 ) -> None:
@@ -85,8 +76,8 @@ def write(
     shown: Sequence[Walk | None] = [walk for walk in walks[:MOST_PANELS] if len(walk.vertices) <= 4 * MOST_DRAWN] or [None]
     across = min(len(shown), 4 if len(shown) > 6 or len(shown) == 4 else 3)
     side = _SIDE if len(shown) == 1 else _SMALL
-    down = 2 * _MARGIN + (side - 2 * _MARGIN) * max(0.25, float(np.ptp(at[:, 1]))) + (22 if walks else 0)
-    spread = (side - 2 * _MARGIN) * (at - [0, at[:, 1].min()]) + [_MARGIN, _MARGIN]
+    down = 2 * _MARGIN + (side - 2 * _MARGIN) * max(0.25, float(np.ptp(at.imag))) + (22 if walks else 0)
+    spread = (side - 2 * _MARGIN) * (at - 1j * at.imag.min()) + _MARGIN * (1 + 1j)
 
     def drawn() -> Iterator[str]:
         yield from (_arrow(name, name, size) for name, size in ((_EDGE, 9), (_STEP, 10)))
@@ -116,57 +107,50 @@ def _panel(at: np.ndarray, adjacency: np.ndarray, names: Sequence[str], ends: Se
     for tail, head in np.argwhere(adjacency > 0).tolist():
         if tail == head or not both_ways or tail < head:
             yield _edge(at, tail, head, "" if both_ways else _EDGE, both_ways)
-            yield from _number(at, tail, head, adjacency[tail, head].item(), both_ways)
+            if (count := adjacency[tail, head].item()) != 1:  # parallel edges
+                yield _beside(at, tail, head, 9 if both_ways else 18, f"×{count}", "soft", 0.3)
     steps: dict[tuple[int, int], list[int]] = {}
     for number, step in enumerate(pairwise(walk.vertices if walk else ()), 1):
         steps.setdefault(step, []).append(number)
     for (tail, head), numbers in steps.items():
         bent = (head, tail) in steps or not both_ways
         yield _edge(at, tail, head, _STEP, not bent)
-        x, y = _beside(at, tail, head, 20 if bent else 11)
-        yield svg.text(x, y, ",".join(map(str, numbers)), f"v small fill-{_STEP}")
+        yield _beside(at, tail, head, 20 if bent else 11, ",".join(map(str, numbers)), _STEP)
     marked = {*ends, *(walk.vertices if walk else ())}
-    for vertex, (x, y) in enumerate(at.tolist()):
+    for vertex, place in enumerate(at.tolist()):
         name, colour = names[vertex], _END if vertex in ends else _STEP if vertex in marked else _EDGE
-        weight = 3 if vertex in marked else 1.5
-        yield f'<circle class="fill-ground stroke-{colour}" cx="{x:.1f}" cy="{y:.1f}" r="{_RADIUS}" stroke-width="{weight}"/>'
+        centre, weight = f'cx="{place.real:.1f}" cy="{place.imag:.1f}"', 3 if vertex in marked else 1.5
+        yield f'<circle class="fill-ground stroke-{colour}" {centre} r="{_RADIUS}" stroke-width="{weight}"/>'
         size = 13 if len(name) < 3 else max(7, 38 // len(name))
-        yield svg.text(x, y, name, "v", f'style="font-size: {size}px"')
+        yield svg.text(place.real, place.imag, name, "v", f'style="font-size: {size}px"')
 
 
 def _edge(at: np.ndarray, tail: int, head: int, marker: str, straight: bool) -> str:
     """A line from circle to circle, bent where another may go the other way; a loop goes back to its circle."""
     colour, width = (_STEP, 2.5) if marker == _STEP else (_EDGE, 1.5)
     arrow = f' marker-end="url(#{marker})"' if marker else ""
-    (x0, y0), (x1, y1) = at[tail], at[head]
     if tail == head:
-        path = f"M{x0 - 7:.1f} {y0 - _RADIUS + 2:.1f}c-14 -26 28 -26 14 0"
+        path = f"M{_pair(at[tail] - 7 - 1j * (_RADIUS - 2))}c-14 -26 28 -26 14 0"
     else:
-        way = np.array([x1 - x0, y1 - y0]) / math.hypot(x1 - x0, y1 - y0)
-        turn = 0.0 if straight else 0.35
-        first, last = (_turned(way, -turn), _turned(way, turn))
-        begin, end = at[tail] + _RADIUS * first, at[head] - (_RADIUS + (2 if marker else 0)) * last
-        middle = (begin + end) / 2 + (0 if straight else 16) * np.array([way[1], -way[0]])
-        path = f"M{begin[0]:.1f} {begin[1]:.1f}Q{middle[0]:.1f} {middle[1]:.1f} {end[0]:.1f} {end[1]:.1f}"
+        way, turn = _direction(at, tail, head), np.exp(0.0 if straight else 0.35j)
+        begin, end = at[tail] + _RADIUS * way / turn, at[head] - (_RADIUS + (2 if marker else 0)) * way * turn
+        middle = (begin + end) / 2 - (0 if straight else 16j) * way
+        path = f"M{_pair(begin)}Q{_pair(middle)} {_pair(end)}"
     return f'<path d="{path}" class="stroke-{colour}" fill="none" stroke-width="{width}"{arrow}/>'
 
 
-def _turned(way: np.ndarray, angle: float) -> np.ndarray:
-    cos, sin = math.cos(angle), math.sin(angle)
-    return np.array([cos * way[0] - sin * way[1], sin * way[0] + cos * way[1]])
-
-
-def _number(at: np.ndarray, tail: int, head: int, value: int, both_ways: bool) -> Iterator[str]:
-    """The number of parallel edges; nothing for a single edge."""
-    if value != 1:
-        x, y = _beside(at, tail, head, 9 if both_ways else 18, 0.3)
-        yield svg.text(x, y, f"×{value}", "v small fill-soft")
-
-
-def _beside(at: np.ndarray, tail: int, head: int, away: float, part: float = 0.5) -> tuple[float, float]:
-    """Where a number stands: to the left of an edge, after this fraction of its way; above a loop."""
+def _beside(at: np.ndarray, tail: int, head: int, away: float, said: str, colour: str, part: float = 0.5) -> str:
+    """A text to the left of an edge, after this fraction of its way; above a loop."""
     if tail == head:
-        return float(at[tail][0]), float(at[tail][1]) - 2.6 * _RADIUS - 4
-    way = at[head] - at[tail]
-    x, y = at[tail] + part * way + away * np.array([way[1], -way[0]]) / math.hypot(*way)
-    return float(x), float(y)
+        place = at[tail] - 1j * (2.6 * _RADIUS + 4)
+    else:
+        place = at[tail] + part * (at[head] - at[tail]) - 1j * away * _direction(at, tail, head)
+    return svg.text(place.real, place.imag, said, f"v small fill-{colour}")
+
+
+def _direction(at: np.ndarray, tail: int, head: int) -> complex:
+    return complex((at[head] - at[tail]) / abs(at[head] - at[tail]))
+
+
+def _pair(place: complex) -> str:
+    return f"{place.real:.1f} {place.imag:.1f}"
