@@ -15,7 +15,7 @@ from hybrid.commands.parser import Parser, add_settings, at_least, settings_of
 from hybrid.core.settings import Settings
 from hybrid.core.text import ranges
 from hybrid.diagnostics.finding import ranks_by_value
-from hybrid.diagnostics.greeting import MOST_BLOCK, MOST_LINES, MOST_THREADS, EmulatedGreeter, GpuGreeter, greet
+from hybrid.diagnostics.greeting import MOST_BLOCK, MOST_LINES, MOST_THREADS, Greeter, emulated_greeter, gpu_greeter, greet
 from hybrid.errors import DeviceUnavailable, HybridError, StartError, UsageError
 from hybrid.host.threads import usable_cores
 from hybrid.ranks.launcher import launched
@@ -141,18 +141,16 @@ def _choose_gpu(team: Team, settings: Settings) -> Gpu | str:
     return choose_gpus([visible.all[rank] for rank in with_gpus])[with_gpus.index(team.rank)]
 
 
-def _prepare(
-    options: argparse.Namespace, settings: Settings, gpu: Gpu | str
-) -> tuple[GpuGreeter | EmulatedGreeter | None, str, tuple[bool, str]]:
-    """The greeter with its compiled kernel, None where there is none; what runs it, as --where shows it; whether the kernel runs,
+def _prepare(options: argparse.Namespace, settings: Settings, gpu: Gpu | str) -> tuple[Greeter | None, str, tuple[bool, str]]:
+    """What greets, with its compiled kernel, None where nothing does; what runs it, as --where shows it; whether the kernel runs,
     and why on no GPU, "" if on one."""
+    shape = options.blocks, options.threads_per_block
     if settings.device == "cpu":
         return None, "no kernel", (False, "asked for")
     if not isinstance(gpu, str):
-        greeter = GpuGreeter(gpu, options.blocks, options.threads_per_block)
-        return greeter, f"{gpu.uuid} ({gpu.name})", (True, "")
+        return gpu_greeter(gpu, *shape), f"{gpu.uuid} ({gpu.name})", (True, "")
     try:
-        return EmulatedGreeter(options.blocks, options.threads_per_block), "no GPU (emulated)", (True, gpu)
+        return emulated_greeter(*shape), "no GPU (emulated)", (True, gpu)
     except HybridError as cannot:
         if settings.device == "emulate":
             raise

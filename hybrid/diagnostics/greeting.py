@@ -7,7 +7,7 @@ import ctypes
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -26,73 +26,63 @@ _DEFAULT_FIFO_BYTES = 1 << 20  # of device printf's buffer (cudaLimitPrintfFifoS
 _BYTES_PER_LINE = 256  # in that buffer; CUDA does not document what a line takes, so this is generous
 
 
-class GpuGreeter:
-    """Greets from a GPU of this process. The launch is asynchronous: the kernel runs while the CPU threads greet. Its lines are
-    in C's standard output once `finish` has returned."""
-
-    def __init__(self, gpu: Gpu, blocks: int, threads: int) -> None:
-        import cupy
-
-        from hybrid.devices.cuda_gpus import use_context_of
-        from hybrid.devices.cuda_kernels import architecture_of, load_kernels
-
-        use_context_of(gpu)
-        self._shape = ((blocks,), (threads,))
-        self._cupy = cupy
-        self._device = cupy.cuda.Device(gpu.index)
-        self._device.use()
-        runtime = cupy.cuda.runtime
-        # The limit cannot be changed once a kernel that prints is loaded.
-        runtime.deviceSetLimit(runtime.cudaLimitPrintfFifoSize, max(_DEFAULT_FIFO_BYTES, blocks * threads * _BYTES_PER_LINE))
-        self._kernel = load_kernels(SOURCE, [KERNEL], architecture_of(gpu.capability))[KERNEL]
-
-    def launch(self, process: int) -> None:
-        import numpy as np
-
-        self._device.use()
-        self._kernel(*self._shape, (np.int32(process),))
-
-    def finish(self) -> None:
-        self._device.synchronize()  # which also flushes printf's buffer to standard output
+# Launches the kernel for the process of this number; what it returns waits until its lines are in C's standard output.
+Greeter = Callable[[int], Callable[[], object]]
 
 
-class EmulatedGreeter:
-    """Greets from the emulated GPU. The kernel has run when `launch` returns."""
+def gpu_greeter(gpu: Gpu, blocks: int, threads: int) -> Greeter:
+    """Of a GPU of this process. The launch is asynchronous: the kernel runs while the CPU threads greet."""
+    import cupy
+    import numpy as np
 
-    def __init__(self, blocks: int, threads: int) -> None:
-        from hybrid.emulation.kernel import EmulatedKernel
-        from hybrid.kernels.catalogue import KERNELS
+    from hybrid.devices.cuda_gpus import use_context_of
+    from hybrid.devices.cuda_kernels import architecture_of, load_kernels
 
-        self._shape = ((blocks, 1), (threads, 1))
-        self._kernel = EmulatedKernel(KERNELS / SOURCE, KERNEL, EMULATED_CAPABILITY)
+    use_context_of(gpu)
+    device, runtime = cupy.cuda.Device(gpu.index), cupy.cuda.runtime
+    device.use()
+    # The limit cannot be changed once a kernel that prints is loaded.
+    runtime.deviceSetLimit(runtime.cudaLimitPrintfFifoSize, max(_DEFAULT_FIFO_BYTES, blocks * threads * _BYTES_PER_LINE))
+    kernel = load_kernels(SOURCE, [KERNEL], architecture_of(gpu.capability))[KERNEL]
 
-    def launch(self, process: int) -> None:
-        import numpy as np
+    def launch(process: int) -> Callable[[], object]:
+        device.use()
+        kernel((blocks,), (threads,), (np.int32(process),))
+        return device.synchronize  # which also flushes printf's buffer to standard output
 
-        self._kernel(*self._shape, 0, (np.full((1, 1), process, np.int32),))
-
-    def finish(self) -> None:
-        pass
+    return launch
 
 
-def greet(
-    process: int, processes: int, threads: int, greeter: GpuGreeter | EmulatedGreeter | None, kernel_lines: int
-) -> list[str]:
+def emulated_greeter(blocks: int, threads: int) -> Greeter:
+    """Of the emulated GPU. The kernel has run when the launch returns."""
+    import numpy as np
+
+    from hybrid.emulation.kernel import EmulatedKernel
+    from hybrid.kernels.catalogue import KERNELS
+
+    kernel = EmulatedKernel(KERNELS / SOURCE, KERNEL, EMULATED_CAPABILITY)
+
+    def launch(process: int) -> Callable[[], object]:
+        kernel((blocks, 1), (threads, 1), 0, (np.full((1, 1), process, np.int32),))
+        return lambda: None
+
+    return launch
+
+
+def greet(process: int, processes: int, threads: int, greeter: Greeter | None, kernel_lines: int) -> list[str]:
     """The lines of this process's CPU threads and of its kernel, which prints `kernel_lines` of them.
 
     HybridError if threads cannot be started or lines of the kernel are missing.
     """
     with captured_output() as output:
-        if greeter is not None:
-            greeter.launch(process)
+        finish = greeter(process) if greeter else lambda: None
         said = _greet_from_threads(process, processes, threads)
-        if greeter is not None:
-            greeter.finish()
+        finish()
     from_kernel = [line for line in output if line.startswith(_PREFIX)]
     others = [line for line in output if not line.startswith(_PREFIX)]
     if others:  # written by some library: they go to standard error
         os.write(2, "".join(f"{line}\n" for line in others).encode())
-    if greeter is not None and len(from_kernel) != kernel_lines:
+    if len(from_kernel) != kernel_lines:
         raise HybridError(
             f"the kernel printed {len(from_kernel)} lines instead of {kernel_lines}: fewer blocks or threads may fit",
             code="threads",
