@@ -59,7 +59,7 @@ def unstarted(error: StartError, options: argparse.Namespace, settings: Settings
 
 def _examine(team: Team, options: argparse.Namespace, settings: Settings, error: StartError | None) -> int:
     """Examine the job, and report on rank 0; returns the exit code. `error`: why this process is no rank of a job."""
-    from hybrid.diagnostics import links, machine
+    from hybrid.diagnostics import links
     from hybrid.host.files import refuse_unwritable
     from hybrid.reporting import jsonl
     from hybrid.reporting.progress import Progress
@@ -72,13 +72,14 @@ def _examine(team: Team, options: argparse.Namespace, settings: Settings, error:
         from hybrid.diagnostics.checks import as_record, as_text, examine  # loads NumPy
 
         examination = examine(team, threads, error)
-        measured = machine.measure(team, examination.gpus, examination.measured.links) if options.json else None
-    slowest = min(links.median_rates(examination.node_links).values(), default=0.0)
+        of_machine = {}
+        if options.json:
+            measured = examination.measured.links, examination.node_links
+            of_machine = links.measure_machine(team, examination.gpus, *measured)
     with team.phase("report", timed=False):
         if team.rank == 0:
             print(as_text(examination.findings), file=text_stream(options.json), flush=True)
             if options.json:
-                of_machine = machine.as_record(measured, slowest) if measured else {}
                 jsonl.write(as_record(examination) | of_machine, options.json)
                 sys.stdout.flush()
     return 0 if examination.ok else 1

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Bandwidths between GPUs and host memory, and from GPU to GPU. Child processes measure them, since a fault may end these."""
+"""Bandwidths between GPUs and host memory, from GPU to GPU, and between nodes; and a GPU's rates, for the machine model. Child
+processes measure on GPUs, since a fault may end these."""
 
 from __future__ import annotations
 
@@ -13,8 +14,11 @@ from hybrid.core.problem import record
 from hybrid.core.text import counted, rate_in_units
 from hybrid.core.timeline import Spread
 from hybrid.diagnostics.finding import Finding, note, ok, unknown, wrong
-from hybrid.diagnostics.probe_process import ProbeResult, run_proxies
+from hybrid.diagnostics.probe_process import ProbeResult, run_probe, run_proxies
+from hybrid.errors import HybridError
 from hybrid.planning.decision import Gpu
+from hybrid.planning.machine_model import RECORD_KEY, MachineModel
+from hybrid.planning.schedule import KERNEL_TILE
 from hybrid.ranks.messages import Series, Start, broadcast, exchange
 from hybrid.ranks.team import Team
 
@@ -401,3 +405,51 @@ def _first_failure(ran: Sequence[tuple[int, ProbeResult]], hosts: Sequence[str])
 def _failure(rank: int, hosts: Sequence[str], result: ProbeResult, text: str) -> Failure:
     code = "probe-failed" if result.ended else str(result.report.get("code", "probe-failed"))
     return Failure(f"rank {rank} on {hosts[rank]}", str(result.report.get("stage", "starting")), text, bool(result.ended), code)
+
+
+_MACHINE_LIMIT = 60  # seconds
+_SIZES = (1024, 2048, 4096, 8192)  # of the products that are measured, until one takes long enough
+_RATES = ("link", "multiply_adds", "byte_multiply_adds", "memory", "multiprocessors")
+
+
+def measure_machine(
+    team: Team, chosen: Sequence[Gpu | None], links: Sequence[Link], node_links: Sequence[NodeLink]
+) -> dict[str, Any]:
+    """The machine model's numbers of this machine, as the doctor's JSON line has them and HYBRID_MACHINE reads them. A child
+    process measures the GPU of the first rank whose link was measured, while the others are idle. Every rank calls it.
+
+    Of links the slowest counts, since the others wait for it.
+    """
+    rates, why = dict[str, Any](), "no GPU that works"
+    model = {"network_bytes_per_second": min(median_rates(node_links).values())} if node_links else dict[str, Any]()
+    measured = [link.rank for link in links if (gpu := chosen[link.rank]) is not None and gpu.uuid == link.uuid]
+    if measured:
+        with team.phase("machine", timed=False) as phase:
+            mine = chosen[team.rank]
+            if team.rank == measured[0] and mine is not None:
+                task = json.dumps({"sizes": _SIZES, "index": mine.index})
+                phase.mine = run_probe("probe_rates.machine_rates", task, limit=_MACHINE_LIMIT)
+        result: ProbeResult = phase.all[measured[0]]
+        found = result.report
+        why = f"{found.get('stage', 'starting')}: {result.ended or found.get('failed', 'it ended early')}"
+        if found.get("stage") == "done" and not result.ended:
+            try:
+                of_gpu = _machine_model(found, min(link.alone.to_gpu for link in links))
+                model, rates, why = {**of_gpu, **model}, {name: found[name] for name in _RATES if name in found}, ""
+            except (ArithmeticError, HybridError) as error:
+                why = f"the measured rates make no sense: {error}"
+    return {RECORD_KEY: model or None, "machine_rates": rates or None, "no_machine_model": why}
+
+
+def _machine_model(found: Mapping[str, Any], link: float) -> dict[str, Any]:
+    """Fields of MachineModel, from what the probe reported. `link`: bytes a second to a GPU."""
+    link = min(found["link"]["to_gpu"], link)
+    model: dict[str, Any] = {"link_bytes_per_second": link}
+    model |= {f"{dtype}_multiply_adds_per_byte": rate / link for dtype, rate in found["multiply_adds"].items()}
+    if "memory" in found:
+        model["byte_multiply_adds_per_byte"] = found["byte_multiply_adds"] / link
+        model["memory_bytes_per_byte"] = found["memory"] / link
+    if found["multiprocessors"]:
+        model["least_tile_elements"] = found["multiprocessors"] * KERNEL_TILE**2
+    MachineModel(**model)  # refuses numbers that make no sense
+    return model
