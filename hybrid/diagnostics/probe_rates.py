@@ -51,24 +51,20 @@ class HostLink:
         rates = {}
         for direction in DIRECTIONS:
             for _ in range(2):  # a device's first copy is slower
-                self.start(direction, 1)
                 rate = self.rate(direction, 1)
             self._copies[direction] = min(_MOST_COPIES, 1 + int(_SECONDS * rate / self._size))
-            self.start(direction)
             rates[direction] = self.rate(direction)
         return rates
 
-    def start(self, direction: str, copies: int = 0) -> None:
-        """Start copies without waiting for them. `copies`: by default as many as take _SECONDS at the rate of `alone`."""
-        for _ in range(copies or self._copies[direction]):
+    def rate(self, direction: str, copies: int = 0) -> float:
+        """Bytes a second of so many copies, by default as many as take _SECONDS at the rate of `alone`."""
+        copies = copies or self._copies[direction]
+        for _ in range(copies):
             if direction == "to_gpu":
                 self._device.copy_in(self._on_device, self._on_host, [])
             else:
                 self._device.copy_out(self._on_host, self._on_device, [])
-
-    def rate(self, direction: str, copies: int = 0) -> float:
-        """Wait for what was started, and return its bytes a second."""
-        return copy_rate(self._device, self._size, copies or self._copies[direction])
+        return copy_rate(self._device, self._size, copies)
 
 
 def copy_rate(device: Device, size: int, copies: int) -> float:
@@ -182,7 +178,6 @@ def _measure_links(team: ProxyTeam, device: Device, task: dict[str, Any]) -> Non
     for direction in DIRECTIONS:
         _barrier(team, "links")
         if link is not None:
-            link.start(direction)
             together[direction] = link.rate(direction)
     if len(of_node) > 1 and together:
         report(links=[{**rates, "together": together}])
