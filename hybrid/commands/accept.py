@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hybrid.diagnostics.finding import Finding
 
 NAME = "hybrid.accept"
-LEVELS = (1, 2, 3, 4)
+LEVELS = (1, 2, 3)
 _SUBJECT_WIDTH = 9  # characters, of a finding's subject
 
 _MORE = """\
@@ -33,7 +33,6 @@ examples:
   level 1  one size in float64, one rotation; 0 minutes
   level 2  two sizes, float32 and float64; 5 minutes
   level 3  as 2, then square matrices that fill 60 % of the free memory, or as much as time allows; 15 minutes
-  level 4  as 3, and links are measured again after every rotation; 30 minutes
 
 In round r of a rotation, rank i multiplies row block (i + r) mod P of the same random matrices. A rank or link that takes more
 than 10 % longer than the median of all is slow (of two, than the other). docs/cluster.md has the sizes.

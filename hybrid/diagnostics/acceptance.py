@@ -79,7 +79,6 @@ class Level:
     sizes: dict[str, tuple[Sizes, ...]]  # by device; the odd ones among l and m fit no tile
     dtypes: tuple[str, ...]
     fills_memory: bool = False  # there are products that fill most of the memory, too
-    links_again: bool = False  # links are measured after each rotation, and not only at the beginning
 
     def cases(self, device: str) -> list[Case]:
         return [Case(*sizes, dtype) for sizes in self.sizes[device] for dtype in self.dtypes]
@@ -98,7 +97,6 @@ LEVELS = {
         Level(1, 0.0, _SMALL, ("float64",)),
         Level(2, 5.0, _SEVERAL, _BOTH),
         Level(3, 15.0, _SEVERAL, _BOTH, fills_memory=True),
-        Level(4, 30.0, _SEVERAL, _BOTH, fills_memory=True, links_again=True),
     )
 }
 
@@ -187,8 +185,8 @@ class Outcome:
     products: int = 0
     rotations: int = 0
     left_out: list[str] = field(default_factory=list)  # types without large products
-    links: list[Measurements] = field(default_factory=list)
-    node_links: list[NodeLink] = field(default_factory=list)  # each as often as links were measured
+    links: Measurements = field(default_factory=Measurements)
+    node_links: list[NodeLink] = field(default_factory=list)
     watched: list[Watched | Unknown | None] = field(default_factory=list)
     elapsed: float = 0.0
     asked_to_end: bool = False
@@ -252,8 +250,6 @@ class Acceptance:
                 if not all(self._rotate(case) for case in large):
                     return
             outcome.rotations += 1
-            if self._level.links_again:
-                self._measure_links()
             if self._time_is_up:
                 return
 
@@ -344,10 +340,10 @@ class Acceptance:
         hosts, gpus = ([getattr(placement, what) for placement in placements] for what in ("host", "gpu"))
         if any(gpus) or len(set(hosts)) > 1:
             self._told("links")
-        self._outcome.node_links += measure_node_links(team, hosts)
+        self._outcome.node_links = measure_node_links(team, hosts)
         if not any(gpus):
             return
-        self._outcome.links.append(measure(team, gpus))
+        self._outcome.links = measure(team, gpus)
 
     def _watch(self) -> GpuWatch | None:
         """What watches this rank's GPU from now on; None where there is none, or another rank watches it."""
@@ -394,7 +390,7 @@ def judge(outcome: Outcome, expected_gpus: Sequence[int]) -> list[Finding]:
         *judge_speeds(outcome.seconds, outcome.names, sharing),
         *judge_models(outcome.seconds, outcome.decision.placements, outcome.links, sharing),
         *links.judge_node_links(outcome.node_links, SLOW),
-        *links.judge(outcome.links or [Measurements()], SLOW),
+        *links.judge(outcome.links, SLOW),
         *gpu_watch.judge(outcome.watched, outcome.names, f"no GPU is used ({outcome.decision.device_reason})"),
     ]
 
@@ -473,11 +469,11 @@ def judge_speeds(
 def judge_models(
     seconds: Mapping[Case, Sequence[Sequence[float]]],
     placements: Sequence[RankPlacement],
-    measured: Sequence[Measurements],
+    measured: Measurements,
     sharing: Collection[int] = (),
 ) -> list[Finding]:
     """One line for each rank whose GPU, or its link, takes FAR times as long as another of its model took, in its best case."""
-    found, links_of = [], {link.uuid: link.alone for one in measured for link in one.links}
+    found, links_of = [], {link.uuid: link.alone for link in measured.links}
     for placement in placements:
         gpu = placement.gpu
         model = next((name for name in MODELS if gpu and gpu.name.startswith(name) and "MIG" not in gpu.name), None)
@@ -522,8 +518,8 @@ def as_record(outcome: Outcome, findings: Sequence[Finding]) -> dict[str, Any]:
             {**asdict(case), "ranks": [vars(Spread.of(seconds)) for seconds in of_ranks]} for case, of_ranks in finished.items()
         ],
         "node_links": [asdict(link) for link in outcome.node_links],
-        "links": [[asdict(link) for link in one.links] for one in outcome.links],
-        "peer_copies": [[asdict(copy) for copy in one.peer_copies] for one in outcome.links],
+        "links": [asdict(link) for link in outcome.links.links],
+        "peer_copies": [asdict(copy) for copy in outcome.links.peer_copies],
         "watched": [
             None if each is None else {"why_not": each.reason} if isinstance(each, Unknown) else asdict(each)
             for each in outcome.watched

@@ -619,7 +619,7 @@ def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None
         judge_slurm(slurm_variables, [len(rank.cores) for rank in placements], works, team.topology, launched=launched),
         *judge_gpus(sights, chosen, trials, hosts),
         *merged(own),
-        *links.judge([measured], _SLOW, note),
+        *links.judge(measured, _SLOW, note),
         *merged(tools),
     ]
     findings.sort(key=lambda finding: _SUBJECTS.index(finding.subject))

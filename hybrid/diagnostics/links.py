@@ -33,9 +33,9 @@ def beside(times: Mapping[K, float]) -> dict[K, float]:
     return dict.fromkeys(times, Spread.of(list(times.values())).median if times else 0.0)
 
 
-def slow_links(rates: Mapping[str, Sequence[float]], kind: str, limit: float) -> Iterator[str]:
+def slow_links(rates: Mapping[str, float], kind: str, limit: float) -> Iterator[str]:
     """A text for each link that takes more than `limit` times what it is compared with. `rates[link]`: in bytes a second."""
-    times = {name: 1 / median for name, each in rates.items() if (median := Spread.of(list(each)).median) > 0}
+    times = {name: 1 / rate for name, rate in rates.items() if rate > 0}
     which = "the other one" if len(times) == 2 else "the median"
     for name, reference in beside(times).items():
         if times[name] > limit * reference:
@@ -100,27 +100,20 @@ def _measured(series: Series) -> tuple[float, ...]:
 
 
 def median_rates(measured: Sequence[NodeLink]) -> Mapping[str, float]:
-    """The median rate of each link, which may have been measured several times."""
-    return {name: Spread.of(rates).median for name, rates in _rates_of_links(measured).items()}
+    """The median rate of each link."""
+    return {str(link): Spread.of(list(link.rates)).median for link in measured}
 
 
 def judge_node_links(measured: Sequence[NodeLink], limit: float) -> list[Finding]:
     """A finding for each slow link, or one for all if none is slow; none at all where there is one node. A link is slow if it
     takes more than `limit` times as long as the others."""
     remedy = "see the port's speed and errors (ethtool, ibstat), the cable, and who else uses it"
-    found = [wrong("node links", text, remedy, code="slow-link") for text in slow_links(_rates_of_links(measured), "", limit)]
-    medians = median_rates(measured).values()
+    medians = median_rates(measured)
+    found = [wrong("node links", text, remedy, code="slow-link") for text in slow_links(medians, "", limit)]
     if found or not medians:
         return found
-    least, most = (rate_in_units(rate, "B") for rate in (min(medians), max(medians)))
+    least, most = (rate_in_units(rate, "B") for rate in (min(medians.values()), max(medians.values())))
     return [ok("node links", f"{counted(len(medians), 'link')} around the ring of nodes: {least} to {most}")]
-
-
-def _rates_of_links(measured: Sequence[NodeLink]) -> dict[str, list[float]]:
-    rates: dict[str, list[float]] = {}
-    for link in measured:
-        rates.setdefault(str(link), []).extend(link.rates)
-    return rates
 
 
 CONTENDED = 0.7
@@ -204,31 +197,20 @@ def _gigabytes(rate: float) -> str:
     return f"{rate / 1e9:.1f} GB/s"
 
 
-def judge_links(measured: Sequence[Measurements], limit: float, told: Callable[..., Finding] = wrong) -> list[Finding]:
-    """A finding for each direction of a link, and for each pair of GPUs, that takes more than `limit` times as long as its like.
-    `measured`: one after the other. `told`: makes a finding."""
-    rates: dict[str, dict[str, list[float]]] = {}
-    for one in measured:
-        for link in one.links:
-            for name, of in _DIRECTIONS:
-                of_link = rates.setdefault(name, {}).setdefault(f"{link.uuid} of rank {link.rank} on {link.host}", [])
-                of_link.append(of(link.alone))
-        for copy in one.peer_copies:
-            rates.setdefault("GPU to GPU", {}).setdefault(f"{copy.source} to {copy.target}", []).append(copy.rate)
+def judge(measured: Measurements, limit: float, told: Callable[..., Finding] = wrong) -> list[Finding]:
+    """The findings on GPUs that were measured: one on links to hosts, one on copies between GPUs, and one for each direction of a
+    link, and each pair of GPUs, that takes more than `limit` times as long as its like. `told`: makes the latter."""
+    rates: dict[str, dict[str, float]] = {}
+    for name, of in _DIRECTIONS:
+        rates[name] = {f"{link.uuid} of rank {link.rank} on {link.host}": of(link.alone) for link in measured.links}
+    rates["GPU to GPU"] = {f"{copy.source} to {copy.target}": copy.rate for copy in measured.peer_copies}
     remedy = "see the link's width and generation (nvidia-smi -q), nvidia-smi topo -m, and nvidia-smi nvlink -e"
+    slow = [(kind, text) for kind, of_links in rates.items() for text in slow_links(of_links, f" {kind}", limit)]
     return [
-        told(_LINKS, text, remedy, code="slow-link")
-        for kind, of_links in rates.items()
-        for text in slow_links(of_links, f" {kind}", limit)
+        judge_host_links(measured),
+        judge_peers(measured),
+        *(told(_PEERS if kind == "GPU to GPU" else _LINKS, text, remedy, code="slow-link") for kind, text in slow),
     ]
-
-
-def judge(measured: Sequence[Measurements], limit: float, told: Callable[..., Finding] = wrong) -> list[Finding]:
-    """The findings on GPUs that were measured once, or several times: the worst of each subject, and each slow link."""
-    order = ("ok", "note", "unknown", "wrong")
-    judged = (map(judge_one, measured) for judge_one in (judge_host_links, judge_peers))
-    worst = [max(findings, key=lambda finding: order.index(finding.verdict)) for findings in judged]
-    return [*worst, *judge_links(measured, limit, told)]
 
 
 _PEERS = "gpu peers"

@@ -182,7 +182,7 @@ OFFERED = [
     ("hybrid-matmul --check ", "on full host off"), ("hybrid-matmul --kernel til", "tiled tiled32"), ("hybrid-matmul --out ", ""),
     ("hybrid-matmul --repeat ", ""), ("hybrid-matmul zzz", ""), ("hybrid-paths t", "ten"),
     ("hybrid-paths ten --le", "--length"), ("hybrid-lab ch", "check"), ("hybrid-lab run x.cu --kernel ", ""),
-    ("hybrid-lab run x.cu --siz", "--sizes"), ("hybrid-lectures s", "siegel"), ("hybrid-accept --level ", "1 2 3 4"),
+    ("hybrid-lab run x.cu --siz", "--sizes"), ("hybrid-lectures s", "siegel"), ("hybrid-accept --level ", "1 2 3"),
 ]  # fmt: skip
 
 
