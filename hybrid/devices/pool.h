@@ -234,6 +234,10 @@ static void run_loop(Pool* pool, int threads, int64_t first, int64_t end, int64_
     int64_t units = (end - first + unit - 1) / unit;
     if (threads > units) threads = (int)units;
     if (threads < 1) threads = 1;
+    if (threads == 1 && end - first <= most) {
+        body(operands, first, end);
+        return;
+    }
     Batch batch = {.left = end - first, .threads = threads};
     Loop loop = {.batch = &batch, .body = body, .operands = operands, .begun = first, .end = end, .unit = unit, .most = most};
     pthread_mutex_lock(&pool->lock);

@@ -237,7 +237,7 @@ typedef struct {
 
 // What the comparison amounts to: `Compared` of row_sums.py explains it.
 typedef struct {
-    double total;
+    double total, largest;
     int64_t differ, not_judged;
     int64_t rows;  // of the worst: the row with the largest size first, among equal ones the first in C
     double sizes[MOST_WORST];
@@ -334,6 +334,7 @@ static void tell(const Call* call, int64_t first, int64_t end, const double* tot
         found->total += totals[r];
         found->differ += (int64_t)differ[r];
         found->not_judged += (int64_t)not_judged[r];
+        if (most[r] > found->largest) found->largest = most[r];
         if (most[r] > found->sizes[MOST_WORST - 1]) adds = 1;
     }
     for (int64_t i = first; adds && i < end; ++i) add_row(found, call->sums + i * call->groups, call->groups, call->first_row + i);
@@ -504,17 +505,42 @@ typedef struct {
     Found found;
 } Check;
 
-// Of one in `step` rows, the largest magnitude in some columns, NaN if there is one, and whether one is no integer.
-static void find_peaks(const Rows* rows, int64_t count, int64_t step, int64_t first, int64_t end, double* peaks, double* others)
+enum { PEAKS = 4 * WIDTH };  // columns whose peaks stay in registers
+
+// Of one in `step` rows and `some` columns, the largest magnitude, NaN if there is one, and whether one is no integer.
+static INLINE void add_peaks(const Rows* rows, int64_t item_size, int64_t count, int64_t step, int64_t first, int64_t some,
+                             double* peaks, double* others)
 {
+    const char* row = rows->elements + first * item_size;
+    double largest[PEAKS] = {0}, fractions[PEAKS] = {0};
     for (int64_t i = 0; i < count; i += step) {
-        for (int64_t j = first; j < end; ++j) {
-            double value = element_at(rows->elements + i * rows->row_bytes + j * rows->item_size, rows->item_size),
-                   size = fabs(value);
-            peaks[j] = larger(peaks[j], size);
-            others[j] = rint(value) != value ? 1 : others[j];
+        for (int64_t j = 0; j < some; ++j) {
+            double value = element_at(row + i * rows->row_bytes + j * item_size, item_size);
+            largest[j] = larger(largest[j], fabs(value));
+            fractions[j] = rint(value) != value ? 1 : fractions[j];
         }
     }
+    for (int64_t j = 0; j < some; ++j) {
+        peaks[first + j] = larger(peaks[first + j], largest[j]);
+        others[first + j] = larger(others[first + j], fractions[j]);
+    }
+}
+
+// Likewise, of the columns from `first` to `end` - 1.
+static INLINE void peaks_of(const Rows* rows, int64_t item_size, int64_t count, int64_t step, int64_t first, int64_t end,
+                            double* peaks, double* others)
+{
+    for (; first + PEAKS <= end; first += PEAKS) add_peaks(rows, item_size, count, step, first, PEAKS, peaks, others);
+    for (; first + WIDTH <= end; first += WIDTH) add_peaks(rows, item_size, count, step, first, WIDTH, peaks, others);
+    for (; first < end; ++first) add_peaks(rows, item_size, count, step, first, 1, peaks, others);
+}
+
+static void find_peaks(const Rows* rows, int64_t count, int64_t step, int64_t first, int64_t end, double* peaks, double* others)
+{
+    if (rows->item_size == sizeof(double))
+        peaks_of(rows, sizeof(double), count, step, first, end, peaks, others);
+    else
+        peaks_of(rows, sizeof(float), count, step, first, end, peaks, others);
 }
 
 // As `sampled_peaks` of row_sums.py.
@@ -790,7 +816,7 @@ static void multiply(Check* check, const Rows* a, const Rows* c, int64_t rows)
     char* matrices[] = {(char*)a->elements, (char*)b->elements, (char*)c->elements};
     intptr_t sizes[] = {1, rows, check->rows_of_b, b->columns};
     intptr_t steps[] = {0, 0, 0, a->row_bytes, a->item_size, b->row_bytes, b->item_size, c->row_bytes, c->item_size};
-    feclearexcept(FE_ALL_EXCEPT);
+    if (fetestexcept(FE_INVALID | FE_OVERFLOW | FE_UNDERFLOW)) feclearexcept(FE_ALL_EXCEPT);
     check->multiply(matrices, sizes, steps, NULL);
     int raised = (fetestexcept(FE_INVALID) != 0) + 2 * (fetestexcept(FE_OVERFLOW) != 0) + 4 * (fetestexcept(FE_UNDERFLOW) != 0);
     if (raised) __atomic_fetch_or(&check->raised, raised, __ATOMIC_RELAXED);
@@ -862,5 +888,72 @@ int check(Check* check, int threads, int64_t first, int64_t end)
         unit = most = (rows / (parts ? parts : threads) + WIDTH) / WIDTH * WIDTH;
     }
     run_loop(check->pool, threads, first, end, unit, most > unit ? most : unit, check_rows, check);
+    return (int)check->no_memory;
+}
+
+// ---- all of the check of a stack of products
+
+typedef struct {
+    double total, largest;  // these four as in `Found`
+    int64_t differ, not_judged;
+    double largest_a, largest_b;  // magnitudes; NOT_INTEGRAL where not all are integers
+    int64_t has_fractions;  // C has, while A and B have not
+} OfProduct;
+
+// Products of matrices that lie so many bytes apart; 0: one matrix for all.
+typedef struct {
+    Check first;  // the first product's, without the room that it needs
+    int64_t rows, apart_a, apart_b, apart_c;
+    const double* x;  // to be weighted for each B
+    OfProduct* of_products;
+    int64_t threads;  // for each product
+} Stack;
+
+static double largest_of(const Look* look) { return look->integral ? look->largest : NOT_INTEGRAL; }
+
+static void check_products(const void* of_stack, int64_t from, int64_t to)
+{
+    Stack* stack = (Stack*)of_stack;
+    Check one = stack->first;
+    int64_t columns = one.c.columns, groups = (columns + one.group - 1) / one.group, failed = 0;
+    one.x = malloc((size_t)(columns + 3 * groups + one.rows_of_b * packed_columns(groups)) * sizeof *one.x);
+    one.norms_b = one.x + columns;
+    one.flushed = one.norms_b + groups;
+    one.overflow = one.flushed + groups;
+    one.y = one.overflow + groups;
+    for (int64_t i = from; one.x && !failed && i < to; ++i) {
+        OfProduct* product = &stack->of_products[i];
+        one.a.elements = stack->first.a.elements + i * stack->apart_a;
+        one.b.elements = stack->first.b.elements + i * stack->apart_b;
+        one.c.elements = stack->first.c.elements + i * stack->apart_c;
+        one.in_a = one.in_c = (Look){0, 1};
+        one.found = (Found){.rows = MOST_WORST, .sizes[MOST_WORST - 1] = INFINITY};  // so that no row is noted
+        if (i == from || stack->apart_b) {
+            one.in_b = (Look){0, 1};
+            memcpy(one.x, stack->x, (size_t)columns * sizeof *one.x);
+            failed = sums_of_b(&one, (int)stack->threads);
+        }
+        failed = failed || check(&one, (int)stack->threads, 0, stack->rows);
+        *product = (OfProduct){one.found.total,
+                               one.found.largest,
+                               one.found.differ,
+                               one.found.not_judged,
+                               largest_of(&one.in_a),
+                               largest_of(&one.in_b),
+                               one.in_a.integral && one.in_b.integral && !one.in_c.integral};
+    }
+    if (one.raised) __atomic_fetch_or(&stack->first.raised, one.raised, __ATOMIC_RELAXED);
+    if (!one.x || failed) __atomic_store_n(&stack->first.no_memory, 1, __ATOMIC_RELAXED);
+    free(one.x);
+}
+
+// Checks the products from `first` to `end` - 1, and makes them where there is a `multiply`. Each thread takes whole ones, or all
+// divide each. Returns 0, or 1 if there is no memory.
+int check_stack(Stack* stack, int threads, int64_t first, int64_t end)
+{
+    const Check* check = &stack->first;
+    int64_t bytes = stack->rows * (check->a.columns * check->a.item_size + check->c.columns * check->c.item_size);
+    int among = stack->threads > 1 ? 1 : enough_threads(threads, (end - first) * bytes);
+    run_loop(check->pool, among, first, end, 1, 1 + BYTES_AT_ONCE / (bytes + 1), check_products, stack);
     return (int)check->no_memory;
 }

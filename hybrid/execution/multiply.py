@@ -66,7 +66,7 @@ from hybrid.planning.plan import shortage_of_matrix
 from hybrid.planning.tiling import OperandLocation, PlanRequest
 from hybrid.ranks.heartbeat import busy
 from hybrid.verification.check import Check, Fault, settle
-from hybrid.verification.freivalds import new_seed, verify_stack
+from hybrid.verification.freivalds import StackCheck, new_seed
 
 
 def empty_shared(session: Session, shape: tuple[int, int], dtype: Any, root: int, stall: float | None) -> np.ndarray | None:
@@ -507,25 +507,26 @@ class StackCall:
         gpu, real = self._placement.gpu, self._shapes.problem
         with self._team.phase("multiply"), busy():
             c = np.empty((len(self._span), real.n, real.m), real.dtype) if into is None else into
+            check = StackCheck(a, b, c, self._threads) if c.size and self._settings.check != "off" else None
             if not c.size:
                 pass
             elif gpu is not None and real.l:
                 from hybrid.devices.cuda_device import multiply_on_gpu
 
                 multiply_on_gpu(gpu, a, b, c, self._settings.gpu_memory)
-            else:
+            elif check is None or not check.compared_in_c(multiplies=True):
                 blas_stack(a, b, c, self._threads)
         if self._settings.check != "off":
-            self._check(a, b, c)
+            self._verify(a, b, c, check)
         return c
 
-    def _check(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-        """CheckFailed where a product is wrong and is not repaired."""
+    def _verify(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, check: StackCheck | None) -> None:
+        """CheckFailed where a product is wrong and is not repaired. `check`: of these products; None where there are none."""
         team = self._team
         wrong: list[Fault] = []
         mended: list[str] = []
         with team.phase("check") as checking, busy():
-            kind, error, found = verify_stack(a, b, c, self._threads)
+            kind, error, found = ("exact", 0.0, {}) if check is None else check.result()
             for index, of_product in sorted(found.items()):
                 name = f"product {self._span.lo + index} of the stack, by {self._placement.name}"
                 if self._settings.on_fault == "repair" and self._computed_again(a, b, c, index):
@@ -535,8 +536,8 @@ class StackCall:
             checking.mine = kind, error, tuple(wrong), tuple(mended)
         kinds, errors, faults, repaired = zip(*checking.all, strict=True)
         all_faults, all_repaired = (tuple(each for of_rank in some for each in of_rank) for some in (faults, repaired))
-        check = Check(max(kinds), max(errors), 0.0, not all_faults, all_faults, repaired=all_repaired)
-        settle(check, warns=team.rank == self._root)
+        judged = Check(max(kinds), max(errors), 0.0, not all_faults, all_faults, repaired=all_repaired)
+        settle(judged, warns=team.rank == self._root)
 
     def _computed_again(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, index: int) -> bool:
         """Compute this product again on the CPU. Whether it is right then."""
@@ -544,7 +545,7 @@ class StackCall:
         first, second = (each if len(each) == 1 else each[one] for each in (a, b))
         with limited_threads(self._threads):
             blas(first[0], second[0], c[index])
-        return not verify_stack(first, second, c[one], self._threads)[-1]
+        return not StackCheck(first, second, c[one], self._threads).result()[-1]
 
     def _gather(self, c: np.ndarray, room: np.ndarray | None) -> None:
         """Bring the products of all ranks to the root, into its `room`."""

@@ -29,7 +29,9 @@ from hybrid.devices.row_sums import (
     Bounds,
     Compared,
     Integers,
+    can_sum,
     check_product,
+    check_stack,
     column_weights,
     compare,
     group_sums,
@@ -500,40 +502,77 @@ def joined_by_rows(plan: Plan, parts: Sequence[np.ndarray], by: str, axis: int =
     return np.concatenate([parts[rank] for rank in order], axis=axis)
 
 
-def verify_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> tuple[str, float, dict[int, tuple[Fault, ...]]]:
-    """Check that c[i] is a[i]·b[i] for each i. All are real matrices in host memory; `a`, or `b`, may hold one for all
-    products. Returns kind and error as `Check` has them, and by its number what is wrong in each wrong product.
+class StackCheck:
+    """The check that c[i] is a[i]·b[i] for each i. All are real matrices in host memory; `a`, or `b`, may hold one for all
+    products. How accurate right products are is told by the differences of each if it has enough, else by those of all."""
 
-    How accurate right products are is told by the differences of each if it has enough, else by those of all.
-    """
-    count, n, m = c.shape
-    if not c.size:
-        return "exact", 0.0, {}
-    problem = Problem(n, a.shape[2], m, c.dtype.name)
-    with limited_threads(1):  # one thread of BLAS: the products are divided among our own threads
-        parts, sums = [], _HostSums(problem, _x_of(m, new_seed()), threads, *_peaks(problem, b.reshape(-1, m)))
-        for columns in pieces(Span(0, m), COLUMNS_AT_ONCE):
-            of_b, norms_b = sums.of_b(b, columns)
-            expected, norms_a = sums.times(a, of_b)
-            expected, norms_a = (np.array(np.broadcast_to(each, (count, *each.shape[1:]))) for each in (expected, norms_a))
-            allowed = sums.allowed(columns, norms_b, integral=sums.in_a.integral and sums.in_b.integral)
-            parts.append(sums.sizes(c, columns, expected, norms_a, allowed))
-        sizes, largest = np.concatenate(parts, axis=2), (sums.in_a.largest, sums.in_b.largest)
-        exact = is_exact(problem, GROUP_COLUMNS, *largest)
-        counts, wrong = (sizes > 0).sum(axis=(1, 2)), {}
-        limits, kind, error = np.zeros(count), "exact", float(counts.sum())
-        if not exact and is_exact_product(problem.dtype, problem.l, *largest):
+    # Of each product: of the sizes, as Compared counts them, the total, how many are not 0, and the largest, and whether C has
+    # fractions that it must not have. Of all: how many could be judged, and the largest magnitudes in A and in B.
+    _totals: np.ndarray
+    _counts: np.ndarray
+    _sizes: np.ndarray
+    _fractions: np.ndarray
+    _judged: int
+    _largest: tuple[float, ...] = ()  # (): nothing has been compared
+
+    def __init__(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> None:
+        self._a, self._b, self._c, self._threads = a, b, c, threads
+        self._problem = Problem(c.shape[1], a.shape[2], c.shape[2], c.dtype.name)
+        self._x = _x_of(c.shape[2], new_seed())
+
+    def compared_in_c(self, *, multiplies: bool = False) -> bool:
+        """Compare all products, which with `multiplies` are made before, by threads in C. Whether these can."""
+        a, b = (each if can_sum(each[0]) else np.ascontiguousarray(each) for each in (self._a, self._b))
+        how = self._x, GROUP_COLUMNS, bounds_of(self._problem), self._threads
+        found = check_stack(a, b, self._c, *how, multiplies=multiplies)
+        if found is None:
+            return False
+        self._totals, self._counts, self._sizes = (found[each] for each in ("total", "differ", "largest"))
+        self._fractions, sums = found["has_fractions"] != 0, self._problem.n * -(-self._problem.m // GROUP_COLUMNS)
+        self._judged = sums * len(found) - int(found["not_judged"].sum())
+        self._largest = tuple(float(found[each].max()) for each in ("largest_a", "largest_b"))
+        return True
+
+    def _compare(self) -> None:
+        """Compare all products in NumPy."""
+        sizes, self._largest = self._compared(self._a, self._b, self._c)
+        self._totals, self._counts = np.clip(sizes, 0, MOST_IN_TOTAL).sum(axis=(1, 2)), (sizes > 0).sum(axis=(1, 2))
+        self._sizes, self._judged = sizes.max(axis=(1, 2)), int((sizes >= 0).sum())
+        self._fractions = np.zeros(len(sizes), bool)  # which have a size
+
+    def _compared(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, tuple[float, float]]:
+        """The sizes of the differences of some products, and the largest magnitudes in A and in B."""
+        count, m, parts = len(c), self._problem.m, []
+        with limited_threads(1):  # one thread of BLAS: the products are divided among our own threads
+            sums = _HostSums(self._problem, self._x, self._threads, *_peaks(self._problem, b.reshape(-1, m)))
+            for columns in pieces(Span(0, m), COLUMNS_AT_ONCE):
+                of_b, norms_b = sums.of_b(b, columns)
+                expected, norms_a = sums.times(a, of_b)
+                expected, norms_a = (np.array(np.broadcast_to(each, (count, *each.shape[1:]))) for each in (expected, norms_a))
+                allowed = sums.allowed(columns, norms_b, integral=sums.in_a.integral and sums.in_b.integral)
+                parts.append(sums.sizes(c, columns, expected, norms_a, allowed))
+        return np.concatenate(parts, axis=2), (sums.in_a.largest, sums.in_b.largest)
+
+    def result(self) -> tuple[str, float, dict[int, tuple[Fault, ...]]]:
+        """Kind and error as `Check` has them, and by its number what is wrong in each wrong product."""
+        if not (self._largest or self.compared_in_c()):
+            self._compare()
+        problem, counts, wrong = self._problem, self._counts, dict[int, tuple[Fault, ...]]()
+        exact = is_exact(problem, GROUP_COLUMNS, *self._largest)
+        limits, kind, error = np.zeros(len(counts)), "exact", 0.0
+        if not exact and is_exact_product(problem.dtype, problem.l, *self._largest):
             exact, limits = True, limits - np.inf  # each product is looked at by itself
         elif not exact:
-            judged = int((sizes >= 0).sum())
-            totals = np.clip(sizes, 0, MOST_IN_TOTAL).sum(axis=(1, 2))
-            of_all = spread_of(totals.sum(), counts.sum()) if counts.sum() >= FEW else 1.0
-            spreads = np.where(counts >= FEW, spread_of(totals, counts), of_all)
-            limits, error = usual_largest(judged) * spreads, float((sizes.max(axis=(1, 2)) / spreads).max())
-            kind, error = ("freivalds", error) if judged else ("none", 0.0)
-        for index in np.flatnonzero(sizes.max(axis=(1, 2)) > limits).tolist():
-            suspects = () if exact else _suspects(_worst(sizes[index]), limits[index], m)
-            check = verify_alone(a[index % len(a)], b[index % len(b)], c[index], threads, suspects)
+            of_all = spread_of(self._totals.sum(), counts.sum()) if counts.sum() >= FEW else 1.0
+            spreads = np.where(counts >= FEW, spread_of(self._totals, counts), of_all)
+            limits, error = usual_largest(self._judged) * spreads, float((self._sizes / spreads).max())
+            kind, error = ("freivalds", error) if self._judged else ("none", 0.0)
+        for index in np.flatnonzero((self._sizes > limits) | (self._fractions & exact)).tolist():
+            a, b, c = matrices = self._a[index % len(self._a)], self._b[index % len(self._b)], self._c[index]
+            suspects: Sequence[Suspect] = ()
+            if not exact:
+                suspects = _suspects(_worst(self._compared(a[None], b[None], c[None])[0][0]), limits[index], problem.m)
+            check = verify_alone(*matrices, self._threads, suspects)
             if not check.ok:
                 wrong[index] = check.faults
         return kind, float(len(wrong)) if exact else error, wrong
