@@ -44,7 +44,12 @@ def scripts_folder() -> Path:
 
 def examples() -> dict[str, Path]:
     """The example programs, by the names of their files."""
-    return {path.name: path for path in sorted(_folder("classroom/examples", "docs/examples", "tiled.cu").glob("*.cu"))}
+    return {path.name: path for path in sorted(program_folders()[0].glob("*.cu"))}
+
+
+def program_folders() -> tuple[Path, Path]:
+    """The folders of the example programs, and of the documents' whole programs."""
+    return _folder("classroom/examples", "docs/examples", "tiled.cu"), _folder("classroom/programs", "docs/programs", "Makefile")
 
 
 def example_or_file(name: str) -> Path:
@@ -126,7 +131,7 @@ def work(name: str, words: list[str]) -> int:
 
 def _programs() -> dict[str, str]:
     """The documents' whole programs: names and contents of files."""
-    folder = _folder("classroom/programs", "docs/programs", "Makefile")
+    folder = program_folders()[1]
     files = [folder / "Makefile", *folder.glob("*.cu"), *folder.glob("*.h")]
     return {path.name: path.read_text(encoding="utf-8") for path in files}
 

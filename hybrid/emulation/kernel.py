@@ -54,13 +54,8 @@ class EmulatedKernel:
     UBSan tells on standard error.
     """
 
-    def __init__(
-        self, source: Path, expression: str, capability: int = 90, checks: str = "", among: tuple[_Library, int] | None = None
-    ) -> None:
-        """`among`: a library that has been opened, and the instance's number in it."""
-        if among is None:
-            among = _Library(build(source, [expression], capability=capability, checks=_BUILT_FOR[checks])), 0
-        self._library, number = among
+    def __init__(self, source: Path, expression: str, capability: int = 90, checks: str = "") -> None:
+        self._library = _Library(build(source, [expression], capability=capability, checks=_BUILT_FOR[checks]))
         self.expression = expression
         # Of the last call with checks="loads": how often each element of each matrix was read and written; an access to half
         # of its bytes counts 0.5.
@@ -68,16 +63,8 @@ class EmulatedKernel:
         self.writes: list[np.ndarray] = []
         self._source = source.name
         self._checks = checks
-        self._run = self._library.code[f"run_{number}"]
+        self._run = self._library.code["run_0"]
         self._run.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
-
-    @classmethod
-    def several(
-        cls, source: Path, expressions: Sequence[str], capability: int = 90, checks: str = ""
-    ) -> dict[str, EmulatedKernel]:
-        """Instances compiled together, which takes less time than one by one."""
-        library = _Library(build(source, expressions, capability=capability, checks=_BUILT_FOR[checks]))
-        return {each: cls(source, each, checks=checks, among=(library, number)) for number, each in enumerate(expressions)}
 
     def __call__(
         self,
