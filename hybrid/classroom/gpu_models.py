@@ -20,44 +20,37 @@ KB = 1 << 10
 
 @record
 class Multiprocessor:
-    """The most that is resident on a multiprocessor, and the units in which registers, warps and shared memory are given to
-    blocks.
-
-    The numbers are from NVIDIA's programming guide.
-    """
+    """The most that is resident on a multiprocessor. The numbers are from NVIDIA's programming guide."""
 
     threads: int
     blocks: int
     registers: int
-    register_unit: int  # registers are given to a warp in such units; to a block where `registers_by_block`
     shared: int  # bytes
-    shared_unit: int
+    shared_unit: int  # in which it is given to blocks
     reserved: int = 0  # bytes of shared memory that the system takes for each block
-    warp_unit: int = 4
-    registers_by_block: bool = False
     most_registers: int = 255  # of a thread
     most_threads: int = 1024  # of a block
     most_shared: int = 1 << 20  # of a block, where that is less than the multiprocessor has
 
 
-_G80 = Multiprocessor(768, 8, 8192, 256, 16 * KB, 512, warp_unit=2, registers_by_block=True, most_registers=124, most_threads=512)
-_GT200 = replace(_G80, threads=1024, registers=16384, register_unit=512)
+_G80 = Multiprocessor(768, 8, 8192, 16 * KB, 512, most_registers=124, most_threads=512)
+_GT200 = replace(_G80, threads=1024, registers=16384)
 _BY_CAPABILITY = {
     10: _G80,
     11: _G80,
     12: _GT200,
     13: _GT200,
-    20: Multiprocessor(1536, 8, 32768, 64, 48 * KB, 128, warp_unit=2, most_registers=63),
-    35: Multiprocessor(2048, 16, 65536, 256, 48 * KB, 256),
-    60: Multiprocessor(2048, 32, 65536, 256, 64 * KB, 256, warp_unit=2, most_shared=48 * KB),
-    70: Multiprocessor(2048, 32, 65536, 256, 96 * KB, 256),
-    75: Multiprocessor(1024, 16, 65536, 256, 64 * KB, 256),
-    80: Multiprocessor(2048, 32, 65536, 256, 164 * KB, 128, KB),
-    86: Multiprocessor(1536, 16, 65536, 256, 100 * KB, 128, KB),
-    89: Multiprocessor(1536, 24, 65536, 256, 100 * KB, 128, KB),
-    90: Multiprocessor(2048, 32, 65536, 256, 228 * KB, 128, KB),
-    100: Multiprocessor(2048, 32, 65536, 256, 228 * KB, 128, KB),
-    120: Multiprocessor(1536, 24, 65536, 256, 100 * KB, 128, KB),
+    20: Multiprocessor(1536, 8, 32768, 48 * KB, 128, most_registers=63),
+    35: Multiprocessor(2048, 16, 65536, 48 * KB, 256),
+    60: Multiprocessor(2048, 32, 65536, 64 * KB, 256, most_shared=48 * KB),
+    70: Multiprocessor(2048, 32, 65536, 96 * KB, 256),
+    75: Multiprocessor(1024, 16, 65536, 64 * KB, 256),
+    80: Multiprocessor(2048, 32, 65536, 164 * KB, 128, KB),
+    86: Multiprocessor(1536, 16, 65536, 100 * KB, 128, KB),
+    89: Multiprocessor(1536, 24, 65536, 100 * KB, 128, KB),
+    90: Multiprocessor(2048, 32, 65536, 228 * KB, 128, KB),
+    100: Multiprocessor(2048, 32, 65536, 228 * KB, 128, KB),
+    120: Multiprocessor(1536, 24, 65536, 100 * KB, 128, KB),
 }
 _CORES = dict.fromkeys(_BY_CAPABILITY, 128) | {10: 8, 11: 8, 12: 8, 13: 8, 20: 32, 35: 192, 60: 64, 70: 64, 75: 64, 80: 64}
 
@@ -179,29 +172,15 @@ class Occupancy:
     alone: dict[str, int]  # how many blocks each limit would let be resident if it were the only one
 
 
-def occupancy(of: Multiprocessor, threads: int, registers: int | None, shared: int) -> Occupancy:
-    """The occupancy with blocks of `threads` threads. `registers`: of a thread; None: not known, and no limit. `shared`: bytes of
-    a block."""
+def occupancy(of: Multiprocessor, threads: int, shared: int) -> Occupancy:
+    """The occupancy with blocks of `threads` threads, if registers are no limit. `shared`: bytes of a block."""
     warps = -(-threads // WARP)
     allowed = {"blocks": of.blocks, "threads": of.threads // (warps * WARP) if threads <= of.most_threads else 0}
-    if registers:
-        allowed["registers"] = _by_registers(of, warps, registers)
-    if shared or of.reserved:
-        allowed["shared memory"] = of.shared // _rounded(shared + of.reserved, of.shared_unit) if shared <= of.most_shared else 0
+    if taken := shared + of.reserved:
+        allowed["shared memory"] = of.shared // (-(-taken // of.shared_unit) * of.shared_unit) if shared <= of.most_shared else 0
     blocks = min(allowed.values())
     limits = tuple(name for name, number in allowed.items() if number == blocks)
     return Occupancy(blocks, blocks * warps, of.threads // WARP, limits, allowed)
-
-
-def _by_registers(of: Multiprocessor, warps: int, registers: int) -> int:
-    if of.registers_by_block:
-        return of.registers // _rounded(_rounded(warps, of.warp_unit) * WARP * registers, of.register_unit)
-    resident = of.registers // _rounded(registers * WARP, of.register_unit)
-    return resident // of.warp_unit * of.warp_unit // warps
-
-
-def _rounded(number: int, unit: int) -> int:
-    return -(-number // unit) * unit
 
 
 @record
@@ -263,5 +242,5 @@ def on_gpu(gpu: GpuModel, examination: Examination) -> OnGpu:
     """What the GPU would make of the kernel, on the shape that consists of whole blocks."""
     case = examination.cases[0]
     threads, shared = math.prod(case.block), (examination.static_shared or 0) + case.shared
-    found = occupancy(gpu.multiprocessor, threads, None, shared)
+    found = occupancy(gpu.multiprocessor, threads, shared)
     return OnGpu(gpu, threads, shared, found, examination.dtype, intensity(case))
