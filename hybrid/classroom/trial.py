@@ -140,7 +140,7 @@ class Program:
         found = Telling(ran, self._path, self._warnings, sources, seconds, names).looked("".join(printed))
         outcomes = [each for each in ran.findings if each["event"] == "outcome"]
         for each in outcomes:
-            each["ended"] = [end.view(array.dtype) for end, (array, _) in zip(each.get("ended", ()), arrays, strict=False)]
+            each["ended"] = [end.view(array.dtype) for end, (array, _) in zip(each["ended"], arrays, strict=True)]
         return found, outcomes
 
     def launched(self, task: Task, *, orders: int, watch: int) -> tuple[Looked, tuple[Outcome, ...], dict[str, Any]]:
@@ -159,7 +159,7 @@ class Program:
             seed=task.seed,
             watch=watch,
         )
-        whole = [each for each in ended if each["ended"]]
+        whole = [each for each in ended if each["is_well"]]
         return found, tuple(_outcome(task, each, (a, b, c), right) for each in whole), ended[0] if ended else {}
 
     def sites(self, counted: Mapping[str, Any]) -> tuple[Site, ...]:

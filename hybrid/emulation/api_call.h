@@ -14,6 +14,7 @@ constexpr size_t USUAL_SHARED = 48 << 10, MOST_SHARED = 227 << 10;
 // in_flight: of a kernel that no call has waited for; lasting: then.
 extern cudaError_t last_error, in_flight, lasting;
 extern std::string printed;  // by kernels, and not yet shown
+extern int launches;
 
 class Call {
 public:
@@ -32,6 +33,11 @@ private:
     static inline std::recursive_mutex one_at_a_time;
     std::lock_guard<std::recursive_mutex> lock_;
     const char* name_;
+};
+
+struct ForDevice {  // device memory can be used
+    ForDevice() { let_host_use_device_memory(true); }
+    ~ForDevice() { let_host_use_device_memory(false); }
 };
 
 void show_printed();
@@ -59,11 +65,3 @@ void launched();  // a kernel, by the work that has begun
 void clock_is_read();
 
 }  // namespace cuda_on_cpu::order
-
-// Hands over the arrays of each launch that reads two and writes a third, for hybrid.classroom.telling: they may be a product.
-namespace cuda_on_cpu::product {
-
-void launch_begins(const Given* given, size_t count);
-void launch_ends(const dim3& grid, const dim3& block, int order);  // of the threads, where it is not 0, after 0
-
-}  // namespace cuda_on_cpu::product

@@ -5,12 +5,9 @@
 #include <assert.h>
 #include <stdarg.h>
 
-#include <algorithm>
 #include <map>
-#include <set>
 #include <string>
 #include <tuple>
-#include <vector>
 
 #include "findings.h"
 #include "memory_check.h"
@@ -19,6 +16,7 @@ namespace cuda_on_cpu {
 
 cudaError_t last_error, in_flight, lasting;
 std::string printed;
+int launches;
 
 namespace {
 
@@ -82,9 +80,7 @@ void Call::reads(const Region& region, const void* at, size_t bytes) const
 
 namespace {
 
-int launches;
 std::map<char*, size_t>& pinned = *new std::map<char*, size_t>;  // host memory: its beginnings and bytes
-size_t most_shared = USUAL_SHARED;
 
 constexpr const char* KINDS[] = {"cudaMemcpyHostToHost", "cudaMemcpyHostToDevice", "cudaMemcpyDeviceToHost",
                                  "cudaMemcpyDeviceToDevice", "cudaMemcpyDefault"};
@@ -118,11 +114,6 @@ bool is_pinned(const char* at)
     auto after = pinned.upper_bound(const_cast<char*>(at));
     return after != pinned.begin() && at < std::prev(after)->first + std::prev(after)->second;
 }
-
-struct ForDevice {  // device memory can be used
-    ForDevice() { let_host_use_device_memory(true); }
-    ~ForDevice() { let_host_use_device_memory(false); }
-};
 
 const cudaStream_t WAITS = reinterpret_cast<cudaStream_t>(-1);  // of copies for which the host waits
 
@@ -185,30 +176,6 @@ cudaError_t filled(Call&& call, void* to, int value, size_t bytes, cudaStream_t 
     return cudaSuccess;
 }
 
-constexpr int ORDERS = 3;  // of threads
-
-// What device memory contains, where that is little enough to be kept.
-class Contents {
-public:
-    explicit Contents(bool wanted)
-    {
-        size_t bytes = 0;
-        for (const Region* each : live_regions()) bytes += each->bytes;
-        if (!wanted || bytes > MOST_OF_ARRAYS) return;
-        for (const Region* each : live_regions()) parts_.push_back({each->begin, {each->begin, each->begin + each->bytes}});
-        auto [first, last] = memory_check::variables_of_device();
-        parts_.push_back({first, {first, last}});
-    }
-    bool is_kept() const { return !parts_.empty(); }
-    void put_back() const
-    {
-        for (const auto& [begin, bytes] : parts_) std::copy(bytes.begin(), bytes.end(), begin);
-    }
-
-private:
-    std::vector<std::pair<char*, std::vector<char>>> parts_;
-};
-
 struct AtEnd {
     ~AtEnd()
     {
@@ -263,88 +230,6 @@ cudaError_t copy_symbol(const char* name, void* symbol, size_t size, size_t offs
     ForDevice now;
     memmove(host ? host : at, host ? at : from, bytes);
     return cudaSuccess;
-}
-
-static std::string product_text(const dim3& size)
-{
-    return std::to_string(size.x) + "×" + std::to_string(size.y) + (size.z == 1 ? "" : "×" + std::to_string(size.z));
-}
-
-void allow_shared(int bytes) { most_shared = min(max(USUAL_SHARED, static_cast<size_t>(bytes)), MOST_SHARED); }
-
-Launched::Launched(const char* kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream, Place place)
-    : kernel_(kernel), place_(place), grid_(grid), block_(block), shared_(shared), stream_(stream)
-{
-    if (stream) tell_note("streams");
-}
-
-void Launched::run(void (*thread)(void*), void* argument, size_t bytes, const Given* given, size_t count)
-{
-    std::string name = "the launch of " + std::string(kernel_);
-    Call call(name.c_str(), place_);
-    ++launches;
-    if (lasting) return (void)call.ends_with(lasting);
-    auto is_within = [](const dim3& size, unsigned x, unsigned y, unsigned z) {
-        return size.x && size.y && size.z && size.x <= x && size.y <= y && size.z <= z;
-    };
-    if (!is_within(grid_, 0x7fffffff, 65535, 65535) || !is_within(block_, 1024, 1024, 64) || block_.x * block_.y * block_.z > 1024)
-        return (void)call.ends_with(cudaErrorInvalidConfiguration, "its grid is " + product_text(grid_) +
-                                                                       " blocks, where each number is 1 or more, and its block " +
-                                                                       product_text(block_) + " = " +
-                                                                       grouped(1ull * block_.x * block_.y * block_.z) +
-                                                                       " threads, where 1 to 1,024 are possible, 64 in z");
-    if (shared_ > most_shared)
-        return (void)call.ends_with(cudaErrorInvalidValue, "it asks for " + grouped(shared_) +
-                                                               " bytes of dynamic shared memory, where " + grouped(most_shared) +
-                                                               " are possible: cudaFuncSetAttribute raises them to " +
-                                                               grouped(MOST_SHARED));
-    if (order::device_of(stream_) != chosen_device())
-        return (void)call.ends_with(cudaErrorInvalidResourceHandle,
-                                    "its stream is of device " + std::to_string(order::device_of(stream_)) +
-                                        ", and the device chosen is " + std::to_string(chosen_device()));
-    if (in_flight) return;  // nothing runs on a GPU after a kernel that failed
-    show_printed();
-    ForDevice now;
-    under_way = {kernel_, place_.file, place_.line};
-    if (!one_launch.is_trial) product::launch_begins(given, count);
-    order::begins(stream_, std::string(kernel_) + ", launched in line " + std::to_string(place_.line) + ",", place_);
-    auto ends_well = [&](int order) {
-        Launch launch{{grid_.x, grid_.y, grid_.z}, {block_.x, block_.y, block_.z}, shared_, one_launch.seed, order, 0, 1};
-        char error[1000];
-        if (!cuda_on_cpu::run(launch, {thread, argument, bytes}, error, sizeof(error))) return true;
-        std::string why(error), kind = why.substr(0, why.find('|'));
-        in_flight = kind == "illegal" ? cudaErrorIllegalAddress : kind == "assert" ? cudaErrorAssert : cudaErrorLaunchFailure;
-        if (kind != "illegal")
-            tell("{\"event\": \"finding\", \"kind\": \"stopped\", \"stop\": %s, \"text\": %s, \"kernel\": %s, \"launched\": %d}",
-                 quoted(kind).c_str(), quoted(why.substr(kind.size() + 1)).c_str(), quoted(kernel_).c_str(), place_.line);
-        return false;
-    };
-    // The first launch at a place runs in each order of the threads; those after it, as in a loop, take turns.
-    static auto& places = *new std::set<std::pair<std::string, int>>;
-    bool is_first = !one_launch.is_trial && places.insert({place_.file, place_.line}).second;
-    const Contents begun(is_first);
-    int sampled = memory_check::sampled();
-    bool is_well = ends_well(one_launch.is_trial ? one_launch.order : is_first ? 0 : (launches - 1) % ORDERS);
-    for (Region* each : live_regions()) {
-        if (!memory_check::was_used(*each)) continue;
-        if (each->reads.count) order::uses(each->reads.begin, each->reads.end, false, each);
-        if (each->writes.count) order::uses(each->writes.begin, each->writes.end, true, each);
-    }
-    order::launched();
-    if (is_well) product::launch_ends(grid_, block_, 0);
-    if (is_well && begun.is_kept() && memory_check::sampled() == sampled) {
-        const Contents ended(true);
-        const std::string shown = printed;
-        memory_check::looks(false);
-        for (int order = 1; order < ORDERS && is_well; ++order) {
-            begun.put_back();
-            if ((is_well = ends_well(order))) product::launch_ends(grid_, block_, order);
-        }
-        memory_check::looks(true);
-        printed = shown;
-        ended.put_back();
-    }
-    memory_check::kernels_may_run(true);
 }
 
 }  // namespace cuda_on_cpu

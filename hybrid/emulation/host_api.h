@@ -128,13 +128,6 @@ void allow_shared(int bytes);
 cudaError_t allocated(const char* call, void** pointer, size_t bytes, bool is_managed, Place place);
 cudaError_t allocated_pinned(const char* call, void** pointer, size_t bytes, Place place);
 
-struct OneLaunch {  // of a trial: in which order its threads run
-    bool is_trial;
-    int order;
-    unsigned long long seed;
-};
-extern OneLaunch one_launch;
-
 class Launched {  // kernel<<<grid, block, shared, stream>>>
 public:
     Launched(const char* kernel, dim3 grid, dim3 block, size_t shared = 0, cudaStream_t stream = 0, CALLED_FROM);
@@ -168,6 +161,7 @@ private:
             std::get<1>(all));
     }
     void run(void (*thread)(void*), void* argument, size_t bytes, const Given* given, size_t count);
+    bool ends_well(const Work& work, int order, bool is_again) const;
     const char* kernel_;
     Place place_;
     dim3 grid_, block_;

@@ -26,17 +26,7 @@ from hybrid.emulation.child import supervised
 from hybrid.emulation.confined import Bounds, confined, installed_with, of_students
 
 # In this order each is initialized after those that it needs for that.
-_RUNTIME = (
-    "findings",
-    "device_memory",
-    "observers",
-    "memory_check",
-    "runtime",
-    "product",
-    "host_api",
-    "host_api_events",
-    "trial",
-)
+_RUNTIME = ("findings", "device_memory", "observers", "memory_check", "runtime", "host_api", "host_api_events", "launches")
 _FLAGS = (*(flag for flag in COMMON if flag != "-w"), "-DWHOLE_PROGRAM", "-D__CUDA_ARCH__=900")
 _CHECKED = (  # DWARF 4, because addr2line of binutils 2.40 takes the lines of headers in DWARF 5 for another file's
     *("-O1", "-g1", "-gdwarf-4", "-fsanitize=thread", "-fsanitize=bounds", "-fno-builtin-printf", "-fno-omit-frame-pointer"),

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: MIT
+// A launch runs in several orders of its threads, each from the same contents of memory; what it computes in each is handed over to
+// Python, which compares it. In the first order each access is looked at.
+#include <string.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "api_call.h"
+#include "findings.h"
+#include "memory_check.h"
+
+namespace cuda_on_cpu {
+
+namespace {
+
+size_t most_shared = USUAL_SHARED;
+
+constexpr int ORDERS = 3;  // of threads
+
+// What device memory contains, where that is little enough to be kept.
+class Contents {
+public:
+    explicit Contents(bool wanted)
+    {
+        size_t bytes = 0;
+        for (const Region* each : live_regions()) bytes += each->bytes;
+        if (!wanted || bytes > MOST_OF_ARRAYS) return;
+        for (const Region* each : live_regions()) parts_.push_back({each->begin, {each->begin, each->begin + each->bytes}});
+        auto [first, last] = memory_check::variables_of_device();
+        parts_.push_back({first, {first, last}});
+    }
+    bool is_kept() const { return !parts_.empty(); }
+    void put_back() const
+    {
+        for (const auto& [begin, bytes] : parts_) std::copy(bytes.begin(), bytes.end(), begin);
+    }
+
+private:
+    std::vector<std::pair<char*, std::vector<char>>> parts_;
+};
+
+struct Operand {
+    Region* region;
+    char kind;
+    std::vector<char> before;
+};
+
+std::vector<Operand> operands;
+std::string numbers, scales;  // of the launch's arguments, for JSON
+std::string factors, others;  // which were handed over
+std::vector<char> first;  // what C is in the first order
+
+void add_pointer(const char* at, char kind)
+{
+    Region* region = region_around(at);
+    if (region && !region->freed && region->begin == at) operands.push_back({region, kind, {}});
+}
+
+// A launch that reads two arrays and writes a third may be a product of matrices.
+void keep_operands(const Given* given, size_t count)
+{
+    operands.clear(), numbers.clear(), scales.clear();
+    auto add = [](std::string& to, auto number) { to += (to.empty() ? "" : ", ") + std::to_string(number); };
+    for (const Given* each = given; each < given + count; ++each) {
+        auto* at = static_cast<const char*>(each->at);
+        auto as = [at](auto of_type, size_t offset = 0) { return memcpy(&of_type, at + offset, sizeof(of_type)), of_type; };
+        if (strchr("fdi", each->kind)) add_pointer(as(static_cast<const char*>(nullptr)), each->kind);
+        if (each->kind == 'n' && each->bytes >= 4) add(numbers, each->bytes == 8 ? as(0LL) : as(0));
+        if (each->kind == 'x') add(scales, each->bytes == 8 ? as(0.0) : static_cast<double>(as(0.0f)));
+        if (each->kind != 's') continue;
+        for (size_t i = 0; i + 8 <= each->bytes; i += 8) add_pointer(as(static_cast<const char*>(nullptr), i), 's');
+        for (size_t i = 0; i + 4 <= each->bytes; i += 4) add(numbers, as(0, i));
+    }
+    size_t bytes = 0;
+    for (const Operand& each : operands) bytes += 3 * each.region->bytes;
+    if (operands.size() != 3 || !has_room(bytes)) return operands.clear();
+    for (Operand& each : operands) each.before.assign(each.region->begin, each.region->begin + each.region->bytes);
+}
+
+// For hybrid.classroom.mistakes. `order`: 0, or another one in which the launch has run again: then only where C is another one.
+void tell_product(const dim3& grid, const dim3& block, int order)
+{
+    auto is_written = [](const Operand& each) { return each.region->writes.count > 0; };
+    if (std::count_if(operands.begin(), operands.end(), is_written) != 1) return;
+    auto c = std::find_if(operands.begin(), operands.end(), is_written);
+    std::rotate(c, c + 1, operands.end());  // the last
+    const Region &x = *operands[0].region, &y = *operands[1].region, &z = *operands[2].region;
+    char kind = operands[2].kind == 's' ? (z.item == 8 ? 'd' : 'f') : operands[2].kind;
+    unsigned item = kind == 'd' ? 8 : 4;
+    if (z.item != item) return;
+    auto handed = [item](const void* from, size_t bytes) { return handed_over(from, bytes / item * item); };
+    if (!order) {
+        std::vector<unsigned> writers(z.bytes / item);  // the instruction that has written an element; 0 where this launch has not
+        for (size_t i = 0; i < writers.size(); ++i) {
+            const Cell& cell = z.cells[i * item / 4];
+            writers[i] = memory_check::was_written(cell) ? max(1u, cell.write_at) : 0;
+        }
+        factors = handed(x.begin, x.bytes) + ", " + handed(y.begin, y.bytes) + ", ";
+        others = ", " + handed(operands[2].before.data(), z.bytes) + ", " + handed_over(writers.data(), writers.size() * 4);
+        first.assign(z.begin, z.begin + z.bytes);
+    } else if (!has_room(z.bytes) || std::equal(first.begin(), first.end(), z.begin)) {
+        return;
+    }
+    std::string arrays = factors + handed(z.begin, z.bytes) + others;
+    tell(
+        "{\"event\": \"product\", \"arrays\": [%s], \"type\": \"%c\", \"numbers\": [%s], \"scales\": [%s], \"operands\": "
+        "[[%d, %zu, %lld], [%d, %zu, %lld], [%d, %zu, %lld]], \"grid\": [%u, %u], \"block\": [%u, %u], \"kernel\": %s, "
+        "\"launched\": %d, \"order\": %d}",
+        arrays.c_str(), kind, numbers.c_str(), scales.c_str(), x.number, x.bytes / item, x.reads.count, y.number, y.bytes / item,
+        y.reads.count, z.number, z.bytes / item, z.used_by == x.used_by ? z.reads.count : 0, grid.x, grid.y, block.x, block.y,
+        quoted(under_way.kernel).c_str(), under_way.line, order);
+}
+
+// The launch of a student's kernel on arrays that Python has handed over.
+struct Trial {
+    int orders, watch;
+    unsigned long long seed;
+    size_t item;
+    struct Array {
+        char* begin;
+        size_t bytes;
+    };
+    std::vector<Array> arrays;
+
+    void begins(int order) const
+    {
+        restart_clock();
+        memory_check::looks(!order && watch != observers::REQUESTS);
+        observers::launch_begins(order ? watch & observers::ELEMENTS : watch, item, item ? arrays.back().bytes / item : 0);
+    }
+
+    void ends(bool is_well) const
+    {
+        if (!is_well && !(watch & observers::TRACE)) return;
+        std::string ended;
+        for (const Array& each : arrays) ended += (ended.empty() ? "" : ", ") + handed_over(each.begin, each.bytes);
+        tell("{\"event\": \"outcome\", \"is_well\": %d, \"ended\": [%s]%s}", is_well, ended.c_str(), observers::counted().c_str());
+    }
+};
+Trial* trial_now;
+
+std::string product_text(const dim3& size)
+{
+    return std::to_string(size.x) + "×" + std::to_string(size.y) + (size.z == 1 ? "" : "×" + std::to_string(size.z));
+}
+
+}  // namespace
+
+void allow_shared(int bytes) { most_shared = min(max(USUAL_SHARED, static_cast<size_t>(bytes)), MOST_SHARED); }
+
+Launched::Launched(const char* kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream, Place place)
+    : kernel_(kernel), place_(place), grid_(grid), block_(block), shared_(shared), stream_(stream)
+{
+    if (stream) tell_note("streams");
+}
+
+void Launched::run(void (*thread)(void*), void* argument, size_t bytes, const Given* given, size_t count)
+{
+    std::string name = "the launch of " + std::string(kernel_);
+    Call call(name.c_str(), place_);
+    ++launches;
+    if (lasting) return (void)call.ends_with(lasting);
+    auto is_within = [](const dim3& size, unsigned x, unsigned y, unsigned z) {
+        return size.x && size.y && size.z && size.x <= x && size.y <= y && size.z <= z;
+    };
+    if (!is_within(grid_, 0x7fffffff, 65535, 65535) || !is_within(block_, 1024, 1024, 64) || block_.x * block_.y * block_.z > 1024)
+        return (void)call.ends_with(cudaErrorInvalidConfiguration, "its grid is " + product_text(grid_) +
+                                                                       " blocks, where each number is 1 or more, and its block " +
+                                                                       product_text(block_) + " = " +
+                                                                       grouped(1ull * block_.x * block_.y * block_.z) +
+                                                                       " threads, where 1 to 1,024 are possible, 64 in z");
+    if (shared_ > most_shared)
+        return (void)call.ends_with(cudaErrorInvalidValue, "it asks for " + grouped(shared_) +
+                                                               " bytes of dynamic shared memory, where " + grouped(most_shared) +
+                                                               " are possible: cudaFuncSetAttribute raises them to " +
+                                                               grouped(MOST_SHARED));
+    if (order::device_of(stream_) != chosen_device())
+        return (void)call.ends_with(cudaErrorInvalidResourceHandle,
+                                    "its stream is of device " + std::to_string(order::device_of(stream_)) +
+                                        ", and the device chosen is " + std::to_string(chosen_device()));
+    if (in_flight) return;  // nothing runs on a GPU after a kernel that failed
+    show_printed();
+    ForDevice now;
+    under_way = {kernel_, place_.file, place_.line};
+    if (!trial_now) keep_operands(given, count);
+    order::begins(stream_, std::string(kernel_) + ", launched in line " + std::to_string(place_.line) + ",", place_);
+    // The first launch at a place runs in each order of the threads; those after it, as in a loop, take turns.
+    static auto& places = *new std::set<std::pair<std::string, int>>;
+    bool is_first = places.insert({place_.file, place_.line}).second;
+    int order = is_first ? 0 : (launches - 1) % ORDERS, end = trial_now ? trial_now->orders : is_first ? ORDERS : order + 1;
+    const Contents begun(end > order + 1);
+    int sampled = memory_check::sampled();
+    if (!ends_well({thread, argument, bytes}, order, false)) return;
+    const Contents ended(end > order + 1);
+    const std::string shown = printed;
+    for (++order; order < end && begun.is_kept() && memory_check::sampled() == sampled; ++order) {
+        begun.put_back();
+        memory_check::looks(false);
+        bool is_well = ends_well({thread, argument, bytes}, order, true);
+        memory_check::looks(true);
+        if (!is_well) return;
+        printed = shown;
+        ended.put_back();
+    }
+}
+
+bool Launched::ends_well(const Work& work, int order, bool is_again) const
+{
+    if (trial_now) trial_now->begins(order);
+    Launch launch{
+        {grid_.x, grid_.y, grid_.z}, {block_.x, block_.y, block_.z}, shared_, trial_now ? trial_now->seed : 0, order, 0, 1};
+    char error[1000];
+    bool is_well = !cuda_on_cpu::run(launch, work, error, sizeof(error));
+    memory_check::kernels_may_run(true);
+    for (Region* each : live_regions()) {
+        if (!memory_check::was_used(*each)) continue;
+        if (each->reads.count) order::uses(each->reads.begin, each->reads.end, false, each);
+        if (each->writes.count) order::uses(each->writes.begin, each->writes.end, true, each);
+    }
+    order::launched();
+    if (!is_well) {
+        std::string why(error), kind = why.substr(0, why.find('|'));
+        in_flight = kind == "illegal" ? cudaErrorIllegalAddress : kind == "assert" ? cudaErrorAssert : cudaErrorLaunchFailure;
+        if (kind != "illegal")
+            tell("{\"event\": \"finding\", \"kind\": \"stopped\", \"stop\": %s, \"text\": %s, \"kernel\": %s, \"launched\": %d}",
+                 quoted(kind).c_str(), quoted(why.substr(kind.size() + 1)).c_str(), quoted(kernel_).c_str(), place_.line);
+    }
+    if (trial_now)
+        trial_now->ends(is_well);
+    else if (is_well)
+        tell_product(grid_, block_, is_again ? order : 0);
+    return is_well;
+}
+
+int trial(char** words, const char* kernel, void (*launch)(Launched&, void* const*, const long long*))
+{
+    long long given[12];
+    for (long long& each : given) each = atoll(*++words);
+    auto [x, y, z, block_x, block_y, block_z, shared, orders, seed, watch, item, count] = given;
+    static Trial own{
+        static_cast<int>(orders), static_cast<int>(watch), static_cast<unsigned long long>(seed), static_cast<size_t>(item), {}};
+    trial_now = &own;
+    std::vector<void*> of_launch;
+    size_t place = 0;
+    for (int i = 0; i < count; ++i, words += 2) {
+        size_t bytes = atoll(words[1]);
+        of_launch.push_back(nullptr);
+        if (cudaMalloc(&of_launch.back(), bytes)) return 1;
+        if (atoll(words[2])) (void)cudaMemcpy(of_launch.back(), arrays + place, bytes, cudaMemcpyHostToDevice);
+        own.arrays.push_back({static_cast<char*>(of_launch.back()), bytes});
+        place += (bytes + 7) / 8 * 8;
+    }
+    reserve(place);
+    std::vector<long long> numbers;
+    while (*++words) numbers.push_back(atoll(*words));
+    allow_shared(static_cast<int>(shared));
+    Launched launched(kernel, dim3(x, y, z), dim3(block_x, block_y, block_z), shared);
+    launch(launched, of_launch.data(), numbers.data());
+    return cudaDeviceSynchronize();
+}
+
+}  // namespace cuda_on_cpu
