@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""GPU models that lectures and clusters have, with what a multiprocessor holds; and what one would make of a student's kernel:
-its occupancy, and the rate that memory allows (the roofline)."""
+"""GPU models that lectures and clusters have, with what a multiprocessor holds, and how much of that blocks use."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
-from hybrid.classroom.report import WARP, Examination, intensity
 from hybrid.core.problem import record
-from hybrid.core.text import counted
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import dotted
 
 KB = 1 << 10
+WARP = 32  # threads
 
 
 @record
@@ -181,66 +177,3 @@ def occupancy(of: Multiprocessor, threads: int, shared: int) -> Occupancy:
     blocks = min(allowed.values())
     limits = tuple(name for name, number in allowed.items() if number == blocks)
     return Occupancy(blocks, blocks * warps, of.threads // WARP, limits, allowed)
-
-
-@record
-class OnGpu:
-    """The kernel on a GPU, on the first of its shapes."""
-
-    gpu: GpuModel
-    threads: int  # of a block
-    shared: int  # bytes of a block, dynamic ones included
-    occupancy: Occupancy
-    dtype: str
-    intensity: float | None  # operations for each byte of global memory that requests move; None for a wrong kernel
-
-    @property
-    def attainable(self) -> float | None:
-        """The attainable GF/s: limited by what memory can deliver, if no cache helps, and by the GPU's own rate."""
-        if self.intensity is None:
-            return None
-        return min(float(self.gpu.rate(self.dtype)), self.intensity * self.gpu.bandwidth)
-
-    def told(self) -> Iterator[str]:
-        """The lines about it."""
-        resident, warps, most = counted(self.occupancy.blocks, "block"), self.occupancy.warps, self.occupancy.most_warps
-        yield f"on {self.gpu}: {self.shared} bytes of shared memory a block of {self.threads} threads, registers not counted"
-        if not self.occupancy.blocks:
-            yield f"  no block is resident on a multiprocessor: too much of {' and '.join(self.occupancy.limits)}"
-            return
-        yield (
-            f"  occupancy: {100 * warps / most:.0f} %, {warps} of {most} warps: "
-            f"{resident} resident on a multiprocessor, limited by {' and '.join(self.occupancy.limits)}"
-        )
-        alone = ", ".join(f"{limit} {number}" for limit, number in self.occupancy.alone.items())
-        yield f"  blocks that each limit by itself would let in: {alone}"
-        rate, attainable = self.gpu.rate(self.dtype), self.attainable
-        if attainable is None:
-            return
-        if not rate:
-            yield f"  {self.gpu.name} has no {self.dtype} arithmetic"
-            return
-        bound = "global memory" if attainable < rate else "arithmetic"
-        yield (
-            f"  roofline: {self.intensity:.3g} operations a byte moved, {self.gpu.bandwidth} GB/s: at most {attainable:,.0f} of "
-            f"{rate:,} GF/s in {self.dtype}, bound by {bound}; caches may deliver some of the bytes"
-        )
-
-    def as_record(self) -> dict[str, Any]:
-        """The entries of a JSON line."""
-        return {
-            "gpu": self.gpu.name,
-            "shared": self.shared,
-            **{f"occupancy_{key}": value for key, value in asdict(self.occupancy).items()},
-            "intensity": self.intensity,
-            "attainable_gflops": self.attainable,
-            "peak_gflops": self.gpu.rate(self.dtype),
-        }
-
-
-def on_gpu(gpu: GpuModel, examination: Examination) -> OnGpu:
-    """What the GPU would make of the kernel, on the shape that consists of whole blocks."""
-    case = examination.cases[0]
-    threads, shared = math.prod(case.block), (examination.static_shared or 0) + case.shared
-    found = occupancy(gpu.multiprocessor, threads, shared)
-    return OnGpu(gpu, threads, shared, found, examination.dtype, intensity(case))

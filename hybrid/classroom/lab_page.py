@@ -17,7 +17,6 @@ import numpy as np
 from hybrid.classroom.cuda_text import blanked, extents_of
 from hybrid.classroom.examination import Trials
 from hybrid.classroom.exercise import Part
-from hybrid.classroom.gpu_models import OnGpu
 from hybrid.classroom.launch import launch_of
 from hybrid.classroom.mistakes import Element, with_elements
 from hybrid.classroom.report import (
@@ -26,6 +25,7 @@ from hybrid.classroom.report import (
     Counter,
     Examination,
     Names,
+    OnGpu,
     Sizes,
     about,
     divergence,

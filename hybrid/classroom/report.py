@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What was found of a student's kernel on one shape and on all: faults, causes before their consequences, and counters, in a
-lecture's words; on one screen, with a map of C in characters; and its JSON line."""
+lecture's words, and its occupancy and roofline on a GPU; on one screen, with a map of C in characters; and its JSON line."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from hybrid.classroom.gpu_models import WARP, GpuModel, Occupancy, occupancy
 from hybrid.classroom.launch import Extents, Launch, Meaning
 from hybrid.classroom.mistakes import Finding
 from hybrid.classroom.student_file import ELEMENTS, StudentFile, StudentKernel
@@ -19,9 +20,6 @@ from hybrid.classroom.trial import Outcome
 from hybrid.core.problem import record
 from hybrid.core.text import counted
 from hybrid.emulation.observed import SECTOR_BYTES, SHARED, Branch, Site
-
-if TYPE_CHECKING:
-    from hybrid.classroom.gpu_models import OnGpu
 
 Sizes = tuple[int, ...]  # n, l, m of a product; of another kernel rows and columns, or the number of elements
 Names = tuple[str, ...]  # of A, B and C in the kernel, or of its arrays
@@ -103,7 +101,6 @@ class Examination:
 
 # Faults that explain wrong elements: a race, an access to memory that is not the kernel's, a value that nobody wrote.
 _CAUSES = ({"data-race"}, {"out-of-bounds", "illegal-address"}, {"uninitialised", "no-value"})
-WARP = 32  # threads
 _SHARING = 4  # lanes, on average, that want the same element: from here on a load counts as a broadcast
 _EXACT_IN_FLOAT, _FLOAT = 2**24, 1e-6
 _NO_VALUE = -1e37  # numbers below are made of bytes of 0xFE, with which variables begin; no right sum is one
@@ -273,6 +270,69 @@ def use_of_memory(site: Site, names: Names) -> Counter:
         how = "coalesced" if used >= 1 else f"not coalesced, {int(100 * used)} % of what is moved is wanted"
     many = f"{sectors:.3g} sector{'' if sectors == 1 else 's'} of {SECTOR_BYTES} bytes"
     return Counter(site.line, f"{does}: {many} for {of_lanes}: {how}", is_dear(site))
+
+
+@record
+class OnGpu:
+    """The kernel on a GPU, on the first of its shapes."""
+
+    gpu: GpuModel
+    threads: int  # of a block
+    shared: int  # bytes of a block, dynamic ones included
+    occupancy: Occupancy
+    dtype: str
+    intensity: float | None  # operations for each byte of global memory that requests move; None for a wrong kernel
+
+    @property
+    def attainable(self) -> float | None:
+        """The attainable GF/s: limited by what memory can deliver, if no cache helps, and by the GPU's own rate."""
+        if self.intensity is None:
+            return None
+        return min(float(self.gpu.rate(self.dtype)), self.intensity * self.gpu.bandwidth)
+
+    def told(self) -> Iterator[str]:
+        """The lines about it."""
+        resident, warps, most = counted(self.occupancy.blocks, "block"), self.occupancy.warps, self.occupancy.most_warps
+        yield f"on {self.gpu}: {self.shared} bytes of shared memory a block of {self.threads} threads, registers not counted"
+        if not self.occupancy.blocks:
+            yield f"  no block is resident on a multiprocessor: too much of {' and '.join(self.occupancy.limits)}"
+            return
+        yield (
+            f"  occupancy: {100 * warps / most:.0f} %, {warps} of {most} warps: "
+            f"{resident} resident on a multiprocessor, limited by {' and '.join(self.occupancy.limits)}"
+        )
+        alone = ", ".join(f"{limit} {number}" for limit, number in self.occupancy.alone.items())
+        yield f"  blocks that each limit by itself would let in: {alone}"
+        rate, attainable = self.gpu.rate(self.dtype), self.attainable
+        if attainable is None:
+            return
+        if not rate:
+            yield f"  {self.gpu.name} has no {self.dtype} arithmetic"
+            return
+        bound = "global memory" if attainable < rate else "arithmetic"
+        yield (
+            f"  roofline: {self.intensity:.3g} operations a byte moved, {self.gpu.bandwidth} GB/s: at most {attainable:,.0f} of "
+            f"{rate:,} GF/s in {self.dtype}, bound by {bound}; caches may deliver some of the bytes"
+        )
+
+    def as_record(self) -> dict[str, Any]:
+        """The entries of a JSON line."""
+        return {
+            "gpu": self.gpu.name,
+            "shared": self.shared,
+            **{f"occupancy_{key}": value for key, value in asdict(self.occupancy).items()},
+            "intensity": self.intensity,
+            "attainable_gflops": self.attainable,
+            "peak_gflops": self.gpu.rate(self.dtype),
+        }
+
+
+def on_gpu(gpu: GpuModel, examination: Examination) -> OnGpu:
+    """What the GPU would make of the kernel, on the shape that consists of whole blocks."""
+    case = examination.cases[0]
+    threads, shared = math.prod(case.block), (examination.static_shared or 0) + case.shared
+    found = occupancy(gpu.multiprocessor, threads, shared)
+    return OnGpu(gpu, threads, shared, found, examination.dtype, intensity(case))
 
 
 _MOST = 4  # findings of a shape that are shown

@@ -25,7 +25,7 @@ from hybrid.classroom import cuda_run, lab_page, program, report
 from hybrid.classroom.cuda_text import joined
 from hybrid.classroom.examination import FirstKernel, Trials, chosen, first_kernel
 from hybrid.classroom.exercise import EXERCISES, Exercise, Part, judged_on_ranks, named
-from hybrid.classroom.gpu_models import detail, model_of, on_gpu, table
+from hybrid.classroom.gpu_models import detail, model_of, table
 from hybrid.classroom.lab_page import picture, small_steps, with_tile
 from hybrid.classroom.launch import launch_of, meaning_of, within_comment
 from hybrid.classroom.student_file import StudentFile, StudentKernel, parsed, read, refuse_as_nvcc, texts_of
@@ -127,7 +127,7 @@ def _run(options: argparse.Namespace) -> int:
     shapes = [tuple(options.sizes)] if options.sizes else trials.usual_shapes()
     with Progress(part=lambda: f"run {file.path.name}"):
         examination = trials.examined(shapes)
-    gpu = on_gpu(model, examination) if model else None
+    gpu = report.on_gpu(model, examination) if model else None
     stream = text_stream(options.json)
     print("\n".join(report.told(trials.file, examination, gpu)), file=stream)
     if not examination.is_right:
