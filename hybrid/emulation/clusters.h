@@ -25,12 +25,15 @@ struct BulkCopy {
 
 constexpr unsigned STATICS = 1 << 20;  // shared addresses from here on are those of __shared__ variables
 
-std::vector<ClusterBlock> cluster;  // empty where blocks run one by one
+std::vector<ClusterBlock> cluster;  // a single block where the launch has no clusters
 unsigned active;                    // whose __shared__ variables lie in .bss
 std::map<std::pair<unsigned, unsigned>, Mbarrier> mbarriers;  // by block and shared address
 std::vector<BulkCopy> bulk_copies;                            // under way
 
-unsigned block_of(const Fiber& fiber) { return static_cast<unsigned>(&fiber - fibers) / (block_size.x * block_size.y); }
+unsigned block_of(const Fiber& fiber)
+{
+    return static_cast<unsigned>(&fiber - fibers) / (block_size.x * block_size.y * block_size.z);
+}
 
 void activate(unsigned block)
 {
@@ -126,11 +129,13 @@ bool may_continue(const Fiber& fiber)
            (fiber.state == State::AT_WGMMA && warpgroup_has_committed(fiber));
 }
 
-// Lets all fibers that wait in this state continue, if all do wait; returns whether it did.
+// Lets all fibers that wait in this state continue, if all do wait, at the same place; returns whether it did.
 bool release(unsigned first, unsigned count, State state)
 {
-    for (unsigned i = first; i < first + count; ++i)
-        if (fibers[i].state != state) return false;
+    auto waits = [&](const Fiber& fiber) {
+        return fiber.state == state && (state != State::AT_BLOCK || fiber.at == fibers[first].at);
+    };
+    if (!std::all_of(fibers + first, fibers + first + count, waits)) return false;
     for (unsigned i = first; i < first + count; ++i) fibers[i].state = State::READY;
     return true;
 }
@@ -139,48 +144,60 @@ bool release(unsigned first, unsigned count, State state)
 bool run_ready_warps(unsigned threads)
 {
     static std::vector<unsigned> turn;
+    unsigned all = threads * static_cast<unsigned>(cluster.size());
     bool moved = false;
     make_order(turn, warps.size());
     for (unsigned number : turn) {
-        Fiber* lanes = fibers + 32 * number;
         bool ready = false;
-        for (int lane = 0; lane < 32; ++lane) {
-            if (may_continue(lanes[lane])) lanes[lane].state = State::READY;
-            ready |= lanes[lane].state == State::READY;
+        for (unsigned i = 32 * number; i < std::min(all, 32 * number + 32); ++i) {
+            if (may_continue(fibers[i])) fibers[i].state = State::READY;
+            ready |= fibers[i].state == State::READY;
         }
         if (!ready) continue;
         moved = true;
         activate(number * 32 / threads);
-        run_warp(number, threads * static_cast<unsigned>(cluster.size()));
+        run_warp(number, all);
         if (!failure.empty()) return true;
     }
     return moved;
 }
 
-void run_cluster(unsigned threads)
+// Runs a block, or the blocks of a cluster.
+void run_together(unsigned threads)
 {
     unsigned all = threads * static_cast<unsigned>(cluster.size());
+    block_vote[0] = block_vote[1] = {-1, 0};
     mbarriers.clear();
     bulk_copies.clear();
     for (unsigned i = 0; i < all; ++i) {
-        fibers[i].state = State::READY;
-        fibers[i].copies.clear();
-        fibers[i].wgmmas.clear();
-        fibers[i].groups_committed = fibers[i].wgmma_groups = 0;
+        Fiber& fiber = fibers[i];
+        fiber.state = State::READY;
+        fiber.copies.clear();
+        fiber.wgmmas.clear();
+        fiber.groups_committed = fiber.wgmma_groups = fiber.block_barriers = 0;
     }
-    for (Warp& warp : warps) warp.running = ~0u, warp.waiting = 0;
-    while (failure.empty()) {
-        bool moved = run_ready_warps(threads);
+    for (unsigned i = 0; i < warps.size(); ++i) {
+        unsigned lanes = std::min(32u, all - 32 * i);
+        warps[i].running = lanes == 32 ? ~0u : (1u << lanes) - 1;
+        warps[i].waiting = 0;
+    }
+    auto have_left = [all] {
+        return std::all_of(fibers, fibers + all, [](const Fiber& each) { return each.state == State::LEFT; });
+    };
+    for (bool moved = true; moved && failure.empty();) {
+        if (is_watched) memory_check::barrier_passed();
+        moved = run_ready_warps(threads);
         if (!failure.empty()) return;
         for (unsigned block = 0; block < cluster.size(); ++block) moved |= release(block * threads, threads, State::AT_BLOCK);
         moved |= release(0, all, State::AT_CLUSTER);
-        if (moved) continue;
-        if (std::all_of(fibers, fibers + all, [](const Fiber& fiber) { return fiber.state == State::LEFT; })) break;
-        if (bulk_copies.empty()) return fail(fibers[0], "barrier", "some threads of its cluster wait for what never comes");
+        if (moved || bulk_copies.empty() || have_left()) continue;
+        moved = true;
         auto one = bulk_copies.begin() + (copy_completion == MIXED ? random_engine() % bulk_copies.size() : 0);
         BulkCopy copy = *one;
         bulk_copies.erase(one);
         complete(copy);
     }
     if (!bulk_copies.empty()) fail(fibers[0], "copy", "its cluster has left with bulk copies under way");
+    if (!have_left() && cluster.size() > 1) fail(fibers[0], "barrier", "some threads of its cluster wait for what never comes");
+    if (!have_left()) fail_at_barrier(threads);
 }

@@ -363,16 +363,14 @@ void run_warp(unsigned number, unsigned threads)
     }
 }
 
-// True if all threads wait at the same barrier, false if all have left the kernel; anything else is a failure.
-bool all_at_barrier(unsigned threads)
+// Why no thread of a block goes on, though not all have left it.
+void fail_at_barrier(unsigned threads)
 {
     const Fiber& first = fibers[0];
     for (unsigned i = 0; i < threads; ++i) {
         const Fiber& fiber = fibers[i];
-        if (fiber.state == State::AT_WARP) {
-            fail(fiber, "warp", "waits in " + text_of(fiber.at) + " for lanes of its warp that do not come");
-            return false;
-        }
+        if (fiber.state == State::AT_WARP)
+            return fail(fiber, "warp", "waits in " + text_of(fiber.at) + " for lanes of its warp that do not come");
         if (fiber.state == first.state && (first.state == State::LEFT || fiber.at == first.at)) continue;
         const Fiber& waiting = fiber.state == State::AT_BLOCK ? fiber : first;
         const Fiber& other = &waiting == &fiber ? first : fiber;
@@ -382,36 +380,8 @@ bool all_at_barrier(unsigned threads)
             bool is_same_line = text_of(other.at) == text_of(waiting.at);
             does = which + (is_same_line ? " waits at another one in this line" : " waits in " + text_of(other.at));
         }
-        fail(waiting, "barrier", "waits at the barrier in " + text_of(waiting.at) + ", but " + does);
-        return false;
+        return fail(waiting, "barrier", "waits at the barrier in " + text_of(waiting.at) + ", but " + does);
     }
-    return first.state == State::AT_BLOCK;
-}
-
-void run_block(unsigned threads)
-{
-    static std::vector<unsigned> turn;
-    block_vote[0] = block_vote[1] = {-1, 0};
-    for (unsigned i = 0; i < threads; ++i) {
-        Fiber& fiber = fibers[i];
-        fiber.state = State::READY;
-        fiber.copies.clear();
-        fiber.groups_committed = fiber.block_barriers = 0;
-    }
-    for (size_t i = 0; i < warps.size(); ++i) {
-        unsigned lanes = std::min<unsigned>(32, threads - 32 * i);
-        warps[i].running = lanes == 32 ? ~0u : (1u << lanes) - 1;
-        warps[i].waiting = 0;
-    }
-    do {
-        if (is_watched) memory_check::barrier_passed();
-        for (unsigned i = 0; i < threads; ++i) fibers[i].state = State::READY;
-        make_order(turn, warps.size());
-        for (unsigned warp : turn) {
-            run_warp(warp, threads);
-            if (!failure.empty()) return;
-        }
-    } while (all_at_barrier(threads));
 }
 
 #include "clusters.h"
@@ -513,14 +483,12 @@ int run(const Launch& launch, const Work& work, char* error, size_t error_size)
             dynamic_shared = allocate_shared(dynamic_bytes);
             if (!dynamic_shared) return refuse("launch|no memory for the block's shared memory", error, error_size);
             memory.push_back(dynamic_shared);
-            if (clustered > 1) cluster.push_back({block_index, dynamic_shared, {shared_first, shared_last}});
+            cluster.push_back({block_index, dynamic_shared, {}});
+            if (clustered > 1) cluster.back().statics.assign(shared_first, shared_last);
         }
         if (is_watched) memory_check::block_begins(dynamic_shared, dynamic_bytes);
         active = clustered - 1;
-        if (clustered > 1)
-            run_cluster(threads);
-        else
-            run_block(threads);
+        run_together(threads);
         for (char* each : memory) free_shared(each, dynamic_bytes);
     }
     current = nullptr;
