@@ -19,7 +19,7 @@ from hybrid.emulation.errors import CODES_OF_KINDS
 from hybrid.emulation.observed import places_of, symbols_of
 from hybrid.emulation.whole_program import Ran
 
-_SHARED, _DYNAMIC, _VARIABLES = 3, 4, 2  # as in device_memory.h
+_SHARED, _DYNAMIC, _VARIABLES = 3, 4, 2  # as in runtime.h
 _PLACES = ("at", "other_at", "frames")
 _NOTES = {
     "streams": "the work of all streams is done in the order of the calls, without overlap",

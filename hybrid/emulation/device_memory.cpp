@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Allocations lie in two ranges of addresses, device and managed memory, with much room between them: an index beyond one array
 // does not reach another. Host code gets a segmentation fault in device memory, as it would with a GPU.
-#include "device_memory.h"
+#include "runtime.h"
 
 #include <pthread.h>
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <map>
-
-#include "findings.h"
 
 namespace cuda_on_cpu {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Writes findings, and tells where a program was when a signal ended it or its time was up.
-#include "findings.h"
+#include "runtime.h"
 
 #include <execinfo.h>
 #include <fcntl.h>
@@ -14,8 +14,6 @@
 #include <unistd.h>
 
 #include <set>
-
-#include "device_memory.h"
 
 namespace cuda_on_cpu {
 

@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: MIT
 // The runtime API's calls, with the errors that CUDA has, and with findings of what a GPU would not tell.
-#include "api_call.h"
+#include "runtime.h"
 
 #include <assert.h>
 #include <stdarg.h>
 
 #include <map>
-#include <string>
 #include <tuple>
-
-#include "findings.h"
-#include "memory_check.h"
 
 namespace cuda_on_cpu {
 

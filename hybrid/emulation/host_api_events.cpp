@@ -5,15 +5,11 @@
 #include <sys/time.h>
 #include <time.h>
 
-#include <algorithm>
 #include <chrono>
 #include <map>
 #include <set>
-#include <vector>
 
-#include "api_call.h"
-#include "findings.h"
-#include "memory_check.h"
+#include "runtime.h"
 
 using namespace cuda_on_cpu;
 

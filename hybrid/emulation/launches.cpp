@@ -3,14 +3,9 @@
 // Python, which compares it. In the first order each access is looked at.
 #include <string.h>
 
-#include <algorithm>
 #include <set>
-#include <string>
-#include <vector>
 
-#include "api_call.h"
-#include "findings.h"
-#include "memory_check.h"
+#include "runtime.h"
 
 namespace cuda_on_cpu {
 

@@ -2,18 +2,14 @@
 // With -fsanitize=thread the compiler calls a function at each access; these definitions replace ThreadSanitizer's. A block runs
 // from barrier to barrier, one block after the other, so what two accesses need to be ordered is a barrier of their block between
 // them, a __syncwarp() of their warp, or the end of a launch.
-#include "memory_check.h"
+#include "runtime.h"
 
 #include <string.h>
 #include <sys/mman.h>
 
 #include <map>
 #include <set>
-#include <string>
 #include <tuple>
-
-#include "api_call.h"
-#include "findings.h"
 
 // Variables that kernels may use (see host_api.h), if there are any; blockIdx and the like.
 extern "C" char __start_cuda_variables[] __attribute__((weak)), __stop_cuda_variables[] __attribute__((weak));

@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: MIT
 // The n-th execution of an instruction or a branch by the lanes of a warp in a block counts as one of the warp, as if the lanes ran
 // in step.
-#include "memory_check.h"
+#include "runtime.h"
 
-#include <algorithm>
 #include <map>
 #include <unordered_map>
-#include <vector>
-
-#include "findings.h"
 
 namespace cuda_on_cpu::observers {
 

@@ -4,19 +4,16 @@
 //
 // A warp runs until all of its lanes wait at a block barrier or have left; only then the next warp runs. A fairer schedule would
 // keep the warps close together, and so hide missing barriers.
-#include "memory_check.h"
+#include "runtime.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <map>
 #include <numeric>
 #include <random>
-#include <string>
-#include <vector>
 
 #ifndef __x86_64__
 #include <ucontext.h>
@@ -107,7 +104,7 @@ Fiber* fibers;  // of a block; the launch's next block uses them again
 std::vector<Warp> warps;
 std::mt19937_64 random_engine;
 std::string failure;
-Order order;
+Order turns;  // of threads
 Copies copy_completion;
 void (*thread_body)(void*);
 void* thread_argument;
@@ -337,8 +334,8 @@ void make_order(std::vector<unsigned>& turn, size_t count)
 {
     turn.resize(count);
     std::iota(turn.begin(), turn.end(), 0);
-    if (order == REVERSE) std::reverse(turn.begin(), turn.end());
-    if (order == SHUFFLED) std::shuffle(turn.begin(), turn.end(), random_engine);
+    if (turns == REVERSE) std::reverse(turn.begin(), turn.end());
+    if (turns == SHUFFLED) std::shuffle(turn.begin(), turn.end(), random_engine);
 }
 
 // Runs a warp until none of its lanes can continue without other warps.
@@ -445,7 +442,7 @@ int run(const Launch& launch, const Work& work, char* error, size_t error_size)
     if (!fibers) return refuse("launch|no memory for the threads' stacks", error, error_size);
 
     failure.clear();
-    order = static_cast<Order>(launch.order);
+    turns = static_cast<Order>(launch.order);
     copy_completion = static_cast<Copies>(launch.copies);
     random_engine.seed(launch.seed);
     thread_body = work.thread;
@@ -466,7 +463,7 @@ int run(const Launch& launch, const Work& work, char* error, size_t error_size)
     unsigned long long of_plane = static_cast<unsigned long long>(grid_size.x) * grid_size.y;
     unsigned long long groups = of_plane * grid_size.z / clustered;
     std::vector<unsigned long long> turn;
-    if (order == SHUFFLED) {
+    if (turns == SHUFFLED) {
         turn.resize(groups);
         std::iota(turn.begin(), turn.end(), 0);
         std::shuffle(turn.begin(), turn.end(), random_engine);
@@ -474,7 +471,7 @@ int run(const Launch& launch, const Work& work, char* error, size_t error_size)
     stop_asked = 0;
     for (unsigned long long i = 0; i < groups && failure.empty(); ++i) {
         if (stop_asked) return refuse("launch|stopped between two blocks", error, error_size);
-        unsigned long long first = (order == SHUFFLED ? turn[i] : order == REVERSE ? groups - 1 - i : i) * clustered;
+        unsigned long long first = (turns == SHUFFLED ? turn[i] : turns == REVERSE ? groups - 1 - i : i) * clustered;
         std::vector<char*> memory;
         cluster.clear();
         for (unsigned long long block = first; block < first + clustered; ++block) {

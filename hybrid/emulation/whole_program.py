@@ -36,7 +36,7 @@ _CHECKED = (  # DWARF 4, because addr2line of binutils 2.40 takes the lines of h
 )
 _LATER = 5  # seconds that a program has beyond its limit, at which it tells where it is
 _MOST_OUTPUT = 1 << 20  # bytes that are shown
-_MOST_OF_ARRAYS = 64 << 20  # bytes, as in findings.h
+_MOST_OF_ARRAYS = 64 << 20  # bytes, as in runtime.h
 _HANDED_OVER = {"arrays", "ended", "writers", "sites", "branches", "trace"}  # members of events that are contents of memory
 
 
@@ -45,7 +45,7 @@ class Ran:
     """One process of a program that has run."""
 
     status: int  # as `Popen.wait` returns it
-    findings: tuple[dict[str, Any], ...]  # of the runtime (see findings.h)
+    findings: tuple[dict[str, Any], ...]  # of the runtime (see runtime.h)
 
 
 @record
