@@ -24,19 +24,18 @@ class Multiprocessor:
     shared: int  # bytes
     shared_unit: int  # in which it is given to blocks
     reserved: int = 0  # bytes of shared memory that the system takes for each block
-    most_registers: int = 255  # of a thread
     most_threads: int = 1024  # of a block
     most_shared: int = 1 << 20  # of a block, where that is less than the multiprocessor has
 
 
-_G80 = Multiprocessor(768, 8, 8192, 16 * KB, 512, most_registers=124, most_threads=512)
+_G80 = Multiprocessor(768, 8, 8192, 16 * KB, 512, most_threads=512)
 _GT200 = replace(_G80, threads=1024, registers=16384)
 _BY_CAPABILITY = {
     10: _G80,
     11: _G80,
     12: _GT200,
     13: _GT200,
-    20: Multiprocessor(1536, 8, 32768, 48 * KB, 128, most_registers=63),
+    20: Multiprocessor(1536, 8, 32768, 48 * KB, 128),
     35: Multiprocessor(2048, 16, 65536, 48 * KB, 256),
     60: Multiprocessor(2048, 32, 65536, 64 * KB, 256, most_shared=48 * KB),
     70: Multiprocessor(2048, 32, 65536, 96 * KB, 256),
@@ -133,28 +132,6 @@ def table() -> Iterator[str]:
         yield "  ".join([name.ljust(widths[0]), *map(str.rjust, others, widths[1:])])
     yield "float32, float64: GF/s without matrix units"
     yield "threads, blocks, registers and shared memory, in KiB: what a multiprocessor (SM) holds"
-
-
-def detail(model: GpuModel) -> Iterator[str]:
-    """The lines about one model, one for each property."""
-    holds = model.multiprocessor
-    rates = f"{model.float32:,} GF/s in float32, " + (f"{model.float64:,} in float64" if model.float64 else "none in float64")
-    lines = {
-        "compute capability": dotted(model.capability),
-        "multiprocessors": str(model.multiprocessors),
-        "cores": f"{model.cores:,}, {_CORES[model.capability]} of a multiprocessor",
-        "global memory": f"{model.memory:g} GB, {model.bandwidth:,} GB/s",
-        "arithmetic": f"{rates}, without matrix units",
-        "a warp": f"{WARP} threads",
-        "most threads of a block": f"{holds.most_threads:,}",
-        "resident on a multiprocessor": f"{holds.threads} threads ({holds.threads // WARP} warps), {holds.blocks} blocks",
-        "registers of a multiprocessor": f"{holds.registers:,}, at most {holds.most_registers} a thread",
-        "shared memory of a multiprocessor": f"{holds.shared // KB} KiB",
-        "constant memory": "64 KiB",
-    }
-    width = max(map(len, lines))
-    yield f"{model.name}"
-    yield from (f"  {name:<{width}}  {value}" for name, value in lines.items())
 
 
 @record

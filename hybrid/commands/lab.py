@@ -118,8 +118,7 @@ def build_parser() -> Parser:
     show.add_argument("--of", type=_pair, default=(0, 0), metavar="X,Y", help="the block that is told in words (0,0)")
     show.add_argument("--picture", type=file_name, metavar="FILE.svg", help="draw that block's steps, up to 12")
     show.add_argument("--html", type=file_name, metavar="FILE", help="write a page with buttons that shows every block")
-    gpus = commands.add_parser("gpus", help="what GPUs have: cores, memory, limits", description="What do GPUs have, by name?")
-    gpus.add_argument("gpu", nargs="?", metavar="NAME", help="more about one (all of them, a line each)")
+    commands.add_parser("gpus", help="what GPUs have: cores, memory, limits", description="What do GPUs have, by name?")
     return parser
 
 

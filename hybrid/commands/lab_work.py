@@ -25,7 +25,7 @@ from hybrid.classroom import cuda_run, lab_page, program, report
 from hybrid.classroom.cuda_text import joined
 from hybrid.classroom.examination import FirstKernel, Trials, chosen, first_kernel
 from hybrid.classroom.exercise import EXERCISES, Exercise, Part, judged_on_ranks, named
-from hybrid.classroom.gpu_models import detail, model_of, table
+from hybrid.classroom.gpu_models import model_of, table
 from hybrid.classroom.lab_page import picture, small_steps, with_tile
 from hybrid.classroom.launch import launch_of, meaning_of, within_comment
 from hybrid.classroom.student_file import StudentFile, StudentKernel, parsed, read, refuse_as_nvcc, texts_of
@@ -203,9 +203,6 @@ def _show(options: argparse.Namespace) -> int:
 
 def _gpus(options: argparse.Namespace) -> int:
     """What GPUs have, and which of them are here."""
-    if options.gpu is not None:
-        print(*detail(model_of(options.gpu)), sep="\n")
-        return 0
     print(*table(), sep="\n")
     try:
         for gpu in usable_gpus():
