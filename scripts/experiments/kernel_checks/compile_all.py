@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.common import frame
-from hybrid.classroom.gpu_models import MODELS, occupancy
+from hybrid.classroom.gpu_models import MODELS, WARP, occupancy
 from hybrid.core.problem import copy_width
 from hybrid.core.settings import one_of
 from hybrid.core.text import counted
@@ -272,6 +272,7 @@ def ship(nvrtc: Nvrtc) -> int:
 # --- faults
 
 TARGETS = ("sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
+_REGISTERS = 256  # that a warp is given at a time
 _MULTIPROCESSORS = {model.capability: model.multiprocessor for model in MODELS}
 
 
@@ -290,12 +291,14 @@ def faults_of(launch: Launch, target: str, done: Compiled) -> Iterator[str]:
         return
     used, threads = done.resources[launch.expression], launch.block[0] * launch.block[1]
     shared = used.shared + launch.shared_bytes
-    resident = occupancy(_MULTIPROCESSORS[capability_of(target)], threads, used.registers, shared)
+    holds = _MULTIPROCESSORS[capability_of(target)]
+    resident, warps = occupancy(holds, threads, shared), -(-threads // WARP)
+    registers = warps * -(-used.registers * WARP // _REGISTERS) * _REGISTERS
     if used.most_threads and threads > used.most_threads:
         yield f"{threads} threads a block, its __launch_bounds__ allow {used.most_threads}"
-    if not resident.blocks:
+    if not resident.blocks or registers > holds.registers:
         too_much = f"{threads} threads, {used.registers} registers each, {shared} bytes of shared memory"
-        yield f"no block is resident on a multiprocessor, limited by {' and '.join(resident.limits)}: {too_much}"
+        yield f"no block is resident on a multiprocessor: {too_much}"
     if used.spilled:
         yield f"spills registers: {used.spilled} bytes stored and loaded"
 
