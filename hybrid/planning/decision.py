@@ -305,8 +305,8 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
 
 def _by_triangle(topology: Topology, device: str, kernel: Kernel, settings: Settings, row_blocks: bool) -> bool:
     """Whether one triangle of a symmetric C is computed, and the other is its mirror image: by the CPUs of a node, or by one GPU.
-    A repair asks which rank was wrong, and a full check compares all of B with its memory."""
-    if settings.on_fault == "repair" or len(topology.nodes) > 1:
+    A full check compares all of B with its memory."""
+    if len(topology.nodes) > 1:
         return False
     if device == "cpu" and not settings.staged:
         return kernel.name == "blas" and not row_blocks

@@ -59,35 +59,6 @@ def test_only_what_was_asked_for_is_repaired(rng):
     assert refusal.value.code == "setting"
 
 
-@pytest.mark.parametrize("way_", ["in place", "staged"])
-def test_what_cannot_be_judged_does_not_hinder_a_repair(rng, way_):
-    a, b = operands(rng, "normal", (N, L, M))
-    a[200], b[3, 140] = np.nan, np.inf
-    with (
-        way(way_),
-        plant("multiply", how=lambda into, source, before: into.__setitem__((20, 30), 50.0)),
-        np.errstate(all="ignore"),
-    ):
-        c, lines = repaired(lambda: hybrid.multiply(a, b, on_fault="repair"))
-        np.testing.assert_allclose(c, a @ b)
-    assert len(lines) == 1
-
-
-@pytest.mark.needs("compiler")
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_kernels_of_a_gpu_are_repaired(rng, dtype):
-    def stuck_lane(into, source, before):
-        into[:, 5::32] = 1.0
-
-    a, b = operands(rng, "normal", (150, 40, 130), dtype)
-    for precision in ("native", "fast"):
-        with plant("multiply", how=stuck_lane) as planted:
-            c, lines = repaired(lambda p=precision: hybrid.multiply(a, b, device="emulate", on_fault="repair", precision=p))
-        assert planted.done
-        assert lines
-        assert_right(a, b, c)
-
-
 @pytest.mark.parametrize("check", [True, "host"])
 def test_what_is_wrong_twice_is_refused(rng, check):
     a, b = operands(rng, "normal", (N, L, M))
@@ -134,16 +105,6 @@ def test_on_several_ranks(own, rng, name, form):
         if kind == "multiply":
             (line,) = told[teller]
             assert named(line).rank == victim
-
-
-@pytest.mark.mpi(min_size=2)
-def test_faults_of_all_ranks_are_repaired_in_one_product(comm, rng):
-    a, b = operands(rng, "normal", (60 * comm.size, L, M))
-    with plant("multiply"):
-        c, lines = repaired(lambda: product(comm, "root", a, b, on_fault="repair"))
-    assert_right(a, b, c)
-    assert comm.rank or {named(line).rank for line in lines} <= set(range(comm.size)), lines
-    assert comm.rank or lines
 
 
 @pytest.mark.mpi(min_size=2)
