@@ -420,11 +420,10 @@ class Buffers:
         """These columns of B's only buffer."""
         return self._b[0][:, buffer_columns.slice]
 
-    def c_of(self, tiles: Sequence[Tile]) -> tuple[Span, Span, Any]:
-        """Of tiles that follow each other: the rows and columns of C, and where they lie."""
-        first, last = tiles[0], tiles[-1]
-        there = self._c[first.slot][first.buffer_rows.lo : last.buffer_rows.hi, first.buffer_columns.slice]
-        return Span(first.rows.lo, last.rows.hi), first.columns, there
+    @property
+    def c(self) -> Any:
+        """All rows of C, where the device holds all panels side by side."""
+        return self._c[0]
 
     def operands(self, tile: Tile) -> tuple[Any, Any, Any]:
         """The parts of A, B and C of one multiplication."""

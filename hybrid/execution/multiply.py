@@ -184,7 +184,8 @@ class CopiedCall:
             settings, gemm = asked.read()
             a, b = arrays_of(*operands[:2], on_device=True)
             types = product_type(a.dtype, b.dtype, gemm.dtype).of(gemm)
-            if not (types.exact or types.complex_a) or gemm.modulus or max(a.ndim, b.ndim) > 2 or settings.check == "host":
+            others = gemm.modulus or max(a.ndim, b.ndim) > 2 or settings.check == "host" or settings.gpu_memory
+            if others or not (types.exact or types.complex_a):
                 return None
             first, second, _, shape = matrices_of(a, b, gemm)
             session.team.refuse_no_rank(asked.root)
@@ -220,11 +221,6 @@ class CopiedCall:
         else:
             self._into = empty_result(*self._core, self._types.result)
         copied = [each for each in self._host if each is not None and not on_gpu(each)]
-        if settings.gpu_memory:
-            left = settings.gpu_memory - sum(each.nbytes for each in copied)
-            if left <= 0:
-                raise DoesNotFit("the operands have no room in the GPU's memory that may be used", code="gpu-memory")
-            asked = replace(asked, flags={**asked.flags, "gpu_memory": left})
         threads, where = threads_until_decided(session.team, settings), f"the device of {session.team.host}, {self._gpu.name}"
         with session.team.phase("scatter", timed=False), busy():
             made = session.device_of_alone(self._gpu)

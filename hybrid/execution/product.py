@@ -157,22 +157,14 @@ class RootProduct(CheckedRun):
     def verify_rounding(self) -> None:
         """CheckFailed where C is not what the GPU has computed, rounded to 16 bits."""
         assert self.session.rank_device is not None
-        device = self.session.rank_device.device
-        for rows, columns, part in self.run.c_on_device():
-            if not device.is_rounded(part, self.views["C"].array[rows.slice, columns.slice]):
-                text = f"the product is wrong: some of rows {rows}, columns {columns} of C were rounded wrong on the GPU"
-                raise CheckFailed(text, code="check-product")
+        if not self.session.rank_device.device.is_rounded(self.run.c_on_device, self.views["C"].array):
+            raise CheckFailed("the product is wrong: some elements of C were rounded wrong on the GPU", code="check-product")
 
     def _on_host_of_root(self) -> list[RowView]:
         """A, B and C of the root in numbers with which the host computes. They are copied where they lie on a GPU, and where they
         have 16 bits, which become float32."""
         arrays = {key: numbers_of(on_host(self.views[key].array)) for key in "AB"}
-        if self._rounded is None:
-            arrays["C"] = numbers_of(on_host(self.views["C"].array))
-        else:
-            arrays["C"] = np.empty((self.plan.problem.n, self.plan.problem.m), self.plan.problem.dtype)
-            for rows, columns, part in self.run.c_on_device():
-                arrays["C"][rows.slice, columns.slice] = on_host(part)
+        arrays["C"] = on_host(self.run.c_on_device) if self._rounded is not None else numbers_of(on_host(self.views["C"].array))
         return [RowView(arrays[key].astype(arrays["C"].dtype, copy=False), self.views[key].rows) for key in "ABC"]
 
     @property

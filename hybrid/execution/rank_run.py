@@ -7,7 +7,7 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ from hybrid.host.threads import limited_threads, threads_allowed
 from hybrid.planning.arithmetic import Computed
 from hybrid.planning.decision import Decision
 from hybrid.planning.plan import Plan
-from hybrid.planning.schedule import CheckLayout, Piece, Tile, group_columns, tiles_of_others
+from hybrid.planning.schedule import CheckLayout, Piece, group_columns, tiles_of_others
 from hybrid.planning.tiling import OperandLocation
 from hybrid.ranks.heartbeat import busy, computing
 from hybrid.transport.base import HostTransport, RankMatrices, Transport
@@ -358,17 +358,11 @@ class RankRun:
         with self._team.phase("gather"):
             self._panels.finish()
 
-    def c_on_device(self) -> Iterator[tuple[Span, Span, Any]]:
-        """C in the device's buffers, where nothing is overwritten, of a complete product: rows, columns, and what lies there."""
+    @property
+    def c_on_device(self) -> Any:
+        """C of a complete product, in the device's buffers, where these hold all of it."""
         assert self._buffers is not None
-        last: list[Tile] = []  # tiles below each other
-        for tile in (tile for arrival in self._share.order for tile in arrival.releases if tile.completes):
-            if last and not tile.follows(last[-1]):
-                yield self._buffers.c_of(last)
-                last = []
-            last.append(tile)
-        if last:
-            yield self._buffers.c_of(last)
+        return self._buffers.c
 
     def abandon(self) -> None:
         """Give up the product, which has failed on this rank or another. When this returns, no thread reads or writes the

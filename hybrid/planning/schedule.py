@@ -121,11 +121,6 @@ class Tile:
         """The part of C of which this one is the transpose, where all rows of C are one rank's."""
         return Tile(self.columns, self.rows, self.buffer_columns, self.buffer_rows)
 
-    def follows(self, other: Tile) -> bool:
-        """Whether this one lies below the other, in C and in the device's buffers."""
-        beside = (self.slot, self.columns, self.buffer_columns) == (other.slot, other.columns, other.buffer_columns)
-        return beside and (self.rows.lo, self.buffer_rows.lo) == (other.rows.hi, other.buffer_rows.hi)
-
 
 @record
 class Arrival:

@@ -207,7 +207,7 @@ class Check:
     error: float
     tolerance: float
     ok: bool
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[Fault, ...] = ()  # one at least where it is not ok
     note: str = ""  # what a right product has that is unusual
     # The host has to check as well, because the device left sums unjudged (for NaN, infinity or overflow, or because the sums are
     # rounded though the product is exact), or found differences that only a look at the elements can tell from rounding errors.
@@ -218,12 +218,10 @@ class Check:
     @property
     def code(self) -> str:
         """What is wrong, as one of `hybrid.errors.CODES`."""
-        return self.faults[0].code if self.faults else CheckFailed.code
+        return self.faults[0].code
 
     def refusal(self) -> str:
         """What is wrong, in one line."""
-        if not self.faults:
-            return f"the product is wrong: error {self.error:.2e}, tolerance {self.tolerance:.2e}"
         more = f" (and {len(self.faults) - 1} more)" if len(self.faults) > 1 else ""
         return f"the product is wrong: {self.faults[0]}{more}"
 
