@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 NAME = "hybrid.accept"
 LEVELS = (1, 2, 3)
-_SUBJECT_WIDTH = 9  # characters, of a finding's subject
 
 _MORE = """\
 examples:
@@ -91,11 +90,11 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _report(options: argparse.Namespace, outcome: Outcome, findings: Sequence[Finding], record: dict[str, object]) -> None:
+    from hybrid.diagnostics.finding import lines
     from hybrid.reporting import jsonl
 
     stream = text_stream(options.json)
-    for finding in findings:
-        print(finding.line(_SUBJECT_WIDTH), file=stream)
+    print(*lines(findings), sep="\n", file=stream)
     ended = ", asked to end" if outcome.asked_to_end else ""
     print(
         f"{'accepted' if record['ok'] else 'not accepted'}: {counted(len(outcome.names), 'rank')}, level {outcome.level.number}, "

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 
@@ -12,6 +13,7 @@ from hybrid.commands.cli import agree_on_options, run, settle_threads
 from hybrid.commands.parser import Parser, add_settings, file_name, settings_of
 from hybrid.commands.streams import file_of_json, text_stream
 from hybrid.core.settings import Settings
+from hybrid.core.text import counted
 from hybrid.errors import StartError
 from hybrid.ranks.team import Team
 
@@ -59,7 +61,7 @@ def unstarted(error: StartError, options: argparse.Namespace, settings: Settings
 
 def _examine(team: Team, options: argparse.Namespace, settings: Settings, error: StartError | None) -> int:
     """Examine the job, and report on rank 0; returns the exit code. `error`: why this process is no rank of a job."""
-    from hybrid.diagnostics import links
+    from hybrid.diagnostics import finding, links
     from hybrid.host.files import refuse_unwritable
     from hybrid.reporting import jsonl
     from hybrid.reporting.progress import Progress
@@ -69,20 +71,24 @@ def _examine(team: Team, options: argparse.Namespace, settings: Settings, error:
             refuse_unwritable(file)
     with Progress(part=lambda: team.doing) if team.rank == 0 else nullcontext():
         threads = settle_threads(team, settings)
-        from hybrid.diagnostics.checks import as_record, as_text, examine  # loads NumPy
+        from hybrid.diagnostics.checks import examine  # loads NumPy
 
         examination = examine(team, threads, error)
         of_machine = {}
         if options.json:
-            measured = examination.measured.links, examination.node_links
-            of_machine = links.measure_machine(team, examination.gpus, *measured)
+            gpus = [placement.gpu for placement in examination.placements]
+            of_machine = links.measure_machine(team, gpus, examination.measured.links, examination.node_links)
+    verdicts = Counter(each.verdict for each in examination.findings)
     with team.phase("report", timed=False):
         if team.rank == 0:
-            print(as_text(examination.findings), file=text_stream(options.json), flush=True)
+            last = f"{counted(verdicts['wrong'], 'finding')} wrong" if verdicts["wrong"] else "nothing is wrong"
+            last += f", {verdicts['unknown']} unknown" if verdicts["unknown"] else ""
+            print(*finding.lines(examination.findings), last, sep="\n", file=text_stream(options.json), flush=True)
             if options.json:
-                jsonl.write(as_record(examination) | of_machine, options.json)
+                found = examination.findings, examination.placements, examination.measured, examination.node_links
+                jsonl.write({"command": "doctor", **links.as_record(*found), **of_machine}, options.json)
                 sys.stdout.flush()
-    return 0 if examination.ok else 1
+    return 1 if verdicts["wrong"] else 0
 
 
 def main() -> int:

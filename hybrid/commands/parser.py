@@ -18,7 +18,6 @@ from hybrid.kernels.catalogue import CATALOGUE
 from hybrid.ranks.launcher import rank_by_launcher
 
 _WORDS_OF_COMMAND = 3  # python -m hybrid.matmul
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 class Parser(argparse.ArgumentParser):
@@ -110,10 +109,6 @@ def file_name(text: str) -> str:
     """For argparse: the type of a file's name."""
     if not text:
         raise UsageError("the name of a file is missing", code="option")
-    if _URL.match(text):
-        raise UsageError(
-            f"{text} is a URL: files that this machine sees are read and written, so fetch it first", code="file-missing"
-        )
     return text
 
 

@@ -39,7 +39,6 @@ from hybrid.planning.plan import FreeMemory
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.launcher import has_come, heed
 from hybrid.ranks.team import Team
-from hybrid.reporting.run_report import placement_record
 from hybrid.runs.measured import RunOptions, run_product
 from hybrid.runs.operands import fill_rows
 from hybrid.verification.check import Fault
@@ -502,24 +501,18 @@ def as_record(outcome: Outcome, findings: Sequence[Finding]) -> dict[str, Any]:
     finished = {case: of_ranks for case, of_ranks in outcome.seconds.items() if all(of_ranks)}
     return {
         "command": "accept",
-        "ranks": len(outcome.names),
+        **links.as_record(findings, outcome.decision.placements, outcome.links, outcome.node_links),
         "level": outcome.level.number,
         "device": outcome.decision.plan.device,
-        "ok": all(finding.verdict != "wrong" for finding in findings),
         "products": outcome.products,
         "rotations": outcome.rotations,
         "left_out": outcome.left_out,
         "seconds": outcome.elapsed,
         "seed": outcome.seed,
-        "findings": [vars(finding) for finding in findings],
         "wrong": [asdict(each) for each in outcome.wrong],
-        "placements": [placement_record(placement) for placement in outcome.decision.placements],
         "multiply": [
             {**asdict(case), "ranks": [vars(Spread.of(seconds)) for seconds in of_ranks]} for case, of_ranks in finished.items()
         ],
-        "node_links": [asdict(link) for link in outcome.node_links],
-        "links": [asdict(link) for link in outcome.links.links],
-        "peer_copies": [asdict(copy) for copy in outcome.links.peer_copies],
         "watched": [
             None if each is None else {"why_not": each.reason} if isinstance(each, Unknown) else asdict(each)
             for each in outcome.watched

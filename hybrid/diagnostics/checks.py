@@ -15,7 +15,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from importlib import util
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,7 +37,6 @@ from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.launcher import family_of, launched
 from hybrid.ranks.mpi import Library, library_in_use
 from hybrid.ranks.team import Team
-from hybrid.reporting.run_report import placement_record
 
 _MPI_LIMIT = 30  # seconds for MPI to start alone
 
@@ -571,14 +569,9 @@ class Examination:
     """All findings, and what is known of each rank."""
 
     findings: tuple[Finding, ...]
-    placements: tuple[Placement, ...]
-    gpus: tuple[Gpu | None, ...]
-    measured: links.Measurements = links.Measurements()
-    node_links: tuple[links.NodeLink, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        return all(finding.verdict != "wrong" for finding in self.findings)
+    placements: tuple[RankPlacement, ...]
+    measured: links.Measurements
+    node_links: tuple[links.NodeLink, ...]
 
 
 def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None = None) -> Examination:
@@ -623,31 +616,6 @@ def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None
         *merged(tools),
     ]
     findings.sort(key=lambda finding: _SUBJECTS.index(finding.subject))
-    return Examination(tuple(findings), tuple(placements), tuple(chosen), measured, tuple(between_nodes))
-
-
-def as_text(findings: Sequence[Finding]) -> str:
-    """A line for each finding, and a last one that counts what is wrong."""
-    width = max(len(finding.subject) for finding in findings)
-    lines = [finding.line(width) for finding in findings]
-    wrong = sum(finding.verdict == "wrong" for finding in findings)
-    unknown = sum(finding.verdict == "unknown" for finding in findings)
-    last = "nothing is wrong" if not wrong else "1 finding is wrong" if wrong == 1 else f"{wrong} findings are wrong"
-    return "\n".join([*lines, last + (f", {unknown} unknown" if unknown else "")])
-
-
-def as_record(examination: Examination) -> dict[str, Any]:
-    """What `--json` writes."""
-    return {
-        "command": "doctor",
-        "ranks": len(examination.placements),
-        "ok": examination.ok,
-        "findings": [vars(finding) for finding in examination.findings],
-        "placements": [
-            placement_record(RankPlacement(rank, found.host, found.cores, found.threads, gpu))
-            for rank, (found, gpu) in enumerate(zip(examination.placements, examination.gpus, strict=True))
-        ],
-        "links": [asdict(link) for link in examination.measured.links],
-        "node_links": [asdict(link) for link in examination.node_links],
-        "peer_copies": [asdict(copy) for copy in examination.measured.peer_copies],
-    }
+    seats = zip(placements, chosen, strict=True)
+    at = [RankPlacement(rank, seat.host, seat.cores, seat.threads, gpu) for rank, (seat, gpu) in enumerate(seats)]
+    return Examination(tuple(findings), tuple(at), measured, tuple(between_nodes))

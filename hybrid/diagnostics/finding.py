@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -93,3 +93,9 @@ def merged(of_ranks: Sequence[Sequence[Finding] | None]) -> list[Finding]:
         finding if len(who) == looked else replace(finding, text=f"rank {ranges(who)}: {finding.text}")
         for finding, who in ranks.items()
     ]
+
+
+def lines(findings: Sequence[Finding]) -> Iterator[str]:
+    """A line for each, with columns of equal width."""
+    width = max(len(finding.subject) for finding in findings)
+    return (finding.line(width) for finding in findings)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from math import isfinite
 from typing import Any, TypeVar
 
@@ -16,11 +17,12 @@ from hybrid.core.timeline import Spread
 from hybrid.diagnostics.finding import Finding, note, ok, unknown, wrong
 from hybrid.diagnostics.probe_process import ProbeResult, run_probe, run_proxies
 from hybrid.errors import HybridError
-from hybrid.planning.decision import Gpu
+from hybrid.planning.decision import Gpu, RankPlacement
 from hybrid.planning.machine_model import RECORD_KEY, MachineModel
 from hybrid.planning.schedule import KERNEL_TILE
 from hybrid.ranks.messages import Series, Start, broadcast, exchange
 from hybrid.ranks.team import Team
+from hybrid.reporting.run_report import placement_record
 
 K = TypeVar("K")
 
@@ -387,6 +389,21 @@ def _first_failure(ran: Sequence[tuple[int, ProbeResult]], hosts: Sequence[str])
 def _failure(rank: int, hosts: Sequence[str], result: ProbeResult, text: str) -> Failure:
     code = "probe-failed" if result.ended else str(result.report.get("code", "probe-failed"))
     return Failure(f"rank {rank} on {hosts[rank]}", str(result.report.get("stage", "starting")), text, bool(result.ended), code)
+
+
+def as_record(
+    findings: Sequence[Finding], placements: Sequence[RankPlacement], measured: Measurements, node_links: Sequence[NodeLink]
+) -> dict[str, Any]:
+    """What JSON lines of the doctor and of the acceptance test have in common."""
+    return {
+        "ranks": len(placements),
+        "ok": all(finding.verdict != "wrong" for finding in findings),
+        "findings": [vars(finding) for finding in findings],
+        "placements": [placement_record(placement) for placement in placements],
+        "links": [asdict(link) for link in measured.links],
+        "node_links": [asdict(link) for link in node_links],
+        "peer_copies": [asdict(copy) for copy in measured.peer_copies],
+    }
 
 
 _MACHINE_LIMIT = 60  # seconds
