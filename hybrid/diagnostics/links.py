@@ -430,7 +430,7 @@ def measure_machine(
                 phase.mine = run_probe("probe_rates.machine_rates", task, limit=_MACHINE_LIMIT)
         result: ProbeResult = phase.all[measured[0]]
         found = result.report
-        why = f"{found.get('stage', 'starting')}: {result.ended or found.get('failed', 'it ended early')}"
+        why = f"{found.get('stage', 'starting')}: {result.ended or 'it ended early'}"
         if found.get("stage") == "done" and not result.ended:
             try:
                 of_gpu = _machine_model(found, min(link.alone.to_gpu for link in links))

@@ -51,7 +51,8 @@ def run_probe(probe: str, *arguments: str, limit: int = LIMIT) -> ProbeResult:
                 process.next_message(Team())
         finally:
             process.close()
-        return ProbeResult(process.report, process.ended)
+        failed = process.report.get("failed")
+        return ProbeResult(process.report, process.ended or (f"failed: {failed}" if failed else ""))
 
 
 def run_proxies(team: Team, probe: str, argument: str | None, limit: int) -> ProbeResult | None:

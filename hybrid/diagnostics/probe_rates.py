@@ -13,7 +13,7 @@ import base64
 import json
 import pickle
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy as np
 from hybrid.core.problem import ITEM_SIZES, Span, Topology, pieces
 from hybrid.devices.base import Device
 from hybrid.diagnostics.probes import report
-from hybrid.errors import DeviceUnavailable, code_of, one_line
+from hybrid.errors import DeviceUnavailable
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, LEAST_FOR_BYTES, fastest, products_of
 from hybrid.ranks.messages import Messages
 from hybrid.ranks.team import Phase, Team
@@ -139,18 +139,15 @@ _FETCHES = 8  # of one rank's memory, one after the other, that are timed
 def all_ranks(argument: str) -> None:
     task = json.loads(argument)
     team = ProxyTeam(task["rank"], Topology(tuple(tuple(node) for node in task["nodes"])))
-    try:
-        device = device_of(task["index"])
-        report(stage="links")
-        _measure_links(team, device, task)
-        if any(len(node) > 1 for node in team.topology.nodes):
-            report(stage="opening")
-            probe(RankDevice(team, lambda gpu: device))
-            report(stage="fetching")
-            _fetch_from_all(team, device, task["uuids"], task["size"])
-        report(stage="done")
-    except Exception as error:  # whatever it is, the rank judges it
-        report(failed=one_line(error), code=code_of(error))
+    device = device_of(task["index"])
+    report(stage="links")
+    _measure_links(team, device, task)
+    if any(len(node) > 1 for node in team.topology.nodes):
+        report(stage="opening")
+        probe(RankDevice(team, lambda gpu: device))
+        report(stage="fetching")
+        _fetch_from_all(team, device, task["uuids"], task["size"])
+    report(stage="done")
 
 
 def device_of(index: int | None) -> Any:
@@ -246,16 +243,9 @@ _MEMORY_BYTES = 512 << 20
 
 
 def machine_rates(argument: str) -> None:
-    task = json.loads(argument)
-    try:
-        measure(device_of(task["index"]), task)
-        report(stage="done")
-    except Exception as error:  # whatever it is, the rank judges it
-        report(failed=one_line(error), code=code_of(error))
-
-
-def measure(device: Any, task: Mapping[str, Any]) -> None:
     """Report the link's rates and those of the fastest kernels."""
+    task = json.loads(argument)
+    device = device_of(task["index"])
     on_gpu = device.name == "cuda"
     report(stage="link", multiprocessors=device.multiprocessors if on_gpu else 0)
     host_link = HostLink(device, _LINK_BYTES)
@@ -272,6 +262,7 @@ def measure(device: Any, task: Mapping[str, Any]) -> None:
         report(stage="multiplying bytes")
         report(byte_multiply_adds=byte_rate(device, min(task["sizes"][-1], LARGEST_OF_BYTES)))
         report(memory=memory_rate(device, _MEMORY_BYTES))
+    report(stage="done")
 
 
 class Product:

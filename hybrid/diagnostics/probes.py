@@ -19,7 +19,7 @@ from importlib import import_module, metadata
 from typing import Any
 
 from hybrid.devices.cuda_kernels import trust_own_cache_only
-from hybrid.errors import DeviceUnavailable, one_line
+from hybrid.errors import DeviceUnavailable, code_of, one_line
 from hybrid.ranks.mpi import library_in_use, start_mpi
 
 
@@ -108,4 +108,7 @@ if __name__ == "__main__":
     signal.alarm(int(seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     module, _, function = name.partition(".")
-    getattr(import_module(f"hybrid.diagnostics.{module}"), function)(*arguments)
+    try:
+        getattr(import_module(f"hybrid.diagnostics.{module}"), function)(*arguments)
+    except Exception as error:  # whatever it is, the rank that started this process judges it
+        report(failed=one_line(error), code=code_of(error))
