@@ -4,80 +4,50 @@
 set -euo pipefail
 ROOT=$(cd "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 unset PYTHONDONTWRITEBYTECODE # what starts is timed: bytecode is kept, as it is for users
+STEPS=(tests ranks check wall lab bytes types precision hosts kernels)
 
 usage() {
     cat <<'END_OF_USAGE'
 usage: bash scripts/on_gpu.sh [--into FOLDER] [--python PYTHON] [STEP...]
 
 Runs the steps in this order, whatever becomes of those before, and ends with 1 if one failed:
-END_OF_USAGE
-    list_steps
-    cat <<'END_OF_USAGE'
+  tests        the tests of one process that need a GPU
+  ranks        those of two ranks, which share a GPU where there is one
+  check        the price of the check: bench.py check
+  wall         the time of the whole command, beside its imports alone, and what it consists of: bench.py hosts, hybrid.matmul
+  lab          the lectures' kernels, compiled and timed: hybrid.lab
+  bytes        int8 beside cuBLAS: hybrid.lectures ladder
+  types        complex numbers and integers beside CuPy: bench.py types
+  precision    whole products from remainders beside cuBLAS: bench.py precision
+  hosts        from host memory to host memory, beside the program one writes by hand, and cuBLASXt: bench.py hosts
+  kernels      every kernel beside cuBLAS: hybrid.lectures ladder
 
 FOLDER (on-gpu) gets the JSON lines of each measurement, and each step's output. PYTHON (python3) is an environment with the test
 extra and CuPy, whose mpirun stands on PATH; a launcher with options of its own is named by MPIRUN="mpirun --bind-to none".
 END_OF_USAGE
 }
 
-# A step says what it does in the line that begins it, and a measurement how many seconds it may take.
-list_steps() {
-    sed -nE 's/^([a-z0-9_]+)\(\) \{ # (.*)/  \1 \2/p' "${BASH_SOURCE[0]}" | while read -r step does; do printf '  %-13s%s\n' "$step" "$does"; done
+run_step() {
+    local tests=("$PYTHON" -m pytest -q -p no:cacheprovider --color=no) shapes=(4096 8192 1000x8000x8000)
+    case $1 in
+        tests) within 560 "${tests[@]}" -m "gpu and not mpi" -n 6 ;;
+        ranks) within 300 "${LAUNCHER[@]}" -n 2 "${tests[@]}" --with-mpi -m "gpu and mpi" ;;
+        check) measure 200 scripts/bench.py check --sizes 4000 8000 12000 --rounds 7 ;;
+        wall) measure 120 scripts/bench.py hosts --gpus "${GPUS[@]}" --sizes 8000 --rounds 5 --only wall --total 100 && product && product ;;
+        lab) lab_run multShare.cu MatMulKernel && lab_run matmul2.cu multiply ;;
+        bytes) measure 200 -m hybrid.lectures ladder --dtype int8 --sizes "${shapes[@]}" --rounds 5 ;;
+        types) measure 300 scripts/bench.py types --sizes 4096 --rounds 3 ;;
+        precision) measure 300 scripts/bench.py precision --sizes "${shapes[@]}" --rounds 5 ;;
+        hosts) measure 560 scripts/bench.py hosts --gpus "${GPUS[@]}" --sizes 4000 8000 16000 --rounds 3 --total 520 ;;
+        kernels) measure 560 -m hybrid.lectures ladder --rounds 5 --longest 2 ;;
+    esac
 }
 
-tests() { # the tests of one process that need a GPU
-    within 560 "$PYTHON" -m pytest -q -p no:cacheprovider --color=no -m "gpu and not mpi" -n 6
-}
+measure() { within "$1" "$PYTHON" "${@:2}" --json "$INTO/$STEP.jsonl"; }
 
-ranks() { # those of two ranks, which share a GPU where there is one
-    within 300 "${LAUNCHER[@]}" -n 2 "$PYTHON" -m pytest -q -p no:cacheprovider --color=no --with-mpi -m "gpu and mpi"
-}
+product() { within 120 "${LAUNCHER[@]}" -n 1 "$PYTHON" -m hybrid.matmul 8000 8000 8000 --device cuda --json "$INTO/$STEP.jsonl"; }
 
-check() { # the price of the check: bench.py check
-    measure 200 scripts/bench.py check --sizes 4000 8000 12000 --rounds 7
-}
-
-wall() { # the time of the whole command, beside its imports alone, and what it consists of: bench.py hosts, hybrid.matmul
-    measure 120 scripts/bench.py hosts --gpus "${GPUS[@]}" --sizes 8000 --rounds 5 --only wall --total 100 &&
-        product 8000 8000 8000 && product 8000 8000 8000
-}
-
-lab() { # the lectures' kernels, compiled and timed: hybrid.lab
-    lab_run multShare.cu MatMulKernel && lab_run matmul2.cu multiply
-}
-
-bytes() { # int8 beside cuBLAS: hybrid.lectures ladder
-    measure 200 -m hybrid.lectures ladder --dtype int8 --sizes 4096 8192 1000x8000x8000 --rounds 5
-}
-
-types() { # complex numbers and integers beside CuPy: bench.py types
-    measure 300 scripts/bench.py types --sizes 4096 --rounds 3
-}
-
-precision() { # whole products from remainders beside cuBLAS: bench.py precision
-    measure 300 scripts/bench.py precision --sizes 4096 8192 1000x8000x8000 --rounds 5
-}
-
-hosts() { # from host memory to host memory, beside the program that one writes by hand, and cuBLASXt: bench.py hosts
-    measure 560 scripts/bench.py hosts --gpus "${GPUS[@]}" --sizes 4000 8000 16000 --rounds 3 --total 520
-}
-
-kernels() { # every kernel beside cuBLAS: hybrid.lectures ladder
-    measure 560 -m hybrid.lectures ladder --rounds 5 --longest 2
-}
-
-STEPS=(tests ranks check wall lab bytes types precision hosts kernels)
-
-measure() {
-    within "$1" "$PYTHON" "${@:2}" --json "$INTO/$STEP.jsonl"
-}
-
-product() {
-    within 120 "${LAUNCHER[@]}" -n 1 "$PYTHON" -m hybrid.matmul "$@" --device cuda --json "$INTO/$STEP.jsonl"
-}
-
-lab_run() {
-    within 120 "$PYTHON" -m hybrid.lab run "docs/programs/$1" --kernel "$2" --device cuda --json "$INTO/$STEP.jsonl"
-}
+lab_run() { measure 120 -m hybrid.lab run "docs/programs/$1" --kernel "$2" --device cuda; }
 
 # So many seconds; the command is shown as a reader can repeat it.
 within() {
@@ -105,7 +75,7 @@ print(*range(1, getDeviceCount() + 1), sep="\n")' 2>/dev/null)
     for STEP in "${chosen[@]:-${STEPS[@]}}"; do
         began=$SECONDS code=0
         printf '\n######## %s\n' "$STEP"
-        "$STEP" 2>&1 | tee "$INTO/$STEP.txt" || code=$?
+        run_step "$STEP" 2>&1 | tee "$INTO/$STEP.txt" || code=$?
         printf '######## %s ended with %d after %d s\n' "$STEP" "$code" $((SECONDS - began))
         ((code == 0)) || failed+=("$STEP")
     done

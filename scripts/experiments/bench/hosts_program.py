@@ -25,7 +25,6 @@ from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.reporting import jsonl
 
 DTYPE = "float64"
-STEPS = ("scatter and broadcast", "to the GPU", "multiply", "from the GPU", "gather")
 _THREADS = 16  # that make random numbers
 _BLOCKS = (2048, 4096, 8192)  # rows and columns of cuBLASXt's blocks that are tried
 
@@ -56,13 +55,11 @@ def seconds_of_all(comm: Any, work: Callable[[], Any], finish: Callable[[], Any]
 
 def handwritten(comm: Any, n: int, options: argparse.Namespace) -> Iterator[Line]:
     """The program one writes by hand with mpi4py and CuPy: Scatter A, Bcast B, to the GPU, A @ B, from the GPU, Gather C. Every
-    buffer is made and touched before the clock runs; barriers stand between the steps. Without a GPU NumPy stands for CuPy."""
-    copy_in, copy_out, finish = np.copy, lambda c, into: np.copyto(into, c), lambda: None
+    buffer is made and touched before the clock runs. Without a GPU NumPy stands for CuPy."""
+    copy_in, copy_out = np.copy, lambda c, into: np.copyto(into, c)
     if options.device == "cuda":
         cupy = import_module("cupy")
-        gpu = cupy.cuda.Device(comm.rank % cupy.cuda.runtime.getDeviceCount())
-        gpu.use()
-        finish = gpu.synchronize
+        cupy.cuda.Device(comm.rank % cupy.cuda.runtime.getDeviceCount()).use()
         copy_in, copy_out = cupy.asarray, lambda c, into: cupy.asnumpy(c, out=into)
     a, b = (uniform(n) if comm.rank == 0 else None for _ in "AB")
     comm.Barrier()
@@ -73,34 +70,19 @@ def handwritten(comm: Any, n: int, options: argparse.Namespace) -> Iterator[Line
     setup = time.perf_counter() - began
     b, c = (whole, None) if b is None else (b, whole)
 
-    def moment() -> float:
-        finish()
-        comm.Barrier()
-        return time.perf_counter()
-
-    def steps() -> np.ndarray:
-        moments = [moment()]
+    def multiply() -> None:
         comm.Scatter(a, a_rows)
         comm.Bcast(b)
-        moments.append(moment())
         on_device = copy_in(a_rows), copy_in(b)
-        moments.append(moment())
-        of_c = on_device[0] @ on_device[1]
-        moments.append(moment())
-        copy_out(of_c, c_rows)
-        moments.append(moment())
+        copy_out(on_device[0] @ on_device[1], c_rows)
         comm.Gather(c_rows, c)
-        moments.append(moment())
-        return np.diff(moments)
 
-    setup += float(steps().sum())
+    setup += seconds_of_all(comm, multiply)
     if c is not None:
         c.fill(np.nan)
-    times = [steps() for _ in range(options.repeat)]
+    times = [seconds_of_all(comm, multiply) for _ in range(options.repeat)]
     if a is not None:
-        error = refuse_wrong("the product", a, b, c)
-        phases = {step: frame.spread([float(each[index]) for each in times]) for index, step in enumerate(STEPS)}
-        yield "handwritten", [float(each.sum()) for each in times], {"setup": setup, "phases": phases, "error": error}
+        yield "handwritten", times, {"setup": setup, "error": refuse_wrong("the product", a, b, c)}
 
 
 # By part: whether it is checked, and whether C is given.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -38,7 +37,6 @@ def _case(
     devices: Sequence[str],
     choices: Mapping[str, Sequence[str]],
     order: Callable[[Any], Iterable[tuple[Any, ...]]],
-    *more: frame.Option,
 ) -> Callable[[], int]:
     """A benchmark's script. `lines_of`: the lines of a case, which begins with sizes and type; `choices`: options of which each
     takes some of these words, and all by default; `order`: the cases that the options ask for."""
@@ -59,7 +57,6 @@ def _case(
         frame.option("--device", choices=devices, default="cuda", help=f"{', '.join(devices[1:])}: to see that it runs (cuda)"),
         *(frame.option(f"--{name}", nargs="+", choices=words, default=list(words), metavar=name.upper(),
                        help=f"{', '.join(words)} (all)") for name, words in choices.items()),
-        *more,
     )  # fmt: skip
 
 
@@ -96,10 +93,10 @@ def _ms(seconds: float) -> str:
 _CHECK = """What does the check of every product cost? python scripts/bench.py check [--sizes 4000 8000]
 
 hybrid.multiply with its check and without it, in turns, medians, by one process: of arrays in host memory into an array that
-is given (out=), of arrays of `hybrid.empty`, and of RowBlocks, which lie on the GPU where there is one. Two calls of each kind
-follow each other, of which the second is timed: a program that multiplies again and again does not change its mind each time.
+is given (out=), and of RowBlocks, which lie on the GPU where there is one. Two calls of each kind follow each other, of which the
+second is timed: a program that multiplies again and again does not change its mind each time.
 """
-_PLACES, _CHECKED = ("host", "empty", "row blocks"), ("unchecked", "checked")
+_PLACES, _CHECKED = ("host", "row blocks"), ("unchecked", "checked")
 
 
 class CheckResults(frame.Results):
@@ -122,10 +119,6 @@ def _check_line(options: argparse.Namespace, sizes: Sizes, dtype: str, place: st
         operands = [hybrid.RowBlock(array) for array in operands]
     else:
         out = hybrid.empty((len(a), b.shape[1]), dtype)
-    if place == "empty":
-        operands = [hybrid.empty(array.shape, dtype) for array in (a, b)]
-        for into, array in zip(operands, (a, b), strict=True):
-            into[...] = array
 
     def multiplied(way: str) -> Any:
         c = hybrid.multiply(*operands, out=out, check=way == "checked", device=options.device)
@@ -146,8 +139,8 @@ check = _case(
 _PRECISION = """How fast are products from remainders beside cuBLAS? python scripts/bench.py precision [--sizes 8192]
 
 Of matrices that lie on one GPU, and C stays there: cuBLAS as CuPy calls it, unchecked, beside hybrid.multiply with its check, for
-each precision. "in turns": one call of each, round by round, medians. "alone": calls of one way for some seconds without a
-pause, so that the GPU's power limit shows. Every way's product is compared with sampled rows and columns in float64.
+each precision: one call of each in turns, round by round, medians. Every way's product is compared with sampled rows and columns
+in float64.
 """
 _YARDSTICK, _PRECISIONS, _FILLS = "cuBLAS", ("native", "auto", "fast"), ("normal", "integers")
 
@@ -156,14 +149,13 @@ class PrecisionResults(frame.Results):
     command, again = "bench_precision", "python scripts/bench.py precision"
 
     def blocks(self) -> Iterator[frame.Table]:
-        heads = ["elements", "n×l×m", "way", "in turns, ms", "× cuBLAS", "alone, ms", "× cuBLAS"]
         rows, base = [], self.lines[0]
         for line in self.lines:
-            base = line if line["way"] == _YARDSTICK else base
-            both = (line["seconds"]["median"], base["seconds"]["median"]), (line["alone"], base["alone"])
-            cells = [cell for one, other in both for cell in (_ms(one), f"{other / one:.2f}")]
+            base, seconds = line if line["way"] == _YARDSTICK else base, line["seconds"]["median"]
+            cells = [_ms(seconds), f"{base['seconds']['median'] / seconds:.2f}"]
             rows.append([f"{line['fill']}, {line['dtype']}", _sizes(line), line["way"], *cells])
-        yield frame.Table(heads, "lllrrrr", rows, "operands on the GPU; ours is checked, cuBLAS is not")
+        heads = ["elements", "n×l×m", "way", "ms", "× cuBLAS"]
+        yield frame.Table(heads, "lllrr", rows, "operands on the GPU; ours is checked, cuBLAS is not")
 
 
 def _precision_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, fill: str) -> Iterator[frame.Line]:
@@ -180,25 +172,16 @@ def _precision_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, fill
         settle()
         return c
 
-    def alone(way: Way) -> float:
-        """Seconds of a call."""
-        began, calls = time.perf_counter(), 0
-        while time.perf_counter() - began < options.alone or not calls:
-            way()
-            calls += 1
-        return (time.perf_counter() - began) / calls
-
     ours = {name: partial(hybrid.multiply, a, b, precision=name, device=options.device) for name in _PRECISIONS}
     ways: dict[str, Way] = {_YARDSTICK: cublas, **ours}
-    times = _times(ProductCheck(a, b), ways, options.rounds)
-    yield from ({"fill": fill, "way": name, "seconds": times[name], "alone": alone(way)} for name, way in ways.items())
+    for name, seconds in _times(ProductCheck(a, b), ways, options.rounds).items():
+        yield {"fill": fill, "way": name, "seconds": seconds}
 
 
 precision = _case(
     PrecisionResults, _PRECISION, _precision_lines, [(4096,) * 3, (8192,) * 3, (1000, 8000, 8000)], 7, ("cuda", "emulate"),
     {"dtypes": tuple(ITEM_SIZES), "fills": _FILLS},
     lambda asked: ((sizes, dtype, fill) for fill, dtype, sizes in product(asked.fills, asked.dtypes, asked.sizes)),
-    frame.option("--alone", type=float, default=1.0, metavar="S", help="seconds of calls without a pause (1)"),
 )  # fmt: skip
 
 
@@ -209,9 +192,9 @@ _TYPES = """How fast are products of complex numbers and of integers? python scr
 hybrid.multiply with its check, beside the library's matmul (CuPy's on a GPU, NumPy's on a CPU) without one: of operands that lie
 on one GPU, where C stays as well, and of operands in host memory, where the library's time is that of all copies, too. One call
 of each in turns, round by round, medians. Integers have results of int64: the library gets operands that are converted to it, as
-a part of its time. "small" ones lie between -99 and 99; "large" ones fill their type, as far as no sum exceeds int64.
+a part of its time. They fill their type, as far as no sum exceeds int64.
 """
-_WAYS, _SMALL = ("library", "hybrid"), 99
+_WAYS = ("library", "hybrid")
 
 
 class TypesResults(frame.Results):
@@ -229,13 +212,12 @@ class TypesResults(frame.Results):
         yield frame.Table(heads, "llllrrrr", rows, "hybrid.multiply, checked, beside the library's matmul, unchecked")
 
 
-def _types_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, elements: str) -> Iterator[frame.Line]:
+def _types_lines(options: argparse.Namespace, sizes: Sizes, dtype: str) -> Iterator[frame.Line]:
     on_gpu, settle = options.device == "cuda", _settled(options.device)
     cupy = import_module("cupy") if on_gpu else None
     result = None if dtype in COMPLEX else "int64"
-    random, (n, l, m), most = np.random.default_rng(), sizes, _SMALL
-    if elements == "large":
-        most = min(np.iinfo(dtype).max, math.isqrt(2**62 // l))
+    random, (n, l, m) = np.random.default_rng(), sizes
+    most = 0 if dtype in COMPLEX else min(np.iinfo(dtype).max, math.isqrt(2**62 // l))
     on_host = [
         (random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(dtype)
         if dtype in COMPLEX
@@ -253,15 +235,14 @@ def _types_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, elements
             return cupy.asnumpy(c) if cupy and place == "host" else c
 
         ways: dict[str, Way] = {"library": library, "hybrid": partial(hybrid.multiply, a, b, dtype=result, device=options.device)}
-        yield {"elements": elements, "place": place, **_times(ProductCheck(a, b), ways, options.rounds)}
+        yield {
+            "elements": "normal" if dtype in COMPLEX else "large",
+            "place": place,
+            **_times(ProductCheck(a, b), ways, options.rounds),
+        }
 
 
 types = _case(
     TypesResults, _TYPES, _types_lines, [(4096,) * 3, (8192,) * 3], 7, ("cuda", "cpu"), {"dtypes": (*COMPLEX, *INTEGERS)},
-    lambda asked: (
-        (sizes, dtype, elements)
-        for dtype in asked.dtypes
-        for elements in (("normal",) if dtype in COMPLEX else ("small", "large"))
-        for sizes in asked.sizes
-    ),
+    lambda asked: ((sizes, dtype) for dtype, sizes in product(asked.dtypes, asked.sizes)),
 )  # fmt: skip

@@ -13,7 +13,7 @@ and the runner copies into buffers of that size as into a GPU's.
 
 import argparse
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from math import isqrt
 from typing import Any
@@ -50,17 +50,6 @@ def theoretical(memory: int, dtype: str) -> int:
     return isqrt(memory // (3 * ITEM_SIZES[dtype]))
 
 
-def last_that(works: Callable[[int], bool], most: int) -> int:
-    """The largest size up to `most` that works, where all smaller ones do: from above in growing steps, then by halves. Or 0."""
-    good, bad, step = most, most + 1, 1
-    while good > 0 and not works(good):
-        good, bad, step = max(0, good - step), good, 2 * step
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if works(middle) else (good, middle)
-    return good
-
-
 def seconds_in_core(runtime: cuda.Runtime, kernel: Kernel, dtype: str, n: int) -> float | None:
     """Of the kernel on three N×N matrices of the device, which are made and checked piece by piece; None where the memory ends.
     The check is exact: all numbers are integers. CheckFailed for a wrong product."""
@@ -92,17 +81,13 @@ def seconds_in_core(runtime: cuda.Runtime, kernel: Kernel, dtype: str, n: int) -
 
 
 def largest_in_core(runtime: cuda.Runtime, kernel: Kernel, dtype: str, most: int) -> tuple[int, float]:
-    """The largest N up to `most` that the kernel multiplies in core, and its seconds. DoesNotFit where there is none."""
+    """The largest N up to `most` that the kernel multiplies in core, to a thousandth, and its seconds. DoesNotFit where there is
+    none."""
     seconds_in_core(runtime, kernel, dtype, 1)  # its code takes memory, too
-    seconds: dict[int, float | None] = {}
-
-    def multiplies(n: int) -> bool:
-        seconds[n] = seconds_in_core(runtime, kernel, dtype, n)
-        return seconds[n] is not None
-
-    if not (n := last_that(multiplies, most)):
-        raise DoesNotFit(f"no three matrices of {dtype} fit beside kernel {kernel.name}")
-    return n, seconds[n] or 0.0
+    for n in range(most, 0, -(most // 1000 + 1)):
+        if (seconds := seconds_in_core(runtime, kernel, dtype, n)) is not None:
+            return n, seconds
+    raise DoesNotFit(f"no three matrices of {dtype} fit beside kernel {kernel.name}")
 
 
 def seconds_out_of_core(device: str, memory: int, dtype: str, n: int) -> float:
