@@ -63,32 +63,6 @@ class State:
     def rows_there(self) -> int:
         return sum(map(len, self.written))
 
-    def refuse_other(self, asked: Facts, files: str) -> None:
-        """UsageError where now another product is asked for. `files`: the names of those that would have to be removed."""
-        names = [name for name in {**self.asked, **asked} if self.asked.get(name) != asked.get(name)]
-        if names:
-            other = [f"{each} {self.asked.get(each, 'not known')} there, {asked.get(each, 'not known')} here" for each in names]
-            raise UsageError(
-                f"{files} are of another product ({'; '.join(other)}): remove them, or leave out --resume", code="resume-other"
-            )
-
-
-def state_of(lines: Sequence[Line], path: str) -> State | None:
-    """What the journal's lines say together; None where it is empty. UsageError where they make no sense."""
-    if not lines:
-        return None
-    first, *parts = lines
-    try:
-        written = {Span(*line["part"]): str(line["digest"]) for line in parts}  # the last line of each counts
-        state = State(dict(first["asked"]), int(first["rows"]), int(first["begun"]), written)
-        if state.rows < 1:
-            raise ValueError(f"parts of {state.rows} rows")
-        return state
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"{path} is malformed ({type(error).__name__}: {error}): remove it to begin anew", code="file-format"
-        ) from None
-
 
 def journal_of(path: str) -> str:
     """The name of the journal of parts, of the file to which `path` leads through symbolic links."""
@@ -96,7 +70,7 @@ def journal_of(path: str) -> str:
 
 
 class Journal:
-    """A journal that is open for writing, and locked. `lines`: what it says."""
+    """A journal that is open for writing, and locked. `state`: what it said when it was opened; `empty`: it has no lines."""
 
     def __init__(self, path: str) -> None:
         """Open and lock the journal; make it where there is none. UsageError where another process has it, or the file is
@@ -104,7 +78,7 @@ class Journal:
         self._path = path
         self._file = _locked(path)
         try:
-            self.lines, self._end = _lines(self._file, path)
+            self.state, self._end = _read(self._file, path)
             os.ftruncate(self._file, self._end)
         except BaseException:
             self.close()
@@ -114,7 +88,7 @@ class Journal:
         """Forget all lines but for this new one."""
         os.ftruncate(self._file, 0)
         os.fsync(self._file)
-        self.lines, self._end = [], 0
+        self._end = 0
         self.append({**_MARK, **first})
 
     def append(self, line: Line) -> None:
@@ -123,8 +97,11 @@ class Journal:
         data = (json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n").encode(errors="surrogatepass")
         write_whole(self._file, data, self._end)
         os.fsync(self._file)
-        self.lines.append(line)
         self._end += len(data)
+
+    @property
+    def empty(self) -> bool:
+        return self._end == 0
 
     def remove(self) -> None:
         """Remove the journal while it is locked: who opens it meanwhile finds that it is gone."""
@@ -160,9 +137,9 @@ def _locked(path: str) -> int:
         os.close(descriptor)  # it was the journal of a job that has ended meanwhile, and removed it
 
 
-def _lines(descriptor: int, path: str) -> tuple[list[Line], int]:
-    """The lines up to the first one that cannot be read, and their bytes. UsageError where the first is not the one with which a
-    journal begins."""
+def _read(descriptor: int, path: str) -> tuple[State | None, int]:
+    """What the lines of a journal say, None where there are none; and the bytes of those that can be read, up to the first that
+    cannot. UsageError where they make no sense, or the first is not the one with which a journal begins."""
     lines: list[Line] = []
     end = 0
     *whole, torn = os.pread(descriptor, os.fstat(descriptor).st_size, 0).split(b"\n")
@@ -181,7 +158,19 @@ def _lines(descriptor: int, path: str) -> tuple[list[Line], int]:
             f"{path} is there, and is no journal of this version of the program: remove it, or name another file",
             code="file-exists",
         )
-    return lines, end
+    if not lines:
+        return None, end
+    first, *parts = lines
+    try:
+        written = {Span(*line["part"]): str(line["digest"]) for line in parts}  # the last line of each counts
+        state = State(dict(first["asked"]), int(first["rows"]), int(first["begun"]), written)
+        if state.rows < 1:
+            raise ValueError(f"parts of {state.rows} rows")
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{path} is malformed ({type(error).__name__}: {error}): remove it to begin anew", code="file-format"
+        ) from None
+    return state, end
 
 
 _PARTS, _LEAST_BYTES = 50, 256 << 20  # the most parts of C, and the fewest bytes of each: a job that is killed loses so much
@@ -235,13 +224,13 @@ class _PartsFile:
                         why = f"{self._part} is there without its journal, {journal}: remove it, or name another file"
                         raise UsageError(why, code="file-exists")
                     self._journal = Journal(journal)
-                    opening.mine = self._journal.lines
+                    opening.mine = self._journal.state
                 except UsageError as error:  # all ranks shall raise it alike, without this rank's number
                     opening.mine = error
-        lines = opening.all[_WRITING]
-        if isinstance(lines, UsageError):
-            raise UsageError(str(lines), code=lines.code)
-        self.state = state_of(lines, journal)
+        found = opening.all[_WRITING]
+        if isinstance(found, UsageError):
+            raise UsageError(str(found), code=found.code)
+        self.state = found
 
     def look(self, parts: Sequence[Span]) -> None:
         """Find out which of these parts are in the file; if the rows of one have another digest, none is used. DoesNotFit where
@@ -313,11 +302,11 @@ class _PartsFile:
     def close(self) -> None:
         """Give the journal's lock back. Files that are of no use to a later job are removed."""
         if self._journal is not None:
-            if self._journal.lines:
-                self._journal.close()
-            else:
+            if self._journal.empty:
                 discard(self._part)
                 self._journal.remove()
+            else:
+                self._journal.close()
             self._journal = None
 
     def _writing(self) -> AbstractContextManager[None]:
@@ -402,8 +391,14 @@ class ProductInParts:
         with self._team.phase("agree", timed=False) as asking:
             asking.mine = self._ask()
         self._asked: Facts = {**asking.all[0], "--resume-rows": str(self.rows)}
-        if state:
-            state.refuse_other(self._asked, f"{self._disk.name} and {self._disk.name[:-5]}.journal")
+        there = state.asked if state else self._asked
+        if names := [name for name in {**there, **self._asked} if there.get(name) != self._asked.get(name)]:
+            other = [f"{name} {there.get(name, 'not known')} there, {self._asked.get(name, 'not known')} here" for name in names]
+            raise UsageError(
+                f"{self._disk.name} and {self._disk.name[:-5]}.journal are of another product ({'; '.join(other)}): remove them, "
+                "or leave out --resume",
+                code="resume-other",
+            )
         wall.enter("resume")
         self._disk.look(self._parts)
 
@@ -553,7 +548,7 @@ def part_to_explain(machine: Machine, problem: Problem, options: argparse.Namesp
     if os.path.lexists(journal := journal_of(matrix_name(options.out).file)):
         descriptor = os.open(journal, os.O_RDONLY)
         with suppress(HybridError):  # of one that cannot be read nothing is known
-            state = state_of(_lines(descriptor, journal)[0], journal)
+            state, _ = _read(descriptor, journal)
         os.close(descriptor)
     rows = settings.resume_rows or (state.rows if state else 0) or rows_of_a_part(problem, machine.topology.size)
     line = parts_line(rows, problem.n, state.rows_there if state else 0, f"{options.out}.journal").strip()
