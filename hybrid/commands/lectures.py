@@ -37,11 +37,6 @@ examples:
 """
 
 
-def scripts_folder() -> Path:
-    """The folder scripts/: in an installed package within hybrid/, in a checkout beside it. HybridError where there is none."""
-    return _folder("scripts", "scripts", "experiments")
-
-
 def examples() -> dict[str, Path]:
     """The example programs, by the names of their files."""
     return {path.name: path for path in sorted(program_folders()[0].glob("*.cu"))}
@@ -118,7 +113,7 @@ def work(name: str, words: list[str]) -> int:
         _write_folder(Path(words[0] if words else name), _programs if name == PROGRAMS else _notebooks)
         return 0
     # The scripts' modules are no part of this package: a checkout starts them from scripts/.
-    sys.path.insert(0, str(scripts_folder()))
+    sys.path.insert(0, str(_folder("scripts", "scripts", "experiments")))
     sys.argv = [f"python -m {NAME} {name}", *words]
     try:
         import_module("experiments.start").run(SCRIPTS[name][0])

@@ -273,18 +273,14 @@ def how_computed(product: TypedProduct, decided: Problem | None = None) -> str:
     return f"  computed as {problem}{how}"
 
 
-def _list_kernels() -> None:
-    rows = [(kernel.name, kernel.device, " ".join(kernel.dtypes), kernel.summary) for kernel in CATALOGUE]
-    print(*aligned(rows, "llll"), sep="\n")
-
-
 def answer(options: argparse.Namespace, settings: Settings) -> bool:
     """Show the list of kernels, or explain the plan, on rank 0. Returns whether that was asked for, on every rank the same."""
     if options.kernel != "list" and not options.explain:
         return False
     with nullcontext() if rank_by_launcher() == 0 else redirect_stdout(io.StringIO()):
         if options.kernel == "list":
-            _list_kernels()
+            rows = [(kernel.name, kernel.device, " ".join(kernel.dtypes), kernel.summary) for kernel in CATALOGUE]
+            print(*aligned(rows, "llll"), sep="\n")
         else:
             _explain(options, settings)
     return True

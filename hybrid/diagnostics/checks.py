@@ -180,7 +180,8 @@ def judge_slurm(
             f"srun does not take -c from sbatch: srun -c {job['CPUS_PER_TASK']}; for mpirun leave binding out (--bind-to none)",
             code="slurm-cores",
         )
-    without = [rank for rank in range(ranks) if _has_gpus(variables[rank]) and not gpus[rank]]
+    given_gpus = [each.get("STEP_GPUS") or each.get("JOB_GPUS") or _number(each, "GPUS_ON_NODE") for each in variables]
+    without = [rank for rank in range(ranks) if given_gpus[rank] and not gpus[rank]]
     if without:
         return wrong(
             "slurm",
@@ -204,10 +205,6 @@ def judge_slurm(
 def _number(job: Mapping[str, str], name: str) -> int:
     text = job.get(name, "")
     return int(text) if text.isdecimal() else 0
-
-
-def _has_gpus(job: Mapping[str, str]) -> bool:
-    return bool(job.get("STEP_GPUS") or job.get("JOB_GPUS") or _number(job, "GPUS_ON_NODE"))
 
 
 _COMPILER_LIMIT = 30  # seconds to compile a small program

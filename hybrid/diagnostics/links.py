@@ -365,30 +365,24 @@ def first_rank_of_each_gpu(nodes: Sequence[Sequence[int]], chosen: Sequence[Gpu 
 def collect(results: Sequence[ProbeResult | None], hosts: Sequence[str], nodes: tuple[tuple[int, ...], ...]) -> Measurements:
     """All that was measured, from what the probes reported. `results[rank]`: None where there was no probe."""
     ran = [(rank, result) for rank, result in enumerate(results) if result is not None]
-    links = [_link(rank, hosts[rank], link) for rank, result in ran for link in result.report.get("links", [])]
+    links = []
+    for rank, result in ran:
+        for link in result.report.get("links", []):
+            together = Rates(**link["together"]) if "together" in link else None
+            links.append(Link(link["uuid"], rank, hosts[rank], link["pinned"], Rates(**link["alone"]), together))
     copies = [PeerCopy(**copy) for _, result in ran for copy in result.report.get("peer_copies", [])]
-    return Measurements(tuple(links), tuple(copies), _first_failure(ran, hosts), nodes)
+    return Measurements(tuple(links), tuple(copies), _failure(ran, hosts), nodes)
 
 
-def _link(rank: int, host: str, link: Mapping[str, Any]) -> Link:
-    together = link.get("together")
-    return Link(link["uuid"], rank, host, link["pinned"], Rates(**link["alone"]), Rates(**together) if together else None)
-
-
-def _first_failure(ran: Sequence[tuple[int, ProbeResult]], hosts: Sequence[str]) -> Failure | None:
+def _failure(ran: Sequence[tuple[int, ProbeResult]], hosts: Sequence[str]) -> Failure | None:
     """The failure of a probe that failed by itself, if there is one, since the others were killed because of it."""
-    for rank, result in ran:
-        if result.ended or "failed" in result.report:
-            return _failure(rank, hosts, result, result.ended or str(result.report["failed"]))
-    for rank, result in ran:
-        if result.report.get("stage") != "done":
-            return _failure(rank, hosts, result, "was ended before it was done")
+    for rank, result in sorted(ran, key=lambda one: not (one[1].ended or "failed" in one[1].report)):
+        stage = str(result.report.get("stage", "starting"))
+        if result.ended or stage != "done":
+            text = result.ended or str(result.report.get("failed", "was ended before it was done"))
+            code = "probe-failed" if result.ended else str(result.report.get("code", "probe-failed"))
+            return Failure(f"rank {rank} on {hosts[rank]}", stage, text, bool(result.ended), code)
     return None
-
-
-def _failure(rank: int, hosts: Sequence[str], result: ProbeResult, text: str) -> Failure:
-    code = "probe-failed" if result.ended else str(result.report.get("code", "probe-failed"))
-    return Failure(f"rank {rank} on {hosts[rank]}", str(result.report.get("stage", "starting")), text, bool(result.ended), code)
 
 
 def as_record(

@@ -13,7 +13,6 @@ import base64
 import json
 import pickle
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -255,7 +254,10 @@ def machine_rates(argument: str) -> None:
     rates: dict[str, float] = {}
     for dtype in reversed(ITEM_SIZES):
         report(stage=f"multiplying {dtype}")
-        product = Product.long_enough(device, dtype, task["sizes"])
+        for n in task["sizes"]:
+            product = Product(device, dtype, n)
+            if product.seconds >= LONG_ENOUGH:
+                break
         rates[dtype] = product.n**3 / product.seconds
         report(multiply_adds=rates, products={"n": product.n, "seconds": product.seconds})
     if on_gpu and device.gpu.capability >= LEAST_FOR_BYTES:
@@ -284,15 +286,6 @@ class Product:
         list(device.finish())  # the first launch takes longer
         self.start(_TIMES)
         self.seconds = _seconds(device, "multiply") / _TIMES
-
-    @classmethod
-    def long_enough(cls, device: Any, dtype: str, sizes: Sequence[int]) -> Product:
-        """The first that takes long enough to be timed, or the largest."""
-        for n in sizes:
-            product = cls(device, dtype, n)
-            if product.seconds >= LONG_ENOUGH:
-                break
-        return product
 
     def start(self, times: int) -> None:
         """Enqueue this number of multiplications."""

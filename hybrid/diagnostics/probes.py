@@ -75,7 +75,9 @@ def gpus() -> None:
     report(driver=version.value)
     status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
     report(status=status, status_name=_name(driver, status), visible=count.value)
-    report(packages=sorted(_cupy_packages()))
+    # Several distributions of CuPy overwrite each other's files, since all install a package named cupy.
+    names = {str(found.metadata["Name"]).lower() for found in metadata.distributions()}
+    report(packages=sorted(name for name in names if name == "cupy" or name.startswith(("cupy-cuda", "cupy-rocm"))))
     trust_own_cache_only()
     try:
         import cupy
@@ -89,12 +91,6 @@ def gpus() -> None:
         report(gpus=[asdict(gpu) for gpu in usable_gpus()])
     except DeviceUnavailable as missing:
         report(missing=str(missing))
-
-
-def _cupy_packages() -> set[str]:
-    """The installed distributions of CuPy. Several overwrite each other's files, since all install a package named cupy."""
-    names = {str(found.metadata["Name"]).lower() for found in metadata.distributions() if found.metadata["Name"]}
-    return {name for name in names if name == "cupy" or name.startswith(("cupy-cuda", "cupy-rocm"))}
 
 
 def _name(driver: Any, status: int) -> str:

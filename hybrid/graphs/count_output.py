@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -50,18 +51,10 @@ def listed(adjacency: np.ndarray, length: int, tail: int, head: int, count: int)
     for left in reversed(range(length)):
         onward = {vertex: np.flatnonzero(edges[vertex] & ends[left]).tolist() for vertex in {walk[-1] for walk in found}}
         found = [(*walk, vertex) for walk in found for vertex in onward[walk[-1]]]
-    walks = [Walk(walk, _choices(adjacency, walk)) for walk in found]
+    walks = [Walk(walk, math.prod(int(adjacency[step]) for step in pairwise(walk))) for walk in found]
     if (there := sum(walk.edges for walk in walks)) != count:
         raise CheckFailed(f"{there} paths were found one by one, and {shortened(count)} were counted: a product is wrong")
     return walks
-
-
-def _choices(adjacency: np.ndarray, walk: Sequence[int]) -> int:
-    """How many ways there are to choose among parallel edges."""
-    number = 1
-    for begin, end in pairwise(walk):
-        number *= int(adjacency[begin, end])
-    return number
 
 
 def terms(adjacency: np.ndarray, names: Sequence[str], length: int, tail: int, head: int, count: int) -> Iterator[str]:

@@ -254,16 +254,12 @@ def verdict(check: Check | None) -> str:
 
 
 def labelled_corner(label: str, corner: Any, shape: tuple[int, int]) -> str:
-    """The top left of a matrix of this shape, below its name."""
+    """The top left of a matrix of this shape, below its name, as the lecture's programs print it: each element with six decimals,
+    or none for integers, and a space; and an empty line at the end."""
     rows, columns = len(corner), len(corner[0]) if len(corner) else shape[1]
     part = "" if (rows, columns) == shape else f", its top left {rows}×{columns}"
-    return f"{label} ({shape[0]}×{shape[1]}){part}\n{top_left(corner)}"
-
-
-def top_left(matrix: Any) -> str:
-    """The matrix as the lecture's programs print it: each element with six decimals, or none for integers, and a space; and an
-    empty line at the end."""
-    return "".join("".join(f"{_shown(value)} " for value in row) + "\n" for row in matrix) + "\n"
+    lines = ("".join(f"{_shown(value)} " for value in row) + "\n" for row in corner)
+    return f"{label} ({shape[0]}×{shape[1]}){part}\n{''.join(lines)}\n"
 
 
 def _shown(value: Any) -> str:
