@@ -189,6 +189,7 @@ def chains():
         for each, right in ((found, a @ b @ c), (planned, a @ b), (power, a @ b @ c @ b)):
             assert type(each.array) is cupy.ndarray
             check(np.concatenate(comm.allgather(cupy.asnumpy(each.array))), right, "a chain")
+            np.testing.assert_allclose([each.sum(), each.norm(), each.max()], [right.sum(), np.linalg.norm(right), right.max()])
         with plant("multiply", rank=comm.size - 1) as planted:
             try:
                 found = rows[0] @ rows[1]

@@ -101,12 +101,3 @@ def test_too_large_a_matrix_is_refused(comm):
             hybrid.scatter(np.ones((100, 100)) if comm.rank == 0 else None, comm=comm)
         with refused(DoesNotFit, "host-memory"):
             hybrid.gather(hybrid.RowBlock(np.ones((100, 100))), comm=comm)
-
-
-def test_alone_it_is_a_copy():
-    matrix = np.arange(12.0).reshape(4, 3)
-    rows = hybrid.scatter(matrix, rows=4)
-    assert not np.shares_memory(rows.array, matrix)
-    found = hybrid.gather(rows)
-    assert np.array_equal(found, matrix)
-    assert not np.shares_memory(found, rows.array)
