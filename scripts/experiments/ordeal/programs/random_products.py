@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Products at random on the ranks' GPUs, whatever holds the arrays: python random_products.py PRODUCTS SECONDS LARGEST SEED
+"""Random products on the ranks' GPUs, whatever memory holds the arrays: python random_products.py PRODUCTS SECONDS LARGEST SEED
 
-`scripts/ordeal.py --products` starts it, with a rank for each GPU. Arrays are new, used before, views, transposes, in Fortran's
-order, read-only, in mappings and files, shared by the ranks. Earlier ones are freed while a product runs, and a thread writes
-beside the result, in the same pages. Matrices hold small whole numbers, so that all sums are exact: the product times a random
-matrix must be exactly what the operands give.
+`scripts/ordeal.py --products` starts it, with a rank for each GPU. Arrays are new, used before, parts of others, read-only, in
+mappings and files, shared by the ranks, on the GPU. Earlier ones are freed while a product runs, and a thread writes beside the
+result, in the same pages. Matrices hold small whole numbers, so that all sums are exact: the product times a random matrix must
+be exactly what the operands give. Layouts, types and what is asked for beside products: tests/support/on_gpus.py.
 
 Prints one line of JSON at rank 0: products, wrong and failed ones, ranges of memory that were pinned when no array was there, and
 the process's memory over time. Ends with 1 if anything is not as it must be.
@@ -13,7 +13,6 @@ the process's memory over time. Ends with 1 if anything is not as it must be.
 import gc
 import json
 import mmap
-import os
 import queue
 import random
 import sys
@@ -33,8 +32,8 @@ import hybrid
 from hybrid.devices import cuda_gpus
 from hybrid.devices.cuda_gpus import PinnedMemory, pinned_memory
 
-TYPES = {"float64": 10, "float32": 6, "complex128": 2, "complex64": 1, "int32": 1}
-HOLDERS = ("GPU", "new", "used", "Fortran", "transpose", "view", "steps", "backwards", "mapping", "buffer", "file", "shared")
+TYPES = {"float64": 10, "float32": 6, "complex128": 2}
+HOLDERS = ("GPU", "new", "used", "view", "mapping", "buffer", "file", "shared")
 POOL = 34 << 20  # bytes of an array that views are of: smaller ones are never pinned
 EXTENTS = (0, 2 * POOL), (POOL // 2, 2 * POOL), (0, POOL + POOL // 2)  # of arrays on the same buffer
 MOST_BYTES = 30 << 20  # of a matrix that is such a view
@@ -74,13 +73,8 @@ class Arrays:
         if holder == "used":
             key = shape, dtype, result, dice.randrange(2)
             return self.used.setdefault(key, np.empty(shape, dtype))
-        if holder == "Fortran":
-            return np.empty(shape, dtype, order="F")
-        if holder == "transpose":
-            return np.empty((columns, rows), dtype).T
-        steps = {"view": (1, 1), "steps": (2, 2), "backwards": (1, 1)}.get(holder, (1, 1))
-        width = columns * steps[1] + (more if holder in ("view", "steps", "backwards") else 0)
-        size = rows * steps[0] * width
+        width = columns + (more if holder == "view" else 0)
+        size = rows * width
         if holder == "new" or size * item > MOST_BYTES:
             return np.empty(shape, dtype)
         last = min(POOL, 16 * self.largest**2) - size * item  # so that small matrices overlap, too
@@ -93,9 +87,7 @@ class Arrays:
         if holder == "file":
             mode = "r+" if result else dice.choice(("r", "r+", "c"))
             return np.memmap(self._file, dtype, mode, start, shape)
-        whole = self.memory[start : start + size * item].view(dtype).reshape(rows * steps[0], width)
-        made = whole[:: steps[0], : columns * steps[1] : steps[1]]
-        return made[::-1] if holder == "backwards" else made
+        return self.memory[start : start + size * item].view(dtype).reshape(rows, width)[:, :columns]
 
     def fill(self, dice: random.Random, array: np.ndarray) -> None:
         first = dice.randrange(997)
@@ -153,19 +145,14 @@ def written_beside(guards: list[np.ndarray]) -> Iterator[list[int]]:
 
 def guards_of(arrays: Arrays, out: np.ndarray | None, holder: str) -> list[np.ndarray]:
     """Bytes beside a result that is a view."""
-    pools = {"view": arrays.memory, "steps": arrays.memory, "mapping": arrays.on_buffers["mapping"][0]}
+    pools = {"view": arrays.memory, "mapping": arrays.on_buffers["mapping"][0]}
     if out is None or holder not in pools:
         return []
-    pool, (lo, hi) = pools[holder], (int(each) for each in np.lib.array_utils.byte_bounds(out))
-    lo, hi = lo - pool.ctypes.data, hi - pool.ctypes.data
+    pool = pools[holder]
+    lo, hi = (int(each) - pool.ctypes.data for each in np.lib.array_utils.byte_bounds(out))
     if not POOL <= lo <= hi <= 2 * POOL:
         return []  # it was too large, and is new
-    gaps = (
-        [np.ndarray((len(out), 1), out.dtype, pool, lo + out.itemsize, out.strides)]
-        if holder == "steps" and out.shape[1] > 1
-        else []
-    )
-    return [pool[max(POOL, lo - 64) : lo], pool[hi : hi + 64], *gaps]
+    return [pool[max(POOL, lo - 64) : lo], pool[hi : hi + 64]]
 
 
 class Product:
@@ -177,51 +164,35 @@ class Product:
         favourites = random.Random(seed // 50)  # noqa: S311
         alike = [[_size(favourites, largest) for _ in range(3)] for _ in range(3)]
         self.n, self.l, self.m = dice.choice(alike) if dice.random() < 0.6 else [_size(dice, largest) for _ in range(3)]
-        self.root = comm.size - 1 if dice.random() < 0.1 else 0
         self.holders = [dice.choice(HOLDERS), dice.choice(HOLDERS), dice.choice((None, None, *HOLDERS))]
-        self.flags = [dice.random() < 0.2 for _ in range(2)]
-        self.beta = 1 if self.holders[2] is not None and dice.random() < 0.2 else None
-        self.check = dice.choices((True, False, "host", "full"), (8, 1, 1, 1))[0]
-        self.poison = dice.random() < 0.1
 
     def __str__(self) -> str:
-        return (
-            f"{self.n}×{self.l}×{self.m} {self.dtype} of rank {self.root}: {self.holders}, transposed {self.flags}, beta "
-            f"{self.beta}, check {self.check}, poison {self.poison}"
-        )
+        return f"{self.n}×{self.l}×{self.m} {self.dtype}: {self.holders}"
 
     def faults(self, arrays: Arrays, dying: Dying, device: str) -> str:
         """What is wrong with it, on this rank."""
-        dice, here, given = self.dice, comm.rank == self.root, []
-        shapes = [(self.n, self.l), (self.l, self.m), (self.n, self.m)]
-        for place, (holder, shape) in enumerate(zip(self.holders, shapes, strict=True)):
-            shape, result = shape[::-1] if place < 2 and self.flags[place] else shape, place == 2
+        dice, here, given = self.dice, comm.rank == 0, []
+        for place, (holder, shape) in enumerate(
+            zip(self.holders, [(self.n, self.l), (self.l, self.m), (self.n, self.m)], strict=True)
+        ):
             if holder == "shared":
-                given.append(hybrid.empty(shape, self.dtype, comm=comm, root=self.root))
+                given.append(hybrid.empty(shape, self.dtype, comm=comm))
             else:
-                given.append(arrays.make(dice, holder, shape, self.dtype, result=result) if here and holder else None)
+                given.append(arrays.make(dice, holder, shape, self.dtype, result=place == 2) if here and holder else None)
         a, b, out = given if here else (None, None, None)
-        os.environ["HYBRID_POISON"] = str(int(self.poison))
-        how: dict[str, Any] = {"device": device, "root": self.root, "check": self.check, "beta": self.beta}
-        how |= dict(zip(("transpose_a", "transpose_b"), self.flags, strict=True))
         wanted: Any = None
         if here:
-            assert a is not None
-            assert b is not None
             for each in (a, b):
                 arrays.fill(dice, each)
-            if out is not None and self.beta:
-                arrays.fill(dice, out)
-            elif out is not None:
-                out.fill(np.nan if out.dtype.kind in "fc" else np.iinfo(out.dtype).min)
-            operands = a.T if self.flags[0] else a, b.T if self.flags[1] else b
-            wanted = _seen(*operands) + (_seen(out) if self.beta else 0)
+            if out is not None:
+                out.fill(np.nan)
+            wanted = _seen(a, b)
             for each in (a, b):
                 each.flags.writeable = each.flags.writeable and dice.random() < 0.7
             a, b, out = (_on_gpu(each) if of == "GPU" else each for each, of in zip((a, b, out), self.holders, strict=True))
         guards = guards_of(arrays, out, self.holders[2])
         with written_beside(guards) as beside:
-            c = hybrid.multiply(a, b, out if self.beta else None, comm=comm, out=out, **how)
+            c = hybrid.multiply(a, b, comm=comm, out=out, device=device)
         fault = ""
         if here:
             wrong = (_seen(c.get() if hasattr(c, "get") else c) != wanted).any(axis=1)
@@ -301,7 +272,7 @@ def main(products: int, seconds: float, largest: int, seed: int, device: str = "
             try:
                 fault = product.faults(arrays, dying, device)
             except Exception as error:
-                fault, failed = f" {type(error).__name__}: {error}", failed + (comm.rank == product.root)
+                fault, failed = f" {type(error).__name__}: {error}", failed + (comm.rank == 0)
             else:
                 wrong += bool(fault)
             if fault and wrong + failed <= 5:
