@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from experiments.common import cuda, frame
-from experiments.lectures.ladder import count_loads, form_of, loads_of_elements
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, launch_of
 from hybrid.reporting import svg
@@ -91,8 +90,8 @@ _SIEGEL = """Matrix multiplication in three programs: python -m hybrid.lectures 
 The CUDA lecture's seq (three loops on one core), matmul1 (one thread per element) and matmul2 (tiles in shared memory) at
 8000×8000 in float64, beside its 13.8 s and 4.8 s on a K40c. seq takes more than an hour there; here it is timed at smaller
 sizes, in both orders of the loops. Where one is large enough to tell of 8000, the time there is extrapolated, and too short if
-larger matrices leave the caches. Then how often each element is read from global memory, counted. On several devices, a rank
-each: `mpirun -n 2 python -m hybrid.matmul 8000 8000 8000 --kernel tiled`.
+larger matrices leave the caches. On several devices, a rank each:
+`mpirun -n 2 python -m hybrid.matmul 8000 8000 8000 --kernel tiled`.
 
 Kernels are timed by CUDA events, and by the clock with allocation and copies. Without a GPU they run on the CPU's CUDA runtime at
 200×200: products are checked, and nothing is said of their speed. --quick takes smaller sizes.
@@ -102,7 +101,6 @@ _LOOPS = {"loops": "i j k", "loops_ikj": "i k j"}  # of the sequential program's
 N = 8000  # of the lecture
 _SIDES = {"cuda": (N, 1000), "emulate": (200, 72)}  # usual and quick ones
 _LEAST_EXTRAPOLATED = 500  # smaller matrices lie in caches, and times of theirs say nothing of 8000
-_COUNTED = (100, 60, 90)  # n, l, m: of no tile a multiple
 
 
 def _of_three(options: argparse.Namespace) -> Iterator[frame.Line]:
@@ -121,12 +119,6 @@ def _of_three(options: argparse.Namespace) -> Iterator[frame.Line]:
         times = {"seconds": _alone(runtime, kernel, operands, 5)}
         times["whole"] = frame.spread(runtime.whole_seconds(cuda.kernel_of(kernel), *operands, 3 if runtime.gpu else 1))
         yield {**runtime.about, "part": "kernel", "program": program, "n": n, **times}
-    try:
-        for program, (kernel, _) in _THREE.items():
-            of_a, of_b = count_loads(cuda.kernel_of(kernel), "float64", _COUNTED)
-            yield {**runtime.about, "part": "loads", "program": program, "shape": _COUNTED, "a": of_a, "b": of_b}
-    except DeviceUnavailable as missing:
-        print(f"loads are not counted: {missing}", file=sys.stderr)
 
 
 class Three(frame.Results):
@@ -135,16 +127,6 @@ class Three(frame.Results):
     def blocks(self) -> Iterator[frame.Table]:
         title = f"{N}×{N}, float64: {N**3:,} multiplications"
         yield frame.Table(["program", "K40c (lecture)", "here"], "lrl", [*self._of_loops(), *self._of_kernels()], title)
-        loads, rows = {line["program"]: line for line in self.lines if line["part"] == "loads"}, []
-        for program, (name, _) in _THREE.items():
-            height, width = form_of(cuda.kernel_of(name), "float64", EMULATED_CAPABILITY).tile
-            formulas = ("m", "n") if name == "naive" else (f"ceil(m / {width})", f"ceil(n / {height})")
-            both = ", ".join(map(str, dict.fromkeys(loads_of_elements(name, (height, width), (N, N, N)))))
-            counts = [sorted({each[0], each[1]}) for each in (loads[program]["a"], loads[program]["b"])] if loads else []
-            counted = ", ".join("–".join(f"{count:g}" for count in each) for each in counts)
-            rows.append([program, *formulas, both, counted or "not counted"])
-        heads = ["program", "of a", "of b", f"at {N}", f"counted at n, l, m = {', '.join(map(str, _COUNTED))}"]
-        yield frame.Table(heads, "lrrrl", rows, "how often is each element read from global memory?")
 
     def _of_loops(self) -> Iterator[list[str]]:
         for kernel, order in _LOOPS.items():

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from functools import partial
-from statistics import fmean, median
+from statistics import fmean
 
 import pytest
 from support.commands import ROOT, module, successful
@@ -101,7 +101,7 @@ def test_the_documents_launches_are_those_computed():
 
 
 def test_siegel_s_three_programs_from_recorded_lines():
-    """512 billion multiplications; 13.8 s and 4.8 s on a K40c; reads of each element; what was not run is extrapolated by n³."""
+    """512 billion multiplications; 13.8 s and 4.8 s on a K40c; what was not run is extrapolated by n³."""
     text = said("siegel", "--from", RECORDED)
     assert f"{8000**3:,}" in text
     programs = {line["program"]: line for line in recorded("lecture_siegel", part="kernel")}
@@ -112,12 +112,6 @@ def test_siegel_s_three_programs_from_recorded_lines():
     assert table["ratio"] == ["ratio", "2.9", f"{first / second:.2f}"]
     (sequential,) = recorded("lecture_siegel", part="seq", kernel="loops", n=1000)
     assert f"{sequential['seconds']['median'] * 8**3 / 60:.3g} min, extrapolated" in text
-    reads = {line["program"]: line for line in recorded("lecture_siegel", part="loads")}
-    n, _, m = reads["matmul1"]["shape"]
-    assert (set(reads["matmul1"]["a"]), set(reads["matmul1"]["b"])) == ({m}, {n})
-    assert (set(reads["matmul2"]["a"]), set(reads["matmul2"]["b"])) == ({math.ceil(m / 16)}, {math.ceil(n / 16)})
-    assert ["matmul1", "m", "n", "8000", f"{m},", f"{n}"] in rows(text)
-    assert ["matmul2", "ceil(m", "/", "16)", "ceil(n", "/", "16)", "500", "6,", "7"] in rows(text)
 
 
 # --- CUDA in Two-dimension
@@ -210,9 +204,6 @@ def test_a_quick_run_without_a_gpu_checks_and_tells_no_speed(tmp_path, name):
     assert "right" in text
     assert not re.search(r"GF/s|GB/s| as fast", text if name == "pmpp" else "")
     assert said(name, "--from", tmp_path / "lines.jsonl") == text
-    for line in lines:
-        if line.get("part") == "loads":
-            assert (median(line["a"]), median(line["b"])) == {"matmul1": (90, 100), "matmul2": (6, 7)}[line["program"]]
 
 
 @pytest.mark.gpu
