@@ -60,7 +60,6 @@ CODES: dict[str, str] = {
     "gpu-memory": "a GPU, or --gpu-memory, has too little memory",
     "disk-full": "the disk has no room for the file",
     "file-limit": "ulimit -f does not allow a file so large",
-    "open-files": "ulimit -n allows fewer open files than MPI needs",
     "out-of-memory": "memory could not be had while the job ran",
     "threads": "fewer threads could be started than asked for",
     "package-missing": "an optional Python package is missing, or does not load",

@@ -198,11 +198,10 @@ def library_in_use() -> Library:
 # --- what MPI needs before it starts: where that is missing, MPI ends its process, or hangs, and says why in its own terms
 
 SHARED = Path("/dev/shm")  # noqa: S108 (no name in it is guessed)
-_LEAST_FILES, _FILES = 48, 1024  # open files: with 32 two ranks of MPICH hang; what is asked for where the limit allows it
+_FILES = 1024  # open files: what MPI may want; with 32 two ranks of MPICH hang
 # Of MPICH 5.0.2 on a node: 1,057,344 bytes for each rank and 4 KiB; UCX, on which it may be built, has files of 4.3 MB besides.
 _SHARED_OF_A_RANK = 1_061_440
 _UCX_OF_A_RANK, _LEAST_OF_UCX = 4_400_000, 16 << 20  # UCX's files; and with less room than this it makes none
-_LEAST_FILE_SIZE = 6 << 20
 
 
 def refuse_too_little(launch: Launch) -> None:
@@ -210,18 +209,12 @@ def refuse_too_little(launch: Launch) -> None:
     if "PMI_FD" in os.environ and pmi_socket() is None:
         connection = f"its connection to this process, PMI_FD={os.environ['PMI_FD']}, is not open"
         raise stale(launch, f"{connection}: the variables are left over from another job, or something in between has closed it")
-    _allow_files()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < _FILES and soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES if hard < 0 else min(_FILES, hard), hard))
     where, ranks = f"on {os.uname().nodename}", int(os.environ.get("MPI_LOCALNRANKS", "0"))  # set by MPICH's launcher only
     if ranks < 2:
         return
-    size, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if 0 <= size < _LEAST_FILE_SIZE:
-        raise StartError(
-            f"files may have {readable(size)} only {where} (ulimit -f): MPI's memory that ranks share needs "
-            f"{readable(_LEAST_FILE_SIZE)}, matrices need more",
-            "ulimit -f unlimited",
-            code="file-limit",
-        )
     if not os.access(SHARED, os.W_OK):
         why = "is read-only, or not writable for you" if SHARED.is_dir() else "is missing"
         raise StartError(
@@ -241,21 +234,6 @@ def refuse_too_little(launch: Launch) -> None:
         # UCX 1.20 looks at the room before each of its files. Where a rank finds enough for the first but not for the next, as
         # when other ranks have made theirs meanwhile, it uses one that it has not: SIGSEGV. It has other ways within a node.
         os.environ.setdefault("UCX_TLS", "^posix")
-
-
-def _allow_files() -> None:
-    """Raise the limit of open files to what MPI may want, as far as the hard limit allows. StartError where that is too
-    little."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= soft < _FILES and soft != hard:
-        soft = _FILES if hard < 0 else min(_FILES, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    if 0 <= soft < _LEAST_FILES:
-        raise StartError(
-            f"a process may open {soft} files only on {os.uname().nodename} (ulimit -n): MPI needs {_LEAST_FILES} or more",
-            f"ulimit -n {_FILES}",
-            code="open-files",
-        )
 
 
 def stale(launch: Launch, why: str) -> StartError:

@@ -73,18 +73,6 @@ def test_a_program_that_another_mpi_s_launcher_started_is_refused_too(tmp_path):
     assert done.stdout == "wrong-mpirun True\n", done.stderr
 
 
-# A limit, the ranks, the exit code and the code of the line.
-LITTLE = [({"RLIMIT_NOFILE": 40}, 2, "open-files"), ({"RLIMIT_FSIZE": 1 << 20}, 2, "file-limit")]
-
-
-@pytest.mark.parametrize(("limits", "ranks", "cause"), LITTLE)
-def test_too_little_for_mpi_is_refused(start, limits, ranks, cause):
-    if open_mpi() and cause == "file-limit":
-        pytest.skip("what Open MPI needs is not known")
-    end = start(PRODUCT, ranks, limits=limits).end()
-    assert (end.code, end.codes, end.left) == (1, [cause], [])
-
-
 def test_a_soft_limit_of_open_files_is_raised(start):
     program = (
         f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (40, {resource.getrlimit(resource.RLIMIT_NOFILE)[1]}))\n"
