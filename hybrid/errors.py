@@ -59,7 +59,6 @@ CODES: dict[str, str] = {
     "shared-memory": "the folder /dev/shm is missing, or too small for MPI",
     "gpu-memory": "a GPU, or --gpu-memory, has too little memory",
     "disk-full": "the disk has no room for the file",
-    "file-limit": "ulimit -f does not allow a file so large",
     "out-of-memory": "memory could not be had while the job ran",
     "threads": "fewer threads could be started than asked for",
     "package-missing": "an optional Python package is missing, or does not load",

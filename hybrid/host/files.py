@@ -7,7 +7,6 @@ from __future__ import annotations
 import errno
 import glob
 import os
-import resource
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,8 +15,6 @@ from pathlib import Path
 from hybrid.core.text import readable
 from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
 from hybrid.host.memory import free_bytes_in, process_space
-
-_LONGER = 50  # bytes by which a temporary name is longer than the file's, at most
 
 
 def led_to(path: str) -> str:
@@ -52,11 +49,9 @@ def written_to(path: str, temporary: Path | None = None, size: int = 0) -> Itera
     try:
         yield
     except OSError as error:
-        parent, limit = Path(led_to(path)).parent, largest_file()
+        parent = Path(led_to(path)).parent
         if not parent.is_dir():
             why, code = f"{parent} is no folder any more", "file-missing"
-        elif error.errno == errno.EFBIG and limit is not None:
-            why, code = f"files may have {readable(limit)} at most (ulimit -f)", "file-limit"
         else:
             code = "disk-full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "file-unwritable"
             why = os.strerror(error.errno) if error.errno else one_line(error)  # libraries have more to say than one line
@@ -72,12 +67,6 @@ def allocated(path: Path | None) -> int:
         return sum(512 * each.lstat().st_blocks for each in (path, *path.rglob("*"))) if path else 0
     except (FileNotFoundError, NotADirectoryError):
         return 0
-
-
-def largest_file() -> int | None:
-    """The largest size, in bytes, that a file written by this process may have; None without a limit."""
-    size, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    return None if size == resource.RLIM_INFINITY else size
 
 
 def temporary_name(path: str) -> Path:
@@ -144,11 +133,11 @@ def discard(temporary: Path) -> None:
             temporary.unlink()
 
 
-def refuse_unwritable(path: str, size: int | None = None, *, folder: bool = False) -> None:
+def refuse_unwritable(path: str, size: int = 1, *, folder: bool = False) -> None:
     """UsageError if no file could be written at `path`, DoesNotFit if none of `size` bytes: it is found before the work, not
     after it.
 
-    `size`: None for a few bytes, whose number is not known. `folder`: a folder of many files is to be written.
+    `folder`: a folder of many files is to be written.
     """
     target = Path(led_to(path))
     try:
@@ -156,29 +145,15 @@ def refuse_unwritable(path: str, size: int | None = None, *, folder: bool = Fals
             raise UsageError(f"{path} is not a regular file", code="file-unwritable")
         if not target.parent.is_dir():
             raise UsageError(f"there is no folder {target.parent} for {path}", code="file-missing")
-        longest = os.pathconf(target.parent, "PC_NAME_MAX") - _LONGER
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {os.strerror(error.errno or 0)}", code="file-unwritable") from None
-    if len(os.fsencode(target.name)) > longest:
-        raise UsageError(
-            f"{path} cannot be written: its name may have {longest} bytes, as a longer one stands beside it",
-            code="file-unwritable",
-        )
     if not os.access(target.parent, os.W_OK):
         raise UsageError(f"no files can be written in {target.parent}", code="file-unwritable")
-    free, limit = free_bytes_in(target.parent), largest_file()
-    if size is None:
-        if not free:
-            raise DoesNotFit(f"there is no room for {path}: 0 B are free in {target.parent}", code="disk-full")
-        size = 0
+    free = free_bytes_in(target.parent)
     if size > free:
         raise DoesNotFit(
             f"{path} takes {readable(size)}, {readable(free)} are free in {target.parent}: {readable(size - free)} are missing",
             code="disk-full",
-        )
-    if limit is not None and size > limit and not folder:
-        raise DoesNotFit(
-            f"{path} takes {readable(size)}, files may have {readable(limit)} at most: ulimit -f unlimited", code="file-limit"
         )
 
 

@@ -99,10 +99,8 @@ def _allocating(size: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        limited = error.errno == errno.EFBIG
-        why = "it is beyond the limit of ulimit -f" if limited else os.strerror(error.errno or 0)
-        code = "file-limit" if limited else "host-memory"
-        raise DoesNotFit(f"ranks of a node cannot share {readable(size)}: {why}", code=code) from None
+        why = os.strerror(error.errno or 0)
+        raise DoesNotFit(f"ranks of a node cannot share {readable(size)}: {why}", code="host-memory") from None
 
 
 def _identity(file: int) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 """Does every job end, soon and by one line? python scripts/ordeal.py [--minutes M] [--trials K] [--ranks P] [--json F]
 
 Jobs of 1 to 4 ranks, commands and a program over hybrid.multiply, are started, and at a random time one of their processes, or
-all, get a signal, are stopped for good or put to sleep; or the job gets too little memory, or too few or short files. Counted are
+all, get a signal, are stopped for good or put to sleep; or the job gets too little memory, or too few files. Counted are
 jobs that had not ended after 30 s and four times what their work takes alone, the slowest end, failures that were not named by
 exactly one line of ours, and processes and files that stayed. Where nobody of ours is left to name it (the launcher or a
 supervisor was killed, or it is a program that has none) the launcher's own report is enough. Counted apart are files that stay

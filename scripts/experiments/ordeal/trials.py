@@ -77,7 +77,6 @@ def faults(ranks: int, command: Sequence[str]) -> list[Fault]:
     found += [Fault("SIGSTOP", signal.SIGSTOP, who) for who in (whom if ranks > 1 else whom[:2])]
     limits = {
         "few files": ("RLIMIT_NOFILE", 48),
-        "short files": ("RLIMIT_FSIZE", 1 << 20),
         "little memory": ("RLIMIT_AS", 700 << 20),
     }
     return found + [Fault(name, None, "nobody", limit) for name, limit in limits.items()]

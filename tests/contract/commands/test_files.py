@@ -3,12 +3,9 @@
 ranks, whole or not at all; what is malformed or would lose something is refused in a line before anything is computed."""
 
 import os
-import resource
 import shlex
 import shutil
-import signal
 import stat
-import subprocess
 from itertools import product
 
 import numpy as np
@@ -122,7 +119,7 @@ REFUSED = [
     ("--a cube.npy --b cube.npy", "(2, 2, 2)", "dimensions"), ("--a empty.zarr --b empty.zarr", "empty.zarr", "file-format"),
     ("--a pickled.zarr --b pickled.zarr", "pickle", "file-format"),
     ("9 20 9 --a https://example.org/A.h5:/A", "URL", "file-missing"), ("9 9 9 --out C.txt", ".txt", "file-kind"),
-    ("9 9 9 --out C.mat", ".mat", "file-kind"), (f"9 9 9 --out {'x' * 250}.npy", "bytes", "file-unwritable"),
+    ("9 9 9 --out C.mat", ".mat", "file-kind"),
 ]  # fmt: skip
 
 
@@ -205,27 +202,16 @@ def test_a_matrix_that_is_cut_short_while_it_is_read(tmp_path):
     assert code_in(line) == "file-changed"
 
 
-@pytest.mark.parametrize("how", ["ENOSPC", "ulimit"])
-def test_too_little_room_is_known_before_anything_is_computed(tmp_path, how):
-    if how == "ulimit":
-
-        def small():
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-
-        command = [*MATMUL, "200", "200", "200", "--out", str(tmp_path / "C.npy")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, preexec_fn=small, check=False)
-    else:
-        if os.geteuid():
-            pytest.skip("needs root")
-        words = shlex.join([*MATMUL, "200", "200", "200", "--out", str(tmp_path / "C.npy")])
-        mount = f"mount -t tmpfs -o size=128k tmpfs {tmp_path} && exec {words}"
-        done = start(["unshare", "--mount", "sh", "-c", mount])
+def test_too_little_room_is_known_before_anything_is_computed(tmp_path):
+    if os.geteuid():
+        pytest.skip("needs root")
+    words = shlex.join([*MATMUL, "200", "200", "200", "--out", str(tmp_path / "C.npy")])
+    done = start(["unshare", "--mount", "sh", "-c", f"mount -t tmpfs -o size=128k tmpfs {tmp_path} && exec {words}"])
     line = line_of_failure(done, 1)
     assert "312.6 KiB" in line
     assert done.stdout == ""
     assert names_in(tmp_path) == []
-    assert code_in(line) == {"ulimit": "file-limit", "ENOSPC": "disk-full"}[how]
+    assert code_in(line) == "disk-full"
 
 
 @pytest.mark.needs("namespaces")
