@@ -181,7 +181,7 @@ class Distributed(NDArrayOperatorsMixin, ABC):
                 values.append(each[()])
             else:
                 return self._refused(each)
-        comm = common_communicator(inputs)
+        comm = common_communicator(inputs)  # who knows it knows its rows, too
         return next(each for each in inputs if isinstance(each, Distributed) and each.comm == comm)._like(ufunc(*values), comm)
 
     def _refuse_elsewhere(self, other: Distributed, operation: str) -> None:
