@@ -115,13 +115,7 @@ def work(name: str, words: list[str]) -> int:
     # The scripts' modules are no part of this package: a checkout starts them from scripts/.
     sys.path.insert(0, str(_folder("scripts", "scripts", "experiments")))
     sys.argv = [f"python -m {NAME} {name}", *words]
-    try:
-        import_module("experiments.start").run(SCRIPTS[name][0])
-    except SystemExit as ended:
-        if isinstance(ended.code, str):
-            raise HybridError(ended.code, code="usage") from None
-        return int(ended.code or 0)
-    raise AssertionError("a script ends by itself")
+    return int(import_module("experiments.start").main_of(SCRIPTS[name][0])())
 
 
 def _programs() -> dict[str, str]:

@@ -3,6 +3,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
@@ -19,16 +20,18 @@ def use_checkout() -> None:
     sys.path[:] = [*ours, *(path for path in sys.path if path not in ours)]
 
 
-def run(module: str) -> None:
-    """What `main` of a module of `experiments` does, or MODULE:FUNCTION, to the end of this process; or say which package is
-    missing."""
+def main_of(module: str) -> Callable[[], int]:
+    """`main` of a module of `experiments`, or MODULE:FUNCTION; SystemExit that says which package is missing."""
     use_checkout()
-    import_module("hybrid.commands.streams").open_streams()
     try:
         name, _, function = module.partition(":")
-        main = getattr(import_module(f"experiments.{name}"), function or "main")
+        return getattr(import_module(f"experiments.{name}"), function or "main")  # type: ignore[no-any-return]
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] in ("experiments", "hybrid"):
             raise
         sys.exit(f"{missing.name} is not installed: pip install {missing.name if INSTALLED else f'-e {ROOT}'}")
-    sys.exit(main())
+
+
+def run(module: str) -> None:
+    """Do it, to the end of this process."""
+    sys.exit(main_of(module)())

@@ -5,9 +5,9 @@ Without a case they are listed.
 """
 
 import sys
-from importlib import import_module
 
 from experiments.common.frame import command, option, parser_of
+from experiments.start import main_of
 
 CASES = {  # the module with its function, and what it measures
     "hosts": ("bench.hosts:main", "from host memory to host memory, beside the program one writes by hand"),
@@ -29,8 +29,7 @@ def main() -> int:
         named = option("case", nargs="?", choices=tuple(CASES), metavar="CASE", help=", ".join(CASES))
         return command(parser_of(__doc__, named), lambda _: _list())
     sys.argv = [f"{sys.argv[0]} {case}", *words]
-    module, _, function = CASES[case][0].partition(":")
-    return int(getattr(import_module(f"experiments.{module}"), function)())
+    return main_of(CASES[case][0])()
 
 
 def _list() -> int:
