@@ -28,7 +28,6 @@ from hybrid.diagnostics.links import (
     Measurements,
     NodeLink,
     beside,
-    first_rank_of_each_gpu,
     measure,
     measure_node_links,
 )
@@ -229,7 +228,9 @@ class Acceptance:
         outcome, team = self._outcome, self._team
         heed(signal.SIGTERM)
         self._measure_links()
-        watch = self._watch()
+        mine = outcome.decision.placements[team.rank]
+        is_first = team.rank < min(mine.shares_gpu_with, default=team.size)  # of the ranks that use this GPU
+        watch = GpuWatch(mine.gpu.uuid) if mine.gpu is not None and is_first else None
         try:
             self._rotate_all()
         finally:
@@ -344,13 +345,6 @@ class Acceptance:
             return
         self._outcome.links = measure(team, gpus)
 
-    def _watch(self) -> GpuWatch | None:
-        """What watches this rank's GPU from now on; None where there is none, or another rank watches it."""
-        team, gpus = self._team, [placement.gpu for placement in self._outcome.decision.placements]
-        first = {rank for node in first_rank_of_each_gpu(team.topology.nodes, gpus) for rank in node}
-        gpu = gpus[team.rank]
-        return GpuWatch(gpu.uuid) if gpu is not None and team.rank in first else None
-
 
 def blamed_rank(fault: Fault, rows_of_ranks: list[Span]) -> int | None:
     """The rank whose device was wrong, or that has the row that is wrong; None where neither is known."""
@@ -378,8 +372,7 @@ def judge(outcome: Outcome, expected_gpus: Sequence[int]) -> list[Finding]:
 
     `expected_gpus`: how many each node has to use.
     """
-    uuids = [None if placement.gpu is None else placement.gpu.uuid for placement in outcome.decision.placements]
-    sharing = {rank for rank, uuid in enumerate(uuids) if uuid is not None and uuids.count(uuid) > 1}
+    sharing = {placement.rank for placement in outcome.decision.placements if placement.shares_gpu_with}
     large = " and ".join(outcome.left_out)
     without = f"no large {large}: neither time nor memory was left for more than the other sizes: more --minutes"
     return [

@@ -201,10 +201,17 @@ def _fetch_from_all(team: ProxyTeam, device: Device, uuids: list[str], size: int
         for count in (1, _FETCHES):  # the first fetch is slower
             with team.phase("fetching", timed=False):
                 if memory_there is not None:
-                    rate = _fetch(device, target, memory_there, count, size)
+                    for _ in range(count):
+                        device.exchange(target, memory_there, [])
+                    rate = copy_rate(device, size, count)
         with team.phase("fetching", timed=False):
             if source is not None:
-                _compare(device, target, source, size)
+                arrived = np.full(target.shape, np.nan)
+                device.copy_out(arrived, target, [])
+                device.finish()
+                if not np.array_equal(arrived, pattern(source, size)):
+                    what = f"what was fetched from the GPU of rank {source} is not what lies there"
+                    raise DeviceUnavailable(what, code="gpu-data")
                 if uuids[source] != uuids[team.rank]:
                     copies.append({"source": uuids[source], "target": uuids[team.rank], "rate": rate})
     report(peer_copies=copies)
@@ -217,20 +224,6 @@ def _fetch_from_all(team: ProxyTeam, device: Device, uuids: list[str], size: int
 def _barrier(team: ProxyTeam, name: str) -> None:
     with team.phase(name, timed=False):
         pass
-
-
-def _fetch(device: Device, target: Any, source: Any, count: int, size: int) -> float:
-    for _ in range(count):
-        device.exchange(target, source, [])
-    return copy_rate(device, size, count)
-
-
-def _compare(device: Device, target: Any, source: int, size: int) -> None:
-    arrived = np.full(target.shape, np.nan)
-    device.copy_out(arrived, target, [])
-    device.finish()
-    if not np.array_equal(arrived, pattern(source, size)):
-        raise DeviceUnavailable(f"what was fetched from the GPU of rank {source} is not what lies there", code="gpu-data")
 
 
 LONG_ENOUGH = 0.02  # seconds of a product: then its launch does not count
