@@ -127,66 +127,43 @@ _DIRECTIONS: tuple[tuple[str, Callable[[Rates], float]], ...] = (
 
 
 def judge_host_links(measured: Measurements) -> Finding:
-    """One finding for all nodes: the worst that any of them has."""
+    """One finding for all nodes: what the links reach alone, and all of a node at once."""
     links, failure = measured.links, measured.failure
     if failure is not None and (measured.without_links or not links):
         return unknown(_LINKS, f"{failure.rank}, {failure.stage}: {failure.text}")
     if not links:
         return ok(_LINKS, "not measured: no GPU that works")
-    if not all(map(_is_measured, links)):
+    rates = [rates for link in links for rates in (link.alone, link.together) if rates is not None]
+    if not all(isfinite(rate) and rate > 0 for each in rates for rate in (each.to_gpu, each.to_host)):
         return unknown(_LINKS, "the copies took no time that could be measured")
-    hosts: dict[str, list[Link]] = {}
-    for link in links:
-        hosts.setdefault(link.host, []).append(link)
-    nodes = list(hosts.values())
     pinned = all(link.pinned for link in links)
+    parts = [f"{name} {rate_range([of(link.alone) for link in links])}" for name, of in _DIRECTIONS]
     memory = "of pinned memory" if pinned else "of memory that could not be pinned"
-    text = f"{counted(len(links), 'GPU')}, copies {memory}: {_summary(links, nodes)}"
-    if finding := _contended(text, nodes):
-        return finding
+    text = f"{counted(len(links), 'GPU')}, copies {memory}: {', '.join(parts)}{' alone' if len(links) > 1 else ''}"
+    at_once = []  # a direction, a host, and the sums of its links' rates: at once, and each alone
+    for host in dict.fromkeys(link.host for link in links):
+        node = [link for link in links if link.host == host]
+        together = [link.together for link in node if link.together]
+        if len(together) == len(node):
+            for name, of in _DIRECTIONS:
+                at_once.append((name, host, sum(map(of, together)), sum(of(link.alone) for link in node)))
+    if at_once:
+        sums = [rate_range([whole for each, _, whole, _ in at_once if each == name]) for name, _ in _DIRECTIONS]
+        text += f"; all of a node at once {' and '.join(sums)}"
+    for name, host, whole, alone in at_once:
+        if whole < CONTENDED * alone:
+            return note(
+                _LINKS,
+                f"{text}; {name} on {host}: all at once reach only {100 * whole / alone:.0f} % of the sum of each alone",
+                "a PCIe switch, or one NUMA node's memory, is shared (nvidia-smi topo -m): bind ranks to the cores near "
+                "their GPUs, or expect copies to take as much longer",
+                code="slow-link",
+            )
     if not pinned:
         return note(
             _LINKS, f"{text}; copies of pinned memory would be faster: see the line on pinned memory", code="pinned-limit"
         )
     return ok(_LINKS, text)
-
-
-def _is_measured(link: Link) -> bool:
-    rates = [link.alone, *([link.together] if link.together else [])]
-    return all(isfinite(rate) and rate > 0 for one in rates for rate in (one.to_gpu, one.to_host))
-
-
-def _summary(links: Sequence[Link], nodes: Sequence[Sequence[Link]]) -> str:
-    parts = [f"{name} {rate_range([of(link.alone) for link in links])}" for name, of in _DIRECTIONS]
-    text = f"{', '.join(parts)}{' alone' if len(links) > 1 else ''}"
-    sums = [
-        rate_range(of_nodes)
-        for _, of in _DIRECTIONS
-        if (of_nodes := [together for node in nodes if (together := _sum_together(node, of)) is not None])
-    ]
-    return f"{text}; all of a node at once {' and '.join(sums)}" if sums else text
-
-
-def _sum_together(node: Sequence[Link], of: Callable[[Rates], float]) -> float | None:
-    """The sum of the rates of a node's links while all are in use; None where that was not measured."""
-    rates = [of(link.together) for link in node if link.together]
-    return sum(rates) if len(rates) == len(node) else None
-
-
-def _contended(text: str, nodes: Sequence[Sequence[Link]]) -> Finding | None:
-    for node in nodes:
-        for name, of in _DIRECTIONS:
-            together, alone = _sum_together(node, of), sum(of(link.alone) for link in node)
-            if together is not None and together < CONTENDED * alone:
-                percent = f"{100 * together / alone:.0f} %"
-                return note(
-                    _LINKS,
-                    f"{text}; {name} on {node[0].host}: all at once reach only {percent} of the sum of each alone",
-                    "a PCIe switch, or one NUMA node's memory, is shared (nvidia-smi topo -m): bind ranks to the cores near "
-                    "their GPUs, or expect copies to take as much longer",
-                    code="slow-link",
-                )
-    return None
 
 
 def rate_range(rates: Sequence[float]) -> str:
