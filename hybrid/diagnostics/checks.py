@@ -404,16 +404,10 @@ def inspect_gpus() -> Sight:
 
 
 def interpret_gpus(report: Mapping[str, Any], ended: str, *, driver_loaded: bool, environment: Mapping[str, str]) -> Sight:
-    """What the probe's report means. `ended`: how the probe ended; `driver_loaded`: the Linux kernel has NVIDIA's driver."""
-    return (
-        _driver_trouble(report, driver_loaded, environment)
-        or _cupy_trouble(report, ended)
-        or _usable_gpus(report, f"{_driver(report)}, {_cupy(report)}")
-    )
+    """What the probe's report means: the first trouble on the way from the driver to GPUs that our kernels run on.
 
-
-def _driver_trouble(report: Mapping[str, Any], driver_loaded: bool, environment: Mapping[str, str]) -> Sight | None:
-    """No driver, a driver that fails, or no GPU; None where the driver shows some."""
+    `ended`: how the probe ended; `driver_loaded`: the Linux kernel has NVIDIA's driver.
+    """
     if report["driver"] is None:
         if not driver_loaded:
             return Sight((), ok("gpus", "none: no NVIDIA driver (libcuda.so.1) on this machine"))
@@ -421,68 +415,52 @@ def _driver_trouble(report: Mapping[str, Any], driver_loaded: bool, environment:
             "the machine has NVIDIA's driver, but libcuda.so.1 is not to be found",
             "start the container with --gpus all (docker) or --nv (apptainer); outside of one install the driver's library",
         )
+    driver = f"driver for CUDA {_cuda_version(report['driver'])}"
     if report["status"] == _NO_DEVICE or (report["status"] == 0 and report["visible"] == 0):
         visible = environment.get("CUDA_VISIBLE_DEVICES")
         why = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible!r})"
-        absent = f"none: {_driver(report)}, but no GPU for this process{why}; in a Slurm job ask for one with --gres=gpu:1"
+        absent = f"none: {driver}, but no GPU for this process{why}; in a Slurm job ask for one with --gres=gpu:1"
         return Sight((), ok("gpus", absent))
     if report["status"]:
-        return _unusable(f"{_driver(report)} fails: {report['status_name']}", _TRY_NVIDIA_SMI)
-    return None
-
-
-def _cupy_trouble(report: Mapping[str, Any], ended: str) -> Sight | None:
-    """What keeps CuPy from using the GPUs that the driver shows; None where it sees them."""
-    count = f"{report['visible']} visible"
+        return _unusable(f"{driver} fails: {report['status_name']}", _TRY_NVIDIA_SMI)
+    # From here on: what keeps CuPy from using the GPUs that the driver shows.
+    count = f"{report['visible']} visible, {driver}"
     packages = report.get("packages", ())
     complete = install("cuda13" if report["driver"] >= 13000 else "cuda12")
     driver_is_enough = report["driver"] >= _LEAST_DRIVER
     if len(packages) > 1:
-        text = f"{count}, {_driver(report)}, but {', '.join(packages)} are installed together, each over the other's files"
+        text = f"{count}, but {', '.join(packages)} are installed together, each over the other's files"
         return _unusable(text, f"pip uninstall {' '.join(packages)}, then {complete}")
     if "cupy" not in report:
         why = report.get("cupy_error") or f"importing it {ended}"
         remedy = complete if driver_is_enough else f"{_NEWER_DRIVER}; then {complete}"
-        return _unusable(f"{count}, {_driver(report)}, but CuPy cannot be used: {why}", remedy)
-    about = f"{_driver(report)}, {_cupy(report)}"
+        return _unusable(f"{count}, but CuPy cannot be used: {why}", remedy)
+    about = f"CuPy {report['cupy']} for CUDA {_cuda_version(report['runtime'])}"
     if report["runtime"] // 1000 > report["driver"] // 1000:
         uninstall = f"pip uninstall {' '.join(packages) or 'the cupy-cuda package'}"
         remedy = f"{uninstall}, then {complete}; or a newer driver" if driver_is_enough else _NEWER_DRIVER
-        return _unusable(f"{count}, but the {about}: too old for it", remedy)
+        return _unusable(f"{count}: too old for {about}", remedy)
     if "gpus" not in report:
         why = report.get("missing") or f"the process that looks at them {ended}"
         remedy = f"{complete}, or see whether nvidia-smi answers"
         if any(error in why for error in _OLD_DRIVER):
             remedy = f"a driver for CUDA {_cuda_version(report['runtime'])} or newer, or a CuPy for an older CUDA"
         return _unusable(f"{count}, {about}: {why}", remedy)
-    return None
-
-
-def _usable_gpus(report: Mapping[str, Any], about: str) -> Sight:
     gpus = tuple(Gpu(**{name: gpu[name] for name in ("index", "uuid", "name", "capability")}) for gpu in report["gpus"])
     least = max(LEAST_CAPABILITY, _LEAST_OF_CUDA.get(report["runtime"] // 1000, 0))
     old = next((gpu for gpu in gpus if gpu.capability < least), None)
     if old is None:
-        return Sight(gpus, about=about)
+        return Sight(gpus, about=f"{driver}, {about}")
     has = f"{old.name} has compute capability {dotted(old.capability)}"
     if old.capability < LEAST_CAPABILITY:
-        return _unusable(
-            f"{has}, less than any kernel here supports", "use --device cpu, or set CUDA_VISIBLE_DEVICES to newer GPUs"
-        )
+        remedy = "use --device cpu, or set CUDA_VISIBLE_DEVICES to newer GPUs"
+        return _unusable(f"{has}, less than any kernel here supports", remedy)
     remedy = f"pip uninstall the cupy-cuda package, then {install('cuda12')}"
     return _unusable(f"{has}, which this CUDA no longer supports ({about})", remedy)
 
 
 def _unusable(trouble: str, remedy: str) -> Sight:
     return Sight((), wrong("gpus", trouble, remedy, code="gpu-failed"))
-
-
-def _driver(report: Mapping[str, Any]) -> str:
-    return f"driver for CUDA {_cuda_version(report['driver'])}"
-
-
-def _cupy(report: Mapping[str, Any]) -> str:
-    return f"CuPy {report['cupy']} for CUDA {_cuda_version(report['runtime'])}"
 
 
 def chosen_gpus(sights: Sequence[Sight]) -> list[Gpu | None]:
