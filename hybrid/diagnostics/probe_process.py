@@ -98,11 +98,11 @@ class _Probe:
         """What it hands in for the other ranks' probes; None if it has ended well instead. HybridError if it has failed."""
         process = self._started()
         while (line := self._next_line(team, process)) is not None:
-            report = _reported(line)
-            message = report.pop("to_others", None)
-            self.report |= report
-            if message is not None:
-                return str(message)
+            if line.startswith("{"):
+                with suppress(json.JSONDecodeError):  # where a library has printed the line
+                    self.report |= json.loads(line)
+            if "to_others" in self.report:
+                return str(self.report.pop("to_others"))
         try:
             with busy():
                 code: int | None = process.wait(max(0.0, self._deadline - time.monotonic()))
@@ -182,13 +182,3 @@ class _Probe:
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
         return f"ended with {code}" + (f": {lines[-1]}" if lines else "")
-
-
-def _reported(line: str) -> dict[str, Any]:
-    """What a probe reports in this line of its output; empty where a library printed the line."""
-    if line.startswith("{"):
-        with suppress(json.JSONDecodeError):
-            report = json.loads(line)
-            if isinstance(report, dict):
-                return report
-    return {}
