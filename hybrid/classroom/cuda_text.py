@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from hybrid.core.problem import record
@@ -65,6 +65,7 @@ _OF_HOST = re.compile(
     re.MULTILINE,
 )
 _OF_THE_DEVICE = re.compile(r"__global__|__device__|\bconstexpr\b")
+_NAMESPACE = re.compile(r"(?:namespace|extern)\b[^(]*$")
 _CLASS = re.compile(r"\b(?:class|struct|union)\b[^()]*$")
 _ALIGNED = re.compile(r"\b(?:__align__|alignas|__launch_bounds__)\s*\([^()]*\)|\b__attribute__\s*\(\(.*?\)\)", re.DOTALL)
 _CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
@@ -121,26 +122,51 @@ def split(plain: str, brackets: str = "([{)]}") -> list[str]:
     return [part.strip() for part in parts]
 
 
-def blocks(
-    plain: str, within: Callable[[str], object], begin: int = 0, end: int | None = None
-) -> Iterator[tuple[str, int, int, int]]:
-    """Functions and types outside of others: the text before the brace, where it begins, the brace, and where the block ends.
-    `within`: tells from the text before a brace whether what the block has is looked at instead."""
-    place = begin
-    while (opening := plain.find("{", place, end)) >= 0:
+def edited(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
+    """The text with others in place of its parts from a position to another."""
+    parts, place = [], 0
+    for begin, end, instead in sorted(edits):
+        parts += [text[place:begin], instead]
+        place = end
+    return "".join([*parts, text[place:]])
+
+
+@record
+class Function:
+    """A function with a body, by positions in the text."""
+
+    head: str  # the text before the body
+    begin: int
+    opening: int  # the body's brace
+    end: int
+    is_member: bool
+
+    @property
+    def is_kernel_or_of_device(self) -> bool:
+        return _OF_DEVICE.search(self.head) is not None
+
+    @property
+    def is_of_host(self) -> bool:
+        """Whether only the host may call it."""
+        return not _OF_THE_DEVICE.search(self.head)
+
+    @property
+    def name(self) -> str:
+        called = _CALLED.search(_ALIGNED.sub("", self.head))
+        return called[1] if called else ""
+
+
+def functions_in(text: str) -> Iterator[Function]:
+    """The functions, also in namespaces and types. Directives before a function are no part of it."""
+    plain, place, end_of_type = _DIRECTIVE.sub(lambda found: spaces(found[0]), blanked(text)), 0, 0
+    while (opening := plain.find("{", place)) >= 0:
         head = plain[max(place, *(plain.rfind(mark, place, opening) + 1 for mark in ";{}")) : opening].lstrip()
-        if within(head):
-            place = opening + 1
-            continue
-        place = after_bracket(plain, opening)
-        yield head, opening - len(head), opening, place
-
-
-def functions_of_device(plain: str) -> Iterator[tuple[str, int, int]]:
-    """For each kernel and device function, also in namespaces and types: the text before its brace, and where its body begins and
-    ends."""
-    for head, _, opening, end in blocks(_without_directives(plain), lambda head: not ("(" in head and _OF_DEVICE.search(head))):
-        yield head, opening + 1, end
+        is_type = _CLASS.search(head) is not None
+        end = after_bracket(plain, opening)
+        place = opening + 1 if is_type or _NAMESPACE.match(head) else end
+        end_of_type = max(end_of_type, end) if is_type else end_of_type
+        if place == end and "(" in _ALIGNED.sub("", head):
+            yield Function(head, opening - len(head), opening, end, opening < end_of_type)
 
 
 def origin(text: str, place: int, name: str) -> tuple[str, int]:
@@ -151,20 +177,20 @@ def origin(text: str, place: int, name: str) -> tuple[str, int]:
     return name, line + text.count("\n", before, place)
 
 
+def where(text: str, place: int, name: str) -> str:
+    """The same, as the beginning of a message."""
+    return "{}, line {}".format(*origin(text, place, name))
+
+
 def constants_in(plain: str) -> dict[str, int]:
     """Macros and constants that are whole numbers, also those made of others, as #define BLOCK (2 * TILE)."""
     found: dict[str, int] = {}
     texts = {each["macro"] or each["name"]: each["text"] or each["value"] for each in _CONSTANT.finditer(plain)}
-    for _ in texts:  # each time at least one more becomes known, or none will
-        before = len(found)
-        for name, text in texts.items():
-            if name not in found:
-                try:
-                    found[name] = evaluated(re.sub(r"\b(\d+)[uUlL]+\b", r"\1", text), found)
-                except UsageError:
-                    continue
-        if len(found) == before:
-            break
+    plain_texts = {name: re.sub(r"\b(\d+)[uUlL]+\b", r"\1", text) for name, text in texts.items()}
+    while new := {
+        name: value for name, text in plain_texts.items() if name not in found and (value := value_of(text, found)) is not None
+    }:
+        found |= new
     return {name: value for name, value in found.items() if value >= 0}
 
 
@@ -232,13 +258,9 @@ def arrays_of_threads(text: str, first: int, body: str) -> list[tuple[str, int]]
 
 def extents_of(plain: str, constants: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     """The extents of each __shared__ array, by its name; arrays whose extents are not known are left out."""
-    found = {}
-    for name, texts in shared_arrays(plain).items():
-        try:
-            found[name] = tuple(evaluated(text, constants) for text in texts)
-        except UsageError:
-            continue
-    return found
+    values = {name: [value_of(text, constants) for text in texts] for name, texts in shared_arrays(plain).items()}
+    known = {name: tuple(each for each in extents if each is not None) for name, extents in values.items()}
+    return {name: extents for name, extents in known.items() if len(extents) == len(values[name])}
 
 
 def element_text(name: str, number: int, extents: tuple[int, ...]) -> str:
@@ -255,31 +277,21 @@ def dynamic_arrays(plain: str) -> list[str]:
     return list(dict.fromkeys(name for _, name in _DYNAMIC_SHARED.findall(plain)))
 
 
-def evaluated(text: str, names: Mapping[str, int]) -> int:
-    """The value. UsageError for anything but sums, differences, products, quotients and remainders of numbers and these names."""
+def value_of(text: str, names: Mapping[str, int]) -> int | None:
+    """The value of sums, differences, products, quotients and remainders of numbers and these names; None of anything else."""
 
     def value(node: ast.expr) -> int:
         if isinstance(node, ast.Constant) and type(node.value) is int:
             return node.value
-        if isinstance(node, ast.Name) and node.id in names:
-            return names[node.id]
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        if isinstance(node, ast.BinOp):
             return _OPERATORS[type(node.op)](value(node.left), value(node.right))
-        raise UsageError(f"{text!r} is no arithmetic of whole numbers and {', '.join(names)}", code="lab-launch")
+        return names[node.id if isinstance(node, ast.Name) else ""]
 
     text = _SIZE_OF.sub(lambda found: str(_BYTES[found[1]]), text)
     try:
         return value(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, RecursionError, ZeroDivisionError):
-        raise UsageError(f"{text!r} is no arithmetic of whole numbers and {', '.join(names)}", code="lab-launch") from None
-
-
-def evaluated_or_0(text: str, names: Mapping[str, int]) -> int:
-    """The value, or 0 where `evaluated` raises UsageError."""
-    try:
-        return evaluated(text, names)
-    except UsageError:
-        return 0
+    except (SyntaxError, RecursionError, ZeroDivisionError, KeyError):
+        return None
 
 
 # --- what is compiled
@@ -331,9 +343,11 @@ def for_gpu(text: str, name: str) -> str:
     headers = "".join(instead for header, instead in _FOR_NVRTC.items() if re.search(rf"#[ \t]*include[ \t]*<{header}>", text))
     kept = _without_host(text)
     plain = blanked(kept)
-    for line in _OF_HOST.finditer(plain):
-        if plain.count("{", 0, line.start()) == plain.count("}", 0, line.start()):
-            kept = kept[: line.start()] + spaces(line[0]) + kept[line.end() :]
+    of_host = [found.span() for found in _OF_HOST.finditer(plain)]
+    outside = [
+        (*span, spaces(kept[slice(*span)])) for span in of_host if plain.count("{", 0, span[0]) == plain.count("}", 0, span[0])
+    ]
+    kept = edited(kept, outside)
     return f'{headers}#line 1 "{name}"\n{INCLUDE.sub(included, kept)}'
 
 
@@ -343,19 +357,15 @@ def with_qualifiers(text: str, whole: str = "") -> str:
     for macro, _, value in _NAMED.findall(blanked(whole or text)):
         text = re.sub(rf"^([ \t]*[^\s#\n][^\n]*?|[ \t]*)\b{macro}\s*\(\s*(\w+)\s*\)", rf"\1{value}\2", text, flags=re.MULTILINE)
     defined = {name: value.strip() for name, value in _QUALIFIERS.findall(blanked(whole or text)) if _OF_DEVICE.search(value)}
-    parts, place = [], 0
-    for found in _DIRECTIVE_OR_WORD.finditer(blanked(text)) if defined else ():
-        if found[0] in defined:
-            parts += [text[place : found.start()], defined[found[0]]]
-            place = found.end()
-    return "".join([*parts, text[place:]])
+    words = _DIRECTIVE_OR_WORD.finditer(blanked(text)) if defined else ()
+    return edited(text, ((*found.span(), defined[found[0]]) for found in words if found[0] in defined))
 
 
 def with_dynamic_shared(text: str) -> str:
     """The text in which each extern __shared__ T name[]; is a pointer to that memory. If it is declared outside of functions,
     each function that uses it gets its own pointer."""
     plain = blanked(text)
-    functions = [*functions_of_device(plain)]
+    functions = [(each.head, each.opening + 1, each.end) for each in functions_in(text) if each.is_kernel_or_of_device]
     inserted: list[tuple[int, int, str]] = []  # begin, end, and what stands there instead
     for declared in _DYNAMIC_SHARED.finditer(plain):
         kind, name = declared[1], declared[2]
@@ -368,11 +378,7 @@ def with_dynamic_shared(text: str) -> str:
             is_used = re.search(rf"\b{name}\b", plain[begin:end]) and declared.end() <= begin
             if is_used and not re.search(rf"\b{name}\b", head):
                 inserted.append((begin, begin, f" {pointer}"))
-    parts, place = [], 0
-    for begin, end, instead in sorted(inserted):
-        parts += [text[place:begin], instead]
-        place = end
-    return "".join([*parts, text[place:]])
+    return edited(text, inserted)
 
 
 def with_device_variables(text: str) -> str:
@@ -380,69 +386,38 @@ def with_device_variables(text: str) -> str:
     constants need none. Without __noinline__, which as a macro would be one in the C++ library's headers, too, and without a
     second `static` at shared variables."""
     text = re.sub(r"\b__noinline__\b|\bstatic\s+(?=__shared__)|(?<=__shared__)\s+static\b", lambda word: spaces(word[0]), text)
-    plain, parts, place = blanked(text), [], 0
-    found = [*_VARIABLE.finditer(plain), *_READ_ONLY.finditer(plain)]
-    for each in sorted(found, key=lambda one: one.start()):
+    plain, edits = blanked(text), []
+    for each in (*_VARIABLE.finditer(plain), *_READ_ONLY.finditer(plain)):
         declaration = plain[each.start() :].split(";", 1)[0].split("=", 1)[0]
         is_constant = each.re is _READ_ONLY or re.search(r"\bconst(expr)?\b", declaration)
-        parts += [text[place : each.start()], " " if is_constant else "__device_variable__"]
-        place = each.end()
-    return "".join([*parts, text[place:]])
+        edits.append((*each.span(), " " if is_constant else "__device_variable__"))
+    return edited(text, edits)
 
 
 def host_functions(text: str) -> set[str]:
     """The names of functions that only the host may call. `text`: what `joined` returns."""
-    return _functions(text, _is_of_host) - _functions(text, _OF_THE_DEVICE.search) - _ALSO_OF_DEVICE
+    functions = [each for each in functions_in(text) if not each.is_member]
+    of_device = {each.name for each in functions if not each.is_of_host}
+    return {each.name for each in functions if each.is_of_host} - of_device - _ALSO_OF_DEVICE - {""}
 
 
 def device_functions(text: str) -> set[str]:
     """The names of functions that the host may not call, but for kernels."""
     only = re.compile(r"^(?!.*\b(?:__host__|__global__|constexpr)\b).*\b__device__\b", re.DOTALL)
-    return _functions(text, only.search) - _functions(text, lambda head: not only.search(head))
-
-
-def _functions(text: str, of: Callable[[str], object]) -> set[str]:
-    """The names of the functions whose text before the brace is one `of` these."""
-    heads = (_ALIGNED.sub("", head) for head, *_ in _functions_and_types(text) if of(head))
-    return {called[1] for called in map(_CALLED.search, heads) if called}
-
-
-def host_bodies(text: str) -> Iterator[tuple[int, int]]:
-    """Where the bodies of the host's functions begin and end."""
-    return ((opening, end) for head, _, opening, end in _functions_and_types(text) if _is_of_host(head))
+    functions = [(each.name, only.search(each.head)) for each in functions_in(text) if not each.is_member]
+    return {name for name, is_only in functions if is_only} - {name for name, is_only in functions if not is_only} - {""}
 
 
 def _without_host(text: str) -> str:
-    """The text without host functions, whose launches <<<…>>> no C++ compiler takes. Every line keeps its place."""
-    kept, plain = list(text), _without_directives(text)
-    for head, begin, opening, end in _functions_and_types(text):
-        if _is_of_host(head):
-            kept[begin:end] = spaces(text[begin:end])
-        elif _CLASS.search(head):
-            for first, last in _host_bodies(plain, opening + 1, end):
-                kept[first:last] = spaces(text[first:last])
-    return "".join(kept)
-
-
-def _functions_and_types(text: str) -> Iterator[tuple[str, int, int, int]]:
-    """Those outside of others, as `blocks` has them; directives before a function are no part of it."""
-    return blocks(_without_directives(text), re.compile(r"(?:namespace|extern)\b[^(]*$").match)
-
-
-def _host_bodies(plain: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Of a class, where the insides of member functions begin and end that use what only host code has."""
-    for head, _, opening, after in blocks(plain, _CLASS.search, begin, end):
-        if not _OF_THE_DEVICE.search(head) and _HOST_ONLY.search(plain, opening, after):
-            yield opening + 1, after - 1
-
-
-def _without_directives(text: str) -> str:
-    return _DIRECTIVE.sub(lambda found: spaces(found[0]), blanked(text))
-
-
-def _is_of_host(head: str) -> bool:
-    """Whether the text before a brace is that of a function which only the host calls."""
-    return "(" in _ALIGNED.sub("", head) and not _OF_THE_DEVICE.search(head)
+    """The text without host functions, whose launches <<<…>>> no C++ compiler takes, and without what only the host can do in
+    member functions. Every line keeps its place."""
+    plain = blanked(text)
+    left_out = [
+        (each.opening + 1, each.end - 1) if each.is_member else (each.begin, each.end)
+        for each in functions_in(text)
+        if each.is_of_host and (not each.is_member or _HOST_ONLY.search(plain, each.opening, each.end))
+    ]
+    return edited(text, ((begin, end, spaces(text[begin:end])) for begin, end in left_out))
 
 
 def _not_own(found: re.Match[str]) -> str:
@@ -461,17 +436,14 @@ def ours(found: re.Match[str]) -> str:
 
 @record
 class LaunchText:
-    """The place of a launch and of its parts, as positions in the text."""
+    """A launch kernel<<<configuration>>>(arguments)."""
 
-    begin: int
-    opening: int  # <<<
-    closing: int  # >>>
-    arguments: int  # the parenthesis after it
+    kernel: str  # its name, with a template's arguments
+    configuration: str
+    arguments: str
+    begin: int  # positions in the text
+    opening: int  # of <<<
     end: int
-
-    def kernel(self, text: str) -> str:
-        """The kernel's name, with a template's arguments."""
-        return " ".join(text[self.begin : self.opening].split())
 
 
 def launches_in(text: str, name: str) -> Iterator[LaunchText]:
@@ -487,11 +459,10 @@ def launches_in(text: str, name: str) -> Iterator[LaunchText]:
         found = re.compile(r"\s*\(").match(plain, closing + 3) if closing >= 0 else None
         end = after_bracket(plain, found.end() - 1) if found else 0
         if called is None or found is None or plain[end - 1] != ")":
-            file, line = origin(text, opening, name)
-            raise UsageError(
-                f"{file}, line {line}: after <<< a launch goes on as in kernel<<<grid, block>>>(arguments)", code="lab-launch"
-            )
-        yield LaunchText(called.start(), opening, closing, found.end() - 1, end)
+            text = f"{where(text, opening, name)}: after <<< a launch goes on as in kernel<<<grid, block>>>(arguments)"
+            raise UsageError(text, code="lab-launch")
+        kernel = " ".join(text[called.start() : opening].split())
+        yield LaunchText(kernel, text[place:closing], text[found.end() : end - 1], called.start(), opening, end)
         place = end
 
 
@@ -506,20 +477,15 @@ def _closing(plain: str, place: int) -> int:
 
 def rewritten(text: str, name: str, templates: Mapping[str, int]) -> str:
     """The text for a C++ compiler. `name`: of the file; `templates`: how many parameters each kernel has that is a template."""
-    parts, place = [], 0
+    edits = []
     for launch in launches_in(text, name):
-        kernel = launch.kernel(text)
-        called, _, given = kernel.partition("<")
+        kernel, called, given = launch.kernel, *launch.kernel.partition("<")[::2]
         quoted = kernel.replace("\\", "").replace('"', "")
-        configuration = text[launch.opening + 3 : launch.closing]
-        arguments = text[launch.arguments + 1 : launch.end - 1]
-        comma = ", " if blanked(arguments).strip() else ""
-        parts += [text[place : launch.begin], f'cuda_on_cpu::Launched("{quoted}", {configuration})']
-        parts.append("\n" * (text.count("\n", launch.begin, launch.opening) + text.count("\n", launch.closing, launch.arguments)))
-        if templates.get(called.strip(), 0) > (len(split(given.rpartition(">")[0], "([{<)]}>")) if given else 0):
-            body = f"[](auto&... of_kernel) {{ {kernel}(of_kernel...); }}"
-            parts.append(f".call_template({body}{comma}{arguments})")
-        else:
-            parts.append(f".call({kernel}{comma}{arguments})")
-        place = launch.end
-    return with_device_variables("".join([*parts, text[place:]]))
+        comma = ", " if blanked(launch.arguments).strip() else ""
+        is_deduced = templates.get(called.strip(), 0) > (len(split(given.rpartition(">")[0], "([{<)]}>")) if given else 0)
+        call = f".call_template([](auto&... of_kernel) {{ {kernel}(of_kernel...); }}" if is_deduced else f".call({kernel}"
+        kept = launch.configuration + launch.arguments
+        lines = "\n" * (text.count("\n", launch.begin, launch.end) - kept.count("\n"))
+        launched = f'cuda_on_cpu::Launched("{quoted}", {launch.configuration}){lines}{call}{comma}{launch.arguments})'
+        edits.append((launch.begin, launch.end, launched))
+    return with_device_variables(edited(text, edits))

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from hybrid.classroom.cuda_text import evaluated, evaluated_or_0, shared_arrays, split
+from hybrid.classroom.cuda_text import extents_of, shared_arrays, split, value_of
 from hybrid.classroom.student_file import ELEMENTS, SCALES, Parameter, StudentFile, StudentKernel
 from hybrid.core.problem import record
 from hybrid.errors import UsageError
@@ -247,8 +247,8 @@ class Launch:
     def at(self, sizes: Mapping[str, int]) -> tuple[Extents, Extents, int]:
         """Blocks, threads of a block, and bytes of dynamic shared memory for these sizes and constants. UsageError where that
         cannot be launched."""
-        grid, block = (tuple(evaluated(text, sizes) for text in texts) for texts in (self.grid, self.block))
-        shared = evaluated(self.shared, sizes)
+        grid, block = (tuple(_evaluated(text, sizes) for text in texts) for texts in (self.grid, self.block))
+        shared = _evaluated(self.shared, sizes)
         if min(grid) < 1:
             raise UsageError(
                 f"a grid of {_times(grid)} blocks cannot be launched: grid({', '.join(self.grid)})", code="lab-launch"
@@ -265,11 +265,17 @@ class Launch:
 
     def block_at(self, sizes: Mapping[str, int]) -> Extents:
         """Threads of a block for these sizes and constants, also where no grid of them can be launched."""
-        return tuple(evaluated(text, sizes) for text in self.block)
+        return tuple(_evaluated(text, sizes) for text in self.block)
 
     def __str__(self) -> str:
         text = f"grid({', '.join(self.grid)}) block({', '.join(self.block)})"
         return text + (f" shared({self.shared})" if self.shared != "0" else "")
+
+
+def _evaluated(text: str, names: Mapping[str, int]) -> int:
+    if (value := value_of(text, names)) is None:
+        raise UsageError(f"{text!r} is no arithmetic of whole numbers and {', '.join(names)}", code="lab-launch")
+    return value
 
 
 def launch_of(
@@ -316,7 +322,7 @@ def launch_of(
 
 def _threads_of_arrays(file: StudentFile, kernel: StudentKernel) -> str:
     """The threads of a block for which the longest of the shared arrays is; "" for none."""
-    extents = [evaluated_or_0(each[0], file.constants) for each in shared_arrays(kernel.body).values() if len(each) == 1]
+    extents = [each[0] for each in extents_of(kernel.body, file.constants).values() if len(each) == 1]
     longest = max(extents, default=0)
     longest -= longest % 32 if longest > 32 else 0  # an array may have neighbours of the block, too
     return str(longest) if 0 < longest <= _MOST_THREADS else ""
@@ -341,15 +347,14 @@ def _tile(file: StudentFile, kernel: StudentKernel) -> str:
     named = [
         name for name in file.constants if _TILE.search(name) and re.search(rf"\b{name}\b", file.compiled.split(name, 1)[-1])
     ]
-    extents = {name: evaluated_or_0(name, file.constants) for name in named}
     arrays = []
     for texts in shared_arrays(kernel.body).values():  # [T * T] is taken as [T][T]
         factors = texts[0].replace(" ", "").split("*") if len(texts) == 1 else []
         arrays.append(tuple(factors) if len(factors) == 2 else texts)
     widths = {columns for rows, columns in (_without_padding(each[-2:]) for each in arrays if len(each) > 1) if rows == columns}
-    squares = {text: evaluated_or_0(text, file.constants) for text in widths}
+    squares = {text: value_of(text, file.constants) or 0 for text in widths}
     fitting = {text for text, value in squares.items() if 0 < value <= _LONGEST}
-    if len(fitting) == 1 and len(squares) == 1 and not set(squares.values()) & set(extents.values()):
+    if len(fitting) == 1 and len(squares) == 1 and not set(squares.values()) & {file.constants[name] for name in named}:
         return fitting.pop()
     return named[0] if named else ""
 

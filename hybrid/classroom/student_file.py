@@ -18,14 +18,13 @@ from hybrid.classroom.cuda_text import (
     device_functions,
     for_cpu,
     for_gpu,
-    functions_of_device,
-    host_bodies,
+    functions_in,
     host_functions,
     joined,
     launches_in,
-    origin,
     split,
     structs_in,
+    where,
     with_qualifiers,
 )
 from hybrid.core.problem import record
@@ -212,12 +211,12 @@ def text_of(path: str) -> str:
 
 def exchanged(text: str, kernel: str) -> str:
     """Which arguments the only launch of this kernel in a text exchanges, by their names: dB for a and dA for b; "" for none."""
-    plain, name = blanked(text), kernel.partition("<")[0].strip()
-    launches = [each for each in launches_in(text, "") if each.kernel(text).partition("<")[0].strip() == name]
+    name = kernel.partition("<")[0].strip()
+    launches = [each for each in launches_in(text, "") if each.kernel.partition("<")[0].strip() == name]
     parameters = [[each.name for each in found.parameters] for found in kernels_of(text) if found.name == name]
     if len(launches) != 1 or len(parameters) != 1:
         return ""
-    given = split(plain[launches[0].arguments + 1 : launches[0].end - 1])
+    given = split(blanked(launches[0].arguments))
     of_given, wanted = ([_bare(each) for each in names] for names in (given, parameters[0]))
     for one, other in combinations(range(len(wanted)), 2) if len(given) == len(wanted) else ():
         if of_given[one] == wanted[other] != wanted[one] == of_given[other]:
@@ -275,8 +274,7 @@ def refuse_unsupported(text: str, name: str) -> None:
     launches = [launch.opening for launch in launches_in(text, name)]
 
     def refuse(place: int, what: str) -> None:
-        file, line = origin(text, place, name)
-        raise UsageError(f"{file}, line {line}: {what}: the CPU runtime does not have that", code="lab-unsupported")
+        raise UsageError(f"{where(text, place, name)}: {what}: the CPU runtime does not have that", code="lab-unsupported")
 
     for found in _INCLUDED.finditer(text):
         what = next((what for pattern, what in _HEADERS.items() if re.match(pattern, found[1])), "")
@@ -285,11 +283,11 @@ def refuse_unsupported(text: str, name: str) -> None:
     for pattern, what in _WORDS.items():
         if word := re.search(pattern, plain):
             refuse(word.start(), what)
-    for _, begin, end in functions_of_device(plain):
-        if inner := [place for place in launches if begin <= place < end]:
+    for function in filter(lambda each: each.is_kernel_or_of_device, functions_in(text)):
+        if inner := [place for place in launches if function.opening < place < function.end]:
             refuse(inner[0], "a kernel that launches a kernel (dynamic parallelism)")
         for pattern, what in _DEVICE_WORDS.items():
-            if word := re.compile(pattern).search(plain, begin, end):
+            if word := re.compile(pattern).search(plain, function.opening + 1, function.end):
                 refuse(word.start(), what.format(word[0].rstrip(" (")))
     known = set(re.findall(r"\bcuda[A-Z]\w*", (HERE / "host_api.h").read_text(encoding="utf-8")))
     for call in _CALL.finditer(plain):
@@ -301,14 +299,11 @@ def refuse_host_calls(text: str, name: str) -> None:
     """UsageError if a kernel or device function calls a function that only the host may call. `text`: the file's of this name,
     with its own headers."""
     plain, hosts = blanked(text), host_functions(text)
-    for _, begin, end in functions_of_device(plain) if hosts else ():
-        for called, place in _calls(hosts, plain, begin, end):
-            if not re.search(rf"\b{called}\s*=[^=]", plain[begin:end]):
-                file, line = origin(text, place, name)
-                raise UsageError(
-                    f"{file}, line {line}: {called} is a function of the host: __device__ is missing before it",
-                    code="lab-unsupported",
-                )
+    for function in filter(lambda each: each.is_kernel_or_of_device, functions_in(text) if hosts else ()):
+        for called, place in _calls(hosts, plain, function.opening + 1, function.end):
+            if not re.search(rf"\b{called}\s*=[^=]", plain[function.opening : function.end]):
+                what = f"{called} is a function of the host: __device__ is missing before it"
+                raise UsageError(f"{where(text, place, name)}: {what}", code="lab-unsupported")
 
 
 def refuse_as_nvcc(text: str, name: str, cuda: int) -> None:
@@ -316,8 +311,7 @@ def refuse_as_nvcc(text: str, name: str, cuda: int) -> None:
     plain = blanked(text)
 
     def refuse(place: int, what: str) -> None:
-        file, line = origin(text, place, name)
-        raise HybridError(f"{file}, line {line}: {what}", code="compile-failed")
+        raise HybridError(f"{where(text, place, name)}: {what}", code="compile-failed")
 
     for found in _GLOBAL.finditer(plain):
         if not re.search(r"\bvoid\b", plain[max(plain.rfind(mark, 0, found.start()) for mark in ";}") + 1 : found.end()]):
@@ -325,8 +319,8 @@ def refuse_as_nvcc(text: str, name: str, cuda: int) -> None:
     for name_of, place in _calls({kernel.name for kernel in kernels_of(text)}, plain, 0, len(plain)):
         refuse(place, f"{name_of} is a kernel: its launch has <<<grid, block>>> before the arguments")
     of_device = device_functions(text)
-    for begin, end in host_bodies(text):
-        for name_of, place in _calls(of_device, plain, begin, end):
+    for function in filter(lambda each: each.is_of_host and not each.is_member, functions_in(text)):
+        for name_of, place in _calls(of_device, plain, function.opening, function.end):
             refuse(place, f"{name_of} is a function of the device: the host may call it with __host__ before it")
     for call in _CALL.finditer(plain) if cuda >= _REMOVED_IN else ():
         if instead := _REMOVED.get(call[1], ""):
