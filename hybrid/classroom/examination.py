@@ -386,7 +386,7 @@ def first_kernel(
     if is_other or not {each.type for each in arrays} <= _TYPES.keys():
         return None
     roles = {each.name: (_TYPES[each.type], *_role(each.name, kernel.body)) for each in arrays}
-    result = next((name for name in roles if _writes(name, kernel.body)), "")
+    result = next((name for name in roles if is_written(name, kernel.body)), "")
     if wanted == "histogram" and result:
         roles[result] = (roles[result][0], "zeros", "bins")
     if wanted == "sum" and result and roles[result][2] == "all":
@@ -403,11 +403,6 @@ def first_kernel(
     return FirstKernel(file, kernel, instance, launch, roles, result, rows, seconds, seed, wanted)
 
 
-def _writes(name: str, body: str) -> bool:
-    is_pointed_to = re.search(rf"(?:^|[;{{}})])\s*\*\s*{name}\s*(?:[-+*/]?=(?!=)|\+\+)", body)
-    return is_written(name, body) or bool(is_pointed_to or re.search(rf"\batomic\w+\s*\(\s*&?\s*\(?\s*{name}\b", body))
-
-
 def _role(name: str, body: str) -> tuple[str, str]:
     """With what an array begins, and how long it is."""
     indices = {each.replace(" ", "") for each in indices_of(name, body)}
@@ -419,6 +414,6 @@ def _role(name: str, body: str) -> tuple[str, str]:
     elif indices <= {"blockIdx.x", "bid"}:
         length = "blocks"
     stores = len(re.findall(rf"(?<![\w.]){name}\s*\[[^;=]*?\]\s*=(?!=)", body))
-    if not _writes(name, body):
+    if not is_written(name, body):
         return "values", length
     return ("zeros" if atomic or length != "all" else "values" if len(indices_of(name, body)) > stores else "unwritten"), length

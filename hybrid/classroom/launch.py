@@ -163,9 +163,11 @@ def indices_of(name: str, body: str) -> list[str]:
 
 
 def is_written(name: str, body: str) -> bool:
-    """Whether the kernel assigns to an element of this matrix, as name[…] = or name.elements[…] +=, or adds to one atomically."""
-    index = r"(?:\.\w+)?\s*\[(?:[^\[\]]|\[[^\[\]]*\])*\]"
-    return re.search(rf"(?<![\w.]){name}{index}\s*(?:[-+*/]?=(?!=)|\+\+)|\batomic\w+\s*\(\s*&\s*{name}\b", body) is not None
+    """Whether the kernel assigns to an element of this array, as name[…] =, name.elements[…] += or *name =, or adds to one
+    atomically."""
+    element = rf"(?<![\w.]){name}(?:\.\w+)?\s*\[(?:[^\[\]]|\[[^\[\]]*\])*\]|(?:^|[;{{}})])\s*\*\s*{name}"
+    atomic = rf"\batomic\w+\s*\(\s*&?\s*\(?\s*{name}\b"
+    return re.search(rf"(?:{element})\s*(?:[-+*/]?=(?!=)|\+\+)|{atomic}", body) is not None
 
 
 def _element(file: StudentFile, parameter: Parameter) -> str:
