@@ -14,6 +14,7 @@ namespace {
 size_t most_shared = USUAL_SHARED;
 
 constexpr int ORDERS = 3;  // of threads
+constexpr unsigned long long FEW_THREADS = 1 << 18;  // with more of them, or with many reads, a launch runs in one order
 
 // What device memory contains, where that is little enough to be kept.
 class Contents {
@@ -187,11 +188,13 @@ void Launched::run(void (*thread)(void*), void* argument, size_t bytes, const Gi
     bool is_first = places.insert({place_.file, place_.line}).second;
     int order = is_first ? 0 : (launches - 1) % ORDERS, end = trial_now ? trial_now->orders : is_first ? ORDERS : order + 1;
     const Contents begun(end > order + 1);
-    int sampled = memory_check::sampled();
     if (!ends_well({thread, argument, bytes}, order, false)) return;
     const Contents ended(end > order + 1);
     const std::string shown = printed;
-    for (++order; order < end && begun.is_kept() && memory_check::sampled() == sampled; ++order) {
+    if (!trial_now &&
+        !(memory_check::has_few_reads() && 1ull * grid_.x * grid_.y * grid_.z * block_.x * block_.y * block_.z <= FEW_THREADS))
+        return;
+    for (++order; order < end && begun.is_kept(); ++order) {
         begun.put_back();
         memory_check::looks(false);
         bool is_well = ends_well({thread, argument, bytes}, order, true);

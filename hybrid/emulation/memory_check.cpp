@@ -21,6 +21,7 @@ namespace {
 
 // Of the launches at one place: reads up to which all blocks are looked at, and then the grid's corners and some others.
 constexpr unsigned long long ALL_READS = 20'000'000, MOST_READS = 2 * ALL_READS;
+constexpr unsigned long long FEW_READS = 1 << 22;
 constexpr unsigned SOME = 61;  // of the others, one block in this number
 constexpr size_t MOST_FINDINGS = 60, STACK = 256 << 10, FIRST_PAGE = 4096, SITES = 256;
 
@@ -398,6 +399,8 @@ void looks(bool may) { checks = may; }
 std::pair<char*, char*> variables_of_device() { return {__start_cuda_variables, __stop_cuda_variables}; }
 
 int sampled() { return sampled_launches + is_sampled; }
+
+bool has_few_reads() { return *reads <= FEW_READS; }
 
 void kernels_may_run(bool may) { kernels_run = may; }
 

@@ -117,6 +117,7 @@ WHERE_WATCHED void barrier_passed();
 
 void looks(bool may);  // whether races and missing values are looked for in the next launches
 int sampled();  // launches of which not all blocks were looked at
+bool has_few_reads();  // the first launch at its place
 std::pair<char*, char*> variables_of_device();  // where those with __device__ and the like begin and end
 void kernels_may_run(bool may);  // the host has not waited for them
 extern bool copies_may_run;

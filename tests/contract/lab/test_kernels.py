@@ -266,3 +266,10 @@ def test_a_right_kernel_is_judged_by_what_it_computes_not_by_what_it_says(tmp_pa
     )
     verdict = judged("check", "element", path)
     assert (verdict.code, verdict.record["points"]) == (1, 0)
+
+
+@pytest.mark.exhaustive
+def test_a_large_launch_runs_in_every_order_too(tmp_path):
+    """Of which not all reads are looked at."""
+    verdict = judged("run", ROOT / "docs/examples/element.cu", "--sizes", 256, 256, 256)
+    assert (verdict.code, "right in every order" in verdict.said) == (0, True), verdict.said
