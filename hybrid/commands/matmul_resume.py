@@ -467,17 +467,16 @@ class ProductInParts:
         """Decide how many rows a part has, and how parts are computed: as is wanted, or in parts that fit."""
         self.rows, least = wanted or rows_of_a_part(self._problem, self._team.size), _ROWS_OF_A_RANK * self._team.size
         while True:
-            self._parts = list(pieces(Span(0, self._problem.n), self.rows))
+            self._parts, self._decisions = list(pieces(Span(0, self._problem.n), self.rows)), {}
             try:
-                self._decisions = {rows: self._agreed(rows) for rows in dict.fromkeys(map(len, self._parts)) or {0: None}}
+                for rows in dict.fromkeys(map(len, self._parts)) or {0: None}:
+                    request = PlanRequest(replace(self._problem, n=rows))
+                    self._decisions[rows] = agree(self._session, request, self._settings, self._inventories)
                 return
             except DoesNotFit:
                 if wanted or self.rows <= least:
                     raise
                 self.rows = max(least, -(-self.rows // 2))
-
-    def _agreed(self, rows: int) -> Decision:
-        return agree(self._session, PlanRequest(replace(self._problem, n=rows)), self._settings, self._inventories)
 
     def _refuse_changed(self) -> None:
         """HybridError where A or B is not any more what it was when this job began to read it."""

@@ -8,7 +8,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import Field, fields
+from dataclasses import fields
 from typing import Any, NoReturn
 
 from hybrid import __version__
@@ -130,22 +130,16 @@ _KERNELS = ("auto", "list", *(kernel.name for kernel in CATALOGUE))
 _OPTIONS = {setting.name: setting for setting in fields(Settings) if "help" in setting.metadata}
 
 
-def _type_of(setting: Field[Any]) -> Any:
-    """The type of the option of a setting; None for a text."""
-    if setting.name.endswith("_memory"):
-        return parse_bytes
-    kinds = {int: at_least(setting.metadata.get("least", 0)), float: number_of("seconds")}
-    return kinds.get(type(setting.default))
-
-
 def add_settings(parser: argparse._ActionsContainer, *names: str, **helps: str) -> None:
     """The options of these settings. `helps`: by setting, for commands in which it means something else."""
     for name in names:
-        told = _OPTIONS[name].metadata
+        told, kind = _OPTIONS[name].metadata, type(_OPTIONS[name].default)
+        types = {int: at_least(told.get("least", 0)), float: number_of("seconds")}
+        convert: Any = parse_bytes if name.endswith("_memory") else types.get(kind)
         allowed = _KERNELS if name == "kernel" else told.get("allowed")
         parser.add_argument(
             f"--{name.replace('_', '-')}",
-            type=_type_of(_OPTIONS[name]),
+            type=convert,
             help=helps.get(name, told["help"]),
             metavar=name.upper() if allowed else told.get("metavar"),
             choices=allowed or told.get("choices"),

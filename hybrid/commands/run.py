@@ -69,21 +69,17 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         raise UsageError("name a program: python -m hybrid.run program.py", code="usage")
     if options.module is None and not os.path.exists(words[0]):
         raise UsageError(f"there is no file {words[0]}", code="file-missing")
+    # The program's file, where it is one that can be found without loading anything of it.
+    spec = find_spec(words[0]) if options.module is not None and "." not in words[0] else None
+    source = Path(words[0] if options.module is None else (spec and spec.origin) or "")
     launch = launched()
-    if launch is not None and launch.size > 1 and (source := _source(options)) and _USES_MPI.search(source.read_bytes()):
+    if launch is not None and launch.size > 1 and source.is_file() and _USES_MPI.search(source.read_bytes()):
         raise UsageError(
             f"{source} uses MPI itself, and would run on rank 0 alone: start it with mpirun python, and have it call "
             "hybrid.multiply or hybrid.use(comm)",
             code="option-combination",
         )
     return options
-
-
-def _source(options: argparse.Namespace) -> Path | None:
-    """The program's file, where it is one that can be found without loading anything of it."""
-    spec = find_spec(options.module[0]) if options.module is not None and "." not in options.module[0] else None
-    path = Path(options.program[0] if options.module is None else (spec and spec.origin) or "")
-    return path if path.is_file() else None
 
 
 def main() -> int:
