@@ -31,7 +31,7 @@ WRONG = [  # arguments, a word of the line, its code
     ("8 8 8 --threads -1", "-1", "number"), ("8 8 8 --print 0", "0", "number"), ("8 8 8 --host-memory 3X", "'3X'", "number"),
     ("8 8 8 --device cpu --kernel cublas", "cublas", "kernel-device"),
     ("8 8 8 --out=", "--out", "option"), ("8 8 8 --a=", "--a", "option"), ("--a missing.npy", "--b", "sizes"),
-    ("8 8 8 --a missing.npy", "missing.npy", "file-missing"), ("8 8 8 --a https://example.org/a.npy", "URL", "file-missing"),
+    ("8 8 8 --a missing.npy", "missing.npy", "file-missing"),
     ("8 8 8 --out c.csv", ".csv", "file-kind"), ("8 8 8 --out none/c.npy", "none", "file-missing"),
     ("8 8 8 --out .", ".", "file-unwritable"), ("8 8 8 --json none/r.jsonl", "none", "file-missing"),
     ("8 8 8 --trace none/t.json", "none", "file-missing"), ("8 8 8 --ranks 4", "--explain", "option-combination"),
