@@ -349,7 +349,6 @@ class _NpyOutput(MatrixOutput):
 
 # Matrix Market files are text: they are read whole, by SciPy, and written in lines of one length, by several ranks.
 
-_FIELDS = ("integer", "real", "double", "pattern", "unsigned-integer", "complex")
 _BYTES_OF_AN_ENTRY = 96  # in the coordinate format, with the copies that are made to find elements that are named twice
 _DIGITS_OF_AN_INTEGER = 20  # the most that one of 64 bits has, with its sign
 _NUMBERS_AT_ONCE = 1 << 17
@@ -378,8 +377,6 @@ class MtxFile(MatrixFile):
             rows, columns, self._entries, form, field, _ = mminfo(path)
             if self._entries > rows * columns:
                 raise UsageError(f"its header promises {self._entries} entries, of {rows}×{columns}", code="file-format")
-            if field not in _FIELDS:
-                raise UsageError(f"it holds {field} numbers: only {', '.join(_FIELDS)} are read", code="no-numbers")
         dtype = np.dtype(np.complex128 if field == "complex" else np.float64)  # a text has no type
         super().__init__(os.path.abspath(path), (rows, columns), dtype, (rows, columns), self._fetch_loaded)
         self._entry_bytes = _BYTES_OF_AN_ENTRY if form == "coordinate" else dtype.itemsize
@@ -394,9 +391,6 @@ class MtxFile(MatrixFile):
 
         with self._reading():
             matrix: Any = mmread(self._name)
-            if matrix.shape != self.shape:
-                another = "×".join(map(str, matrix.shape))
-                raise UsageError(f"it has become another matrix while it was read: {another}", code="file-changed")
             if not isinstance(matrix, np.ndarray):
                 matrix = matrix.tocoo()
                 numbers = matrix.row.astype(np.int64) * self.shape[1] + matrix.col

@@ -56,8 +56,6 @@ def fill_rows(
     """
     if not into.size:
         return
-    if not into.flags.c_contiguous:
-        raise ValueError("the rows to be filled are not contiguous")
     width, elements = into.shape[1], into.reshape(-1)
     wanted = Span(rows.lo * width, rows.hi * width)
 
