@@ -12,7 +12,6 @@ import errno
 import os
 import stat
 import warnings
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from zlib import crc32
@@ -80,14 +79,9 @@ def named_cache() -> Path | None:
 
 
 def home_folder() -> Path:
-    """The user's home folder: HOME, or where that is no absolute path the one in the list of users. FileNotFoundError where
-    there is none."""
-    home = os.environ.get("HOME", "")
-    if not os.path.isabs(home):
-        import pwd
-
-        with suppress(KeyError):
-            home = pwd.getpwuid(os.geteuid()).pw_dir
+    """The user's home folder: HOME, or where that is not set the one in the list of users. FileNotFoundError where there is
+    none."""
+    home = os.path.expanduser("~")
     if not os.path.isabs(home):
         raise FileNotFoundError(errno.ENOENT, "this user has no home folder (HOME)")
     return Path(home)
