@@ -296,14 +296,10 @@ def plan_alone(problem: Problem) -> Plan:
     return make_plan(PlanRequest(problem, Topology(((0,),)), check="host"))
 
 
-def _all_read_b(plan: Plan) -> bool:
-    """Whether every rank has all of B in its memory."""
-    return len(plan.topology.nodes) == 1 and not plan.has_row_blocks
-
-
 def needs_no_sums_of_others(plan: Plan) -> bool:
-    """Whether each rank sums all of B by itself: it has it, and it is small, or there is one rank."""
-    return _all_read_b(plan) and (plan.topology.size == 1 or is_small_b(plan))
+    """Whether each rank sums all of B by itself: all ranks have it in their node's memory, and it is small, or there is one."""
+    all_have_b = len(plan.topology.nodes) == 1 and not plan.has_row_blocks
+    return all_have_b and (plan.topology.size == 1 or is_small_b(plan))
 
 
 def is_small_b(plan: Plan) -> bool:
@@ -335,7 +331,8 @@ class HostCheck:
         plan does not say so."""
         self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
         if plan.problem.short_operands:  # of 16 bits, with which the host does not compute
-            needed = self._share.rows, Span(0, plan.problem.l) if has_all_of_b or _all_read_b(plan) else self._share.b_rows
+            all_of_b = has_all_of_b or needs_no_sums_of_others(plan)
+            needed = self._share.rows, Span(0, plan.problem.l) if all_of_b else self._share.b_rows
             of_a, of_b = (
                 RowView(numbers_of(view[rows]).astype(np.float32, copy=False), rows)
                 for view, rows in zip(matrices, needed, strict=False)
@@ -369,19 +366,17 @@ class HostCheck:
         plan, problem, m = self._plan, self._plan.problem, self._plan.problem.m
         self._a, b = self._matrices[0][self._share.rows], self._matrices[1][self._share.b_rows]
         self._c = self._matrices[2][self._rows_of_c] if len(self._rows_of_c) else np.empty((0, m), problem.dtype)
-        x_is_known = seed is not None and (_all_read_b(plan) or self._has_all_of_b)  # every rank makes the same x
-        self._by_itself = x_is_known and (needs_no_sums_of_others(plan) or self._has_all_of_b)
-        whole = self._matrices[1][Span(0, problem.l)] if x_is_known else b
+        self._by_itself = seed is not None and (needs_no_sums_of_others(plan) or self._has_all_of_b)
         if self._by_itself:
             assert seed is not None
-            b, self._seed = whole, seed
+            b = self._matrices[1][Span(0, problem.l)]
             if found := _compared_in_c(problem, self._a, b, self._c, seed, self._threads, multiply):
+                self._seed = seed
                 return _of_rank([found], self._rows_of_c.lo)
-        if x_is_known:
-            peaks, others = _peaks(problem, whole)
+            peaks, others = _peaks(problem, b)
         else:
             with self._team.phase("check") as agreeing:
-                agreeing.mine = new_seed(), *_peaks(problem, whole)
+                agreeing.mine = new_seed(), *_peaks(problem, b)
             seeds, of_ranks, of_others = zip(*agreeing.all, strict=True)
             seed, peaks, others = seeds[0], np.max(of_ranks, axis=0), np.any(of_others, axis=0)
         assert seed is not None
