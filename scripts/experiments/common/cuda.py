@@ -117,12 +117,6 @@ class Runtime:
             check.refuse_wrong(f"kernel {kernel.name}", c)
         return times[-repeat:]
 
-    def copy_seconds(self, shape: tuple[int, int], dtype: str, repeat: int) -> list[float]:
-        """Of copies of such a matrix within the device's memory."""
-        into, source = (self._matrix(shape, dtype) for _ in range(2))
-        self.device.write(source, np.ones(shape, dtype))
-        return [self.seconds(lambda: self.device.exchange(into, source, [])) for _ in range(repeat + 1)][1:]
-
     def _placed(self, a: np.ndarray, b: np.ndarray) -> list[Any]:
         """A, B and an undefined C on the device."""
         made = [self._matrix(shape, a.dtype.name) for shape in (a.shape, b.shape, (len(a), b.shape[1]))]
@@ -133,8 +127,9 @@ class Runtime:
     def _matrix(self, shape: tuple[int, int], dtype: str) -> Any:
         """In memory that CUDA allocates for it alone."""
         size = math.prod(shape)
-        memory = self.device.reserve((size + 16) * np.dtype(dtype).itemsize, shared=True)
-        return self.device.matrix(memory, 0, 1, size, dtype).reshape(shape)
+        whole = size + -size % 16  # whole rows of the device, so that it is one piece
+        memory = self.device.reserve(whole * np.dtype(dtype).itemsize, shared=True)
+        return self.device.matrix(memory, 0, 1, whole, dtype).reshape(-1)[:size].reshape(shape)
 
     def _call(self, kernel: Kernel, on_device: list[Any]) -> KernelCall:
         """A launch, whose kernel is compiled now."""

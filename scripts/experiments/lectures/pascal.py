@@ -62,14 +62,9 @@ def holds(dtype: str, number: int) -> bool:
 
 
 def assess(dtype: str, options: argparse.Namespace) -> frame.Line:
-    """All three, each with its reason."""
-    fit, column = next((size, each) for size in count(1) for each in range(size + 1) if not holds(dtype, math.comb(size, each)))
+    """All three, and what is wrong first."""
+    fit = next(size for size in count(1) if not all(holds(dtype, math.comb(size, each)) for each in range(size + 1)))
     exact = next(size for size in count(1) if max(magnitude(size, each) for each in range(size + 1)) > LIMITS[dtype])
-    limit = f"2^{LIMITS[dtype].bit_length() - (not dtype.startswith('int'))}"
-    why_fit = f"C({fit}, {column}) = {math.comb(fit, column)} of N = {fit + 1} is not among {dtype}'s numbers"
-    worst = max(range(exact + 1), key=lambda column: magnitude(exact, column))
-    terms = f"2^{math.log2(magnitude(exact, worst)):.1f}"
-    why_exact = f"at N = {exact + 1} the terms of [{exact}][{worst}] add up to {terms}, past {limit}"
     right, wrong, again = 0, None, []
     for size in frame.shown(range(1, fit + 1), dtype):
         found = first_wrong(multiplied(size, dtype, options)[2])
@@ -80,14 +75,12 @@ def assess(dtype: str, options: argparse.Namespace) -> frame.Line:
         wrong = wrong or found
         if wrong and options.quick:
             break
-    why = "as far as the entries fit"
-    if dtype.startswith("int"):
-        why += ": the runner adds integers up exactly; sums that wrap around would be the identity, too, for every N"
+    why = "all that fit: the runner adds integers up exactly, and sums that wrap around would be the identity for every N"
     if wrong:
         why = f"{wrong[2]}; its terms add up to 2^{math.log2(magnitude(*wrong[:2])):.1f}"
     if again:
         why += f"; right again at {', '.join(map(str, again))}"
-    return {"part": "all sizes", "dtype": dtype, "fit": fit, "exact": exact, "right": right, "reasons": [why_fit, why_exact, why]}
+    return {"part": "all sizes", "dtype": dtype, "fit": fit, "exact": exact, "right": right, "why": why}
 
 
 class Results(frame.Results):
@@ -100,11 +93,8 @@ class Results(frame.Results):
         return list({line["dtype"]: line for line in lines if line["part"] == "all sizes"}.values())
 
     def blocks(self) -> Iterator[frame.Table]:
-        rows = [[line["dtype"], *(str(line[key]) for key in ("fit", "exact", "right"))] for line in self.lines]
-        yield frame.Table(["type", "(a) fit", "(b) exact", "(c) right"], "lrrr", rows)
-        for line in self.lines:
-            reasons = zip("abc", line["reasons"], strict=True)
-            yield frame.remarks([f"{line['dtype']} ({letter})  {reason}" for letter, reason in reasons])
+        rows = [[line["dtype"], *(str(line[key]) for key in ("fit", "exact", "right")), line["why"]] for line in self.lines]
+        yield frame.Table(["type", "(a) fit", "(b) exact", "(c) right", ""], "lrrrl", rows)
 
 
 def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
