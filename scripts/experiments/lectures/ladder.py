@@ -35,7 +35,6 @@ from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.kernels.catalogue import (
     ALL,
-    BOTH,
     BYTES,
     CATALOGUE,
     EMULATED_CAPABILITY,
@@ -118,45 +117,26 @@ class Results(frame.MachineResults):
             yield frame.Table(heads, "ll" + "r" * (len(heads) - 2), rows, f"{dtype}, {unit_of(dtype)} (and % of cuBLAS)")
 
     def draw(self, path: str) -> None:
-        """Each rung's TF/s at 8192 as a bar, cuBLAS as a line, a panel for each dtype. Those of 16 bits and of bytes have rows
-        and scales of their own: they are ten times as fast, by few rungs."""
-        drawn, top = [], 24.0
-        for together in (BOTH, HALVES, BYTES):
-            panels = {dtype: self._speeds(dtype) for dtype in self.dtypes if dtype in together}
-            widest = max((speed for speeds in panels.values() for speed in speeds.values()), default=0.0)
-            for column, (dtype, speeds) in enumerate(panels.items()):
-                drawn += [f'<g transform="translate({_WIDE * column} {top:.0f})">', *_panel(dtype, speeds, widest), "</g>"]
-            top += 34 + _BAR * max(map(len, panels.values()), default=-2)
-        units = " and ".join(dict.fromkeys(map(unit_of, self.dtypes)))
-        title = f"{units}, matrices of {label(PICTURED)}×{label(PICTURED)} on {self.lines[-1]['gpu']}"
-        svg.write(path, title, (2 * _WIDE, top), [*drawn, svg.text(12, top - 12, title, "fill-soft")])
+        """Each rung's TF/s at 8192 as a bar, and cuBLAS's; for each dtype with a scale of its own."""
+        drawn, y = [], 20.0
+        for dtype in self.dtypes:
+            speeds = {name: line["teraflops"] for name in _names(dtype) if (line := self.of(name, dtype, PICTURED))}
+            drawn.append(svg.text(12, y, f"{dtype}, {unit_of(dtype)}", more='style="font-weight: 600"'))
+            for name, speed in speeds.items():
+                y, long = y + _BAR, _LONGEST * speed / max(speeds.values())
+                drawn.append(svg.text(_NAMES - 5, y, name, more='text-anchor="end"'))
+                drawn.append(svg.rectangle(_NAMES, y - 11, long, _BAR - 3, "fill-second" if name == YARDSTICK else "fill-first"))
+                drawn.append(svg.text(_NAMES + long + 4, y, f"{speed:.1f}"))
+            y += 2 * _BAR
+        title = f"Matrices of {label(PICTURED)}×{label(PICTURED)} on {self.lines[-1]['gpu']}"
+        svg.write(path, title, (_NAMES + _LONGEST + 50, y), [*drawn, svg.text(12, y - _BAR / 2, title, "fill-soft")])
 
-    def _speeds(self, dtype: str) -> dict[str, float]:
-        """Of each rung and, last, the yardstick; 0 where there is none."""
-        return {name: line["teraflops"] if (line := self.of(name, dtype, PICTURED)) else 0.0 for name in _names(dtype)}
+
+_NAMES, _BAR, _LONGEST = 116, 17, 220  # pixels: of names, from bar to bar, of the longest bar
 
 
 def _names(dtype: str) -> list[str]:
     return [*(kernel.name for kernel in RUNGS if dtype in kernel.dtypes), YARDSTICK]
-
-
-_WIDE, _NAMES, _BAR, _LONGEST = 410, 116, 17, 220  # pixels: of a panel, of names, from bar to bar, of the longest bar
-
-
-def _panel(dtype: str, speeds: dict[str, float], widest: float) -> Iterator[str]:
-    scale, (*bars, (_, yardstick)) = _LONGEST / (widest or 1.0), speeds.items()
-    yield svg.text(12, 0, dtype, more='style="font-weight: 600"')
-    if yardstick:
-        x = _NAMES + scale * yardstick
-        yield f'<path class="stroke-second" d="M{x:.1f} 4V{10 + _BAR * len(bars)}" stroke-width="1.5"/>'
-        yield svg.text(x, 0, f"cuBLAS {yardstick:.1f}", "fill-second", 'text-anchor="middle"')
-    for number, (name, speed) in enumerate(bars):
-        y = 8 + _BAR * number
-        yield svg.text(_NAMES - 5, y + 11, name, more='text-anchor="end"')
-        yield svg.rectangle(_NAMES, y, scale * speed, _BAR - 3, "fill-first")
-        inside = speed > widest / 4  # else the line of cuBLAS would cross it
-        x, kind, side = (scale * speed - 4, "fill-ground", "end") if inside else (scale * speed + 4, "", "start")
-        yield svg.text(_NAMES + x, y + 11, f"{speed:.1f}" if speed else "–", kind, f'text-anchor="{side}"')
 
 
 def _resources(line: Line | None) -> list[str]:
