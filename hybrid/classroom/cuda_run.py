@@ -23,11 +23,9 @@ from typing import Any
 import numpy as np
 
 from hybrid.classroom.examination import Trials
-from hybrid.classroom.launch import Meaning
 from hybrid.classroom.mistakes import Finding
 from hybrid.classroom.report import Case, Sizes, about, heading
-from hybrid.classroom.student_file import Parameter, StudentFile
-from hybrid.classroom.trial import Task, field_of, operands, wrong_in
+from hybrid.classroom.trial import Task, fields_of, operands, wrong_in
 from hybrid.core.problem import Problem, record
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.devices.cuda_kernels import PreparedLaunch, allow_shared_memory, trust_own_cache_only
@@ -109,17 +107,13 @@ def _arguments(trials: Trials, task: Task) -> Iterator[Argument]:
         elif parameter.is_pointer:
             yield "matrix", "ABC".index(of)
         else:
-            yield "struct", list(_fields(trials.file, parameter, of, trials.meaning, sizes))
-
-
-def _fields(file: StudentFile, parameter: Parameter, of: str, meaning: Meaning, sizes: dict[str, int]) -> Iterator[Argument]:
-    rows, columns = {"A": ("n", "l"), "B": ("l", "m"), "C": ("n", "m")}[of]
-    for name, kind in file.structs[parameter.type].items():
-        what = field_of(parameter, name, kind)
-        if what == "elements":
-            yield "matrix", "ABC".index(of)
-        else:
-            yield _C_TYPES[kind.removeprefix("const ").strip()], sizes[rows if what == "rows" else columns]
+            yield (
+                "struct",
+                [
+                    ("matrix", "ABC".index(of)) if what == of else (_C_TYPES[kind.removeprefix("const ").strip()], sizes[what])
+                    for _, kind, what in fields_of(trials.file, parameter, of)
+                ],
+            )
 
 
 def told(trials: Trials, run: CudaRun) -> Iterator[str]:

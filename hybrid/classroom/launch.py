@@ -25,6 +25,13 @@ _OF_MATRIX = {  # rows and columns, by the names that lectures give to matrices
     **dict.fromkeys(("b", "n", "nd", "d_b", "dn"), ("l", "m")),
     **dict.fromkeys(("c", "p", "pd", "d_c", "dp"), ("n", "m")),
 }
+_BY_MATRIX = {  # what names such as wA, height_B or CColumns stand for
+    name: sizes[place]
+    for extents, place in ((_COLUMNS, 1), (_ROWS, 0))
+    for extent in extents
+    for matrix, sizes in _OF_MATRIX.items()
+    for name in (f"{extent}{matrix}", f"{extent}_{matrix}", f"{matrix}{extent}", f"{matrix}_{extent}")
+}
 _LEADING = {f"ld{line}{matrix}": {"b": "l"}.get(matrix, "n") for line in ("", "_") for matrix in "abc"}  # of columns: rows
 _TURNED = {"A": "B", "B": "A", "n": "m", "m": "n"}
 _VECTOR = re.compile(r"vec", re.IGNORECASE)
@@ -201,22 +208,11 @@ def _sizes(names: Sequence[str], let: Mapping[str, str], known: Mapping[str, str
         usual = {"n": "n", "l": "l", "m": "m"}
     sizes = {}
     for name in names:
-        size = let.get(name) or known.get(name) or usual.get(name.lower()) or _by_matrix(name.lower())
+        size = let.get(name) or known.get(name) or usual.get(name.lower()) or _BY_MATRIX.get(re.sub(r"^num_?", "", name.lower()))
         if not size:
             raise UsageError(f"what {name} stands for cannot be told: --let {name}=SIZE says it, {_SIZES}", code="lab-parameters")
         sizes[name] = size
     return sizes
-
-
-def _by_matrix(name: str) -> str:
-    """The size that a name such as wA, height_B or numCColumns stands for; "" for others."""
-    name = re.sub(r"^num_?", "", name)
-    for extents, place in ((_ROWS, 0), (_COLUMNS, 1)):
-        for extent in extents:
-            for matrix, sizes in _OF_MATRIX.items():
-                if name in (f"{extent}{matrix}", f"{extent}_{matrix}", f"{matrix}{extent}", f"{matrix}_{extent}"):
-                    return sizes[place]
-    return ""
 
 
 # --- the launch

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -228,10 +228,8 @@ def of_matrices(file: StudentFile, kernel: StudentKernel, instance: str, meaning
             arguments.append(_array(element, "ABC".index(of)))
         else:
             lines.append(f"{parameter.type} lab_struct_{of};")
-            for name, kind in file.structs[parameter.type].items():
-                what = field_of(parameter, name, kind)
-                size = "nlm".index(_SHAPES[of][what == "columns"])
-                value = _array(element, "ABC".index(of)) if what == "elements" else _number(kind, size)
+            for name, kind, what in fields_of(file, parameter, of):
+                value = _array(element, "ABC".index(of)) if what == of else _number(kind, "nlm".index(what))
                 lines.append(f"lab_struct_{of}.{name} = {value};")
             arguments.append(f"lab_struct_{of}")
     return _text(file, kernel, [*lines, f"lab_launched.call({', '.join(arguments)});"])
@@ -272,13 +270,14 @@ int main(int, char** lab_words)
 """
 
 
-def field_of(parameter: Parameter, name: str, kind: str) -> str:
-    """What a field of a struct stands for: "elements", "rows" or "columns". UsageError where its name does not tell."""
-    if kind.endswith("*"):
-        return "elements"
-    if name.lower() in _FIELDS:
-        return _FIELDS[name.lower()]
-    raise UsageError(
-        f"what {name} of the struct {parameter.type} stands for cannot be told: width, height and stride are known",
-        code="lab-parameters",
-    )
+def fields_of(file: StudentFile, parameter: Parameter, of: str) -> Iterator[tuple[str, str, str]]:
+    """Of a struct that is the matrix `of`: each field's name and type, and what it is: the matrix itself, n, l or m. UsageError
+    where its name does not tell."""
+    for name, kind in file.structs[parameter.type].items():
+        what = of if kind.endswith("*") else _FIELDS.get(name.lower())
+        if what is None:
+            raise UsageError(
+                f"what {name} of the struct {parameter.type} stands for cannot be told: width, height and stride are known",
+                code="lab-parameters",
+            )
+        yield name, kind, what if what == of else _SHAPES[of][what == "columns"]
