@@ -195,14 +195,6 @@ class Outcome:
         return [placement.name for placement in self.decision.placements]
 
 
-def given_gpus(environment: Mapping[str, str]) -> tuple[int, frozenset[str]]:
-    """How many GPUs Slurm gave the job on this node, and the names of those that CUDA shows to this process."""
-    by_slurm = environment.get("SLURM_GPUS_ON_NODE", "")
-    visible = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    names = frozenset(filter(None, map(str.strip, visible))) - {"-1", "NoDevFiles"}
-    return int(by_slurm) if by_slurm.isdecimal() else 0, names
-
-
 class Acceptance:
     """One rank's part of the test. Every rank makes one, and calls `run`."""
 
@@ -213,14 +205,16 @@ class Acceptance:
         self._session = session_of(team)
         self._time_is_up = False
         self._pace: Pace | None = None  # of the last round
+        by_slurm, visible = (os.environ.get(name, "") for name in ("SLURM_GPUS_ON_NODE", "CUDA_VISIBLE_DEVICES"))
         with team.phase("agree", timed=False) as drawing:
-            drawing.mine = secrets.randbits(48), given_gpus(os.environ)
+            names = frozenset(filter(None, map(str.strip, visible.split(",")))) - {"-1", "NoDevFiles"}
+            drawing.mine = secrets.randbits(48), int(by_slurm) if by_slurm.isdecimal() else 0, names
         decision = self._decide(Problem(team.size, 1, 1, "float64"))
         self._cases = level.cases(decision.plan.device)
         self._outcome = Outcome(level, decision, drawing.all[0][0])
         for node in team.topology.nodes:
-            by_slurm, visible = zip(*(drawing.all[rank][1] for rank in node), strict=True)
-            self._outcome.given_gpus.append(max(by_slurm) or len(frozenset().union(*visible)))
+            _, counts, shown = zip(*(drawing.all[rank] for rank in node), strict=True)
+            self._outcome.given_gpus.append(max(counts) or len(frozenset().union(*shown)))
 
     def run(self) -> Outcome:
         """Run one rotation of every case at least, and further ones until the seconds are over. A wrong product is recorded; any

@@ -127,23 +127,24 @@ def _increase(counts: Sequence[int]) -> int | None:
 def judge(watched: Sequence[Watched | Unknown | None], names: Sequence[str], why_no_gpu: str) -> list[Finding]:
     """`watched[rank]`: what was seen of the rank's GPU; None where another rank watched it, or there is none. `names[rank]`: the
     rank's name in messages."""
-    found = [_of_gpu(each, name) for each, name in zip(watched, names, strict=True) if each is not None]
+    found = []
+    for seen, name in zip(watched, names, strict=True):
+        if isinstance(seen, Unknown):
+            found.append(unknown(_SUBJECT, f"{name}: not watched: {seen.reason}"))
+        elif seen is not None:
+            faults = [f"slowed down: {', '.join(seen.slowed)}"] if seen.slowed else []
+            if seen.temperature is not None and seen.limit is not None and seen.temperature >= seen.limit:
+                faults.append(f"{seen.temperature} °C, and it slows down from {seen.limit} °C on")
+            if seen.uncorrected:
+                faults.append(f"{seen.uncorrected} ECC errors that could not be corrected")
+            if seen.trouble:
+                faults.append(f"it stopped answering: {seen.trouble}")
+            if faults:
+                found.append(wrong(_SUBJECT, f"{name}: {'; '.join(faults)} ({summary(seen)})", _CAUSES, code="gpu-health"))
+            else:
+                verdict = "note" if seen.corrected else "ok"
+                found.append(Finding(_SUBJECT, verdict, f"{name}: {summary(seen)}", code="gpu-health"))
     return found or [note(_SUBJECT, f"not watched: {why_no_gpu}", code="no-gpu")]
-
-
-def _of_gpu(seen: Watched | Unknown, name: str) -> Finding:
-    if isinstance(seen, Unknown):
-        return unknown(_SUBJECT, f"{name}: not watched: {seen.reason}")
-    faults = [f"slowed down: {', '.join(seen.slowed)}"] if seen.slowed else []
-    if seen.temperature is not None and seen.limit is not None and seen.temperature >= seen.limit:
-        faults.append(f"{seen.temperature} °C, and it slows down from {seen.limit} °C on")
-    if seen.uncorrected:
-        faults.append(f"{seen.uncorrected} ECC errors that could not be corrected")
-    if seen.trouble:
-        faults.append(f"it stopped answering: {seen.trouble}")
-    if faults:
-        return wrong(_SUBJECT, f"{name}: {'; '.join(faults)} ({summary(seen)})", _CAUSES, code="gpu-health")
-    return Finding(_SUBJECT, "note" if seen.corrected else "ok", f"{name}: {summary(seen)}", code="gpu-health")
 
 
 def summary(seen: Watched) -> str:
