@@ -129,16 +129,13 @@ def _choose_gpu(team: Team, settings: Settings) -> Gpu | str:
         return "asked for"
     with team.phase("prepare", timed=False) as visible:
         try:
-            visible.mine = usable_gpus()
+            visible.mine = usable_gpus(), ""
         except DeviceUnavailable as missing:
             if settings.device == "cuda":
                 raise
-            visible.mine = str(missing)
-    mine = visible.all[team.rank]
-    if isinstance(mine, str):
-        return mine
-    with_gpus = [rank for rank in range(team.size) if not isinstance(visible.all[rank], str)]
-    return choose_gpus([visible.all[rank] for rank in with_gpus])[with_gpus.index(team.rank)]
+            visible.mine = (), str(missing)
+    gpus, why_none = zip(*visible.all, strict=True)
+    return choose_gpus(gpus)[team.rank] or str(why_none[team.rank])
 
 
 def _prepare(options: argparse.Namespace, settings: Settings, gpu: Gpu | str) -> tuple[Greeter | None, str, tuple[bool, str]]:

@@ -463,13 +463,6 @@ def _unusable(trouble: str, remedy: str) -> Sight:
     return Sight((), wrong("gpus", trouble, remedy, code="gpu-failed"))
 
 
-def chosen_gpus(sights: Sequence[Sight]) -> list[Gpu | None]:
-    """Each rank's GPU, chosen as the other commands choose it; None where it sees none."""
-    usable = {rank: sight.usable for rank, sight in enumerate(sights) if sight.usable}
-    chosen = dict(zip(usable, choose_gpus(list(usable.values())), strict=True))
-    return [chosen.get(rank) for rank in range(len(sights))]
-
-
 def try_gpu(gpu: Gpu) -> Trial:
     """Compile and run a kernel, copy, and pin memory, in a child process."""
     result = run_probe("probes.gpu_trial", str(gpu.index))
@@ -568,7 +561,7 @@ def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None
     mpi_of_ranks = of_all("mpi", lambda: inspect_mpi(started=unstarted is None))
     slurm_variables = of_all("slurm", inspect_slurm)
     sights = of_all("gpus", inspect_gpus)
-    chosen = chosen_gpus(sights)
+    chosen = choose_gpus([sight.usable for sight in sights])  # as the other commands do
     mine = chosen[team.rank]
     trials = of_all("gpu trials", lambda: try_gpu(mine) if mine is not None else None)
     working = [trial if trial is not None and trial.works else None for trial in trials]

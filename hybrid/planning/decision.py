@@ -48,8 +48,8 @@ class Gpu:
     capability: int = 90  # compute capability, times ten
 
 
-def choose_gpus(gpus_of_ranks: Sequence[Sequence[Gpu]]) -> list[Gpu]:
-    """A GPU for each rank, given which ones each can see.
+def choose_gpus(gpus_of_ranks: Sequence[Sequence[Gpu]]) -> list[Gpu | None]:
+    """A GPU for each rank, given which ones each can see; None where it sees none.
 
     Each rank takes the one that fewest ranks have taken so far, ranks that see fewest GPUs first. So all GPUs are used before
     one is shared, whether a rank sees all of its node's GPUs or only its own. They are told apart by UUID, for every process
@@ -58,9 +58,10 @@ def choose_gpus(gpus_of_ranks: Sequence[Sequence[Gpu]]) -> list[Gpu]:
     users: Counter[str] = Counter()
     chosen: dict[int, Gpu] = {}
     for rank in sorted(range(len(gpus_of_ranks)), key=lambda rank: len(gpus_of_ranks[rank])):
-        chosen[rank] = min(gpus_of_ranks[rank], key=lambda gpu: users[gpu.uuid])
-        users[chosen[rank].uuid] += 1
-    return [chosen[rank] for rank in range(len(gpus_of_ranks))]
+        if gpus_of_ranks[rank]:
+            chosen[rank] = min(gpus_of_ranks[rank], key=lambda gpu: users[gpu.uuid])
+            users[chosen[rank].uuid] += 1
+    return [chosen.get(rank) for rank in range(len(gpus_of_ranks))]
 
 
 @record
@@ -330,7 +331,7 @@ def _choose_device(settings: Settings, kernel: Kernel | None, ranks: Sequence[In
         who = "every rank" if len(without) == len(ranks) else f"rank {without[0]}"
         reason = ranks[without[0]].why_no_gpu
         raise DeviceUnavailable(f"no usable GPU on {who}: {reason}; mend that, or choose device {instead}")
-    chosen = choose_gpus([inventory.gpus for inventory in ranks])
+    chosen = [gpu for gpu in choose_gpus([inventory.gpus for inventory in ranks]) if gpu]  # every rank has one
     return chosen, "asked for" if settings.device == "cuda" else "every rank has a usable GPU"
 
 

@@ -41,7 +41,7 @@ from hybrid.diagnostics.links import (
 from hybrid.diagnostics.probe_process import _Probe
 from hybrid.errors import CODES, HybridError, StartError
 from hybrid.host.threads import Threads
-from hybrid.planning.decision import Gpu
+from hybrid.planning.decision import Gpu, choose_gpus
 from hybrid.ranks.mpi import Library
 from hybrid.ranks.team import Team
 from hybrid.verification.check import Fault
@@ -255,7 +255,7 @@ def test_ranks_on_gpus_by_uuid():
         ([none] * 2, True, [OK]),
         ([sees("a")], False, [("wrong", "gpu-failed"), OK]),
     ]:
-        chosen = checks.chosen_gpus(sights)
+        chosen = choose_gpus([sight.usable for sight in sights])
         trial = checks.Trial(works, "" if works else "compiling: ended with 1")
         assert (
             verdicts(checks.judge_gpus(sights, chosen, [trial if gpu else None for gpu in chosen], ["a"] * len(sights)))
