@@ -28,7 +28,7 @@ from hybrid.commands.cli import print_error, run_alone
 from hybrid.commands.parser import Parser, at_least, file_name
 from hybrid.core import text
 from hybrid.core.timeline import Spread
-from hybrid.errors import DeviceUnavailable, DoesNotFit, UsageError, one_line
+from hybrid.errors import DeviceUnavailable, DoesNotFit, UsageError
 from hybrid.host import files, memory
 from hybrid.reporting import jsonl, svg
 from hybrid.reporting.progress import Progress
@@ -126,13 +126,8 @@ def present(options: Options, results: type[Results], measured: Measure) -> int:
         if options.json:
             jsonl.write({**about, "part": END}, options.json)
         lines = [{**line, "versions": jsonl.versions(), "machine": jsonl.machine()} for line in lines]
-    try:
-        made = results(lines)
-        said = [made.markdown()] if options.markdown else [made.caption(), *printed(made.blocks())]
-    except (LookupError, TypeError, ValueError, AttributeError) as missing:
-        if not options.source:
-            raise
-        raise UsageError(f"{options.source} lacks lines that a whole run has ({one_line(missing)})") from None
+    made = results(lines)
+    said = [made.markdown()] if options.markdown else [made.caption(), *printed(made.blocks())]
     print(*said, sep="\n", flush=True)
     if made.draw and options.picture:
         made.draw(options.picture)

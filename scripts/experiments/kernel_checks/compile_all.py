@@ -85,10 +85,10 @@ def resources_in(log: str, ptx: str) -> dict[str, Resources]:
 
 @dataclass
 class Compiled:
-    """What became of the expressions of one source: resources, or why there are none."""
+    """What became of the instances of one source: what they take, or the first error."""
 
     resources: dict[str, Resources] = field(default_factory=dict)
-    errors: dict[str, str] = field(default_factory=dict)
+    error: str = ""
     warnings: set[str] = field(default_factory=set)
     names: dict[str, str] = field(default_factory=dict)  # mangled
     cubin: bytes = b""  # of all together
@@ -110,17 +110,7 @@ class Nvrtc:
         self.version = f"{major}.{minor}"
 
     def compile(self, source: Path, expressions: Sequence[str], target: str) -> Compiled:
-        """All instances of a source together; one by one if that fails, to tell which of them it is."""
-        compiled = self._compile(source, expressions, target)
-        if compiled.errors and len(expressions) > 1:
-            compiled.errors = {}
-            for expression in expressions:
-                alone = self._compile(source, [expression], target)
-                compiled.resources |= alone.resources
-                compiled.errors |= alone.errors
-        return compiled
-
-    def _compile(self, source: Path, expressions: Sequence[str], target: str) -> Compiled:
+        """All instances of a source together: where one does not compile, none does."""
         library, call, done = self._library, self._call, Compiled()
         program = call(library.nvrtcCreateProgram, source.read_bytes(), source.name.encode(), 0, None, None)
         try:
@@ -133,8 +123,7 @@ class Nvrtc:
             # But for the warning that the oldest targets will go some day.
             done.warnings = {each for each in lines if re.search(r"\bwarning\b.*:", each) and "Architectures prior" not in each}
             if status != library.nvrtcResult.NVRTC_SUCCESS:
-                first = next((line for line in lines if re.search(r"\b(error|fatal)\s*:", line)), status.name)
-                done.errors = dict.fromkeys(expressions, first)
+                done.error = next((line for line in lines if re.search(r"\b(error|fatal)\s*:", line)), status.name)
                 return done
             found = resources_in(log, self._text(library.nvrtcGetPTXSize, library.nvrtcGetPTX, program))
             done.names = {each: call(library.nvrtcGetLoweredName, program, each.encode()).decode() for each in expressions}
@@ -261,8 +250,8 @@ def ship(nvrtc: Nvrtc) -> int:
     SHIPPED.mkdir()
     size = 0
     for (source, architecture), done in compile_all(nvrtc, wanted).items():
-        if done.errors:
-            raise HybridError(f"{source}, {architecture}: {next(iter(done.errors.values()))}")
+        if done.error:
+            raise HybridError(f"{source}, {architecture}: {done.error}")
         content = lzma.compress(packed(done.names, done.cubin), filters=_FILTERS)
         size += shipped_file(source, architecture).write_bytes(content)
     print(f"NVRTC {nvrtc.version}: {len([*SHIPPED.iterdir()])} files in {SHIPPED}, {size} bytes")
@@ -286,8 +275,8 @@ def capability_of(target: str) -> int:
 
 def faults_of(launch: Launch, target: str, done: Compiled) -> Iterator[str]:
     """What keeps the launch from starting, or makes it slow, on its target."""
-    if launch.expression in done.errors:
-        yield f"does not compile: {done.errors[launch.expression]}"
+    if done.error:
+        yield f"does not compile: {done.error}"
         return
     used, threads = done.resources[launch.expression], launch.block[0] * launch.block[1]
     shared = used.shared + launch.shared_bytes
