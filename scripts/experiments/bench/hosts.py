@@ -113,9 +113,8 @@ def _as_ours(line: frame.Line, start: Start) -> frame.Line:
     if line.get("command") != "matmul":
         return {**{key: line[key] for key in line if key not in _RECORDERS}, **kept}
     setup = line["seconds"].get("prepare")
-    of_run = {key: line[key] for key in ("n", "kernel", "transport", "settings", "repeat")} | {"phases": line["seconds"]}
-    about = {"part": start.part, "gpus": start.gpus, "ran_on": line["device"], "error": line["check"]["error"]}
-    return {**about, **of_run, "seconds": line["total"], "setup": setup["median"] if setup else None, **kept}
+    about = {"part": start.part, "gpus": start.gpus, "ran_on": line["device"], "n": line["n"], "repeat": line["repeat"]}
+    return {**about, "seconds": line["total"], "setup": setup["median"] if setup else None, **kept}
 
 
 def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
