@@ -28,13 +28,12 @@ from hybrid.classroom.report import (
     OnGpu,
     Sizes,
     about,
+    costs,
     divergence,
     findings,
     heading,
-    intensity,
     lines_named,
     map_of,
-    traffic,
     use_of_memory,
     verdict,
 )
@@ -161,14 +160,8 @@ def _sentence(line: str) -> str:
 def _case(case: Case, names: Names) -> Iterator[str]:
     """One shape on which the kernel was run."""
     yield f"<h2>{_coloured(heading(case, names), case.is_right)}</h2>"
-    if case.is_right and not (case.outcomes or case.sites):
-        return
     if case.is_right:
-        yield f"<p>{escape(_sentence(traffic(case, names)))}</p>"
-        divergent = [f"line {counter.line} {counter.text}" for counter in divergence(case)]
-        yield f"<p>Divergent branches: {escape(', '.join(divergent) or 'none')}.</p>"
-        if operations := intensity(case):
-            yield f"<p>{operations:.3g} operations for each byte of global memory that is moved.</p>"
+        yield from (f"<p>{escape(_sentence(line))}</p>" for line in costs(case, names))
         return
     yield from ("<ul>", *(f"<li>{escape(finding.line)}</li>" for finding in findings(case, names)), "</ul>")
     if case.wrong or case.uncertain:

@@ -240,7 +240,6 @@ class Launch:
     why: str  # where the texts are from
     is_guess: bool = False
     follows_block: bool = False  # the grid is computed from the block
-    is_unsure: bool = False  # a guess, though the kernel has shared arrays, from which no width of a block follows
 
     def at(self, sizes: Mapping[str, int]) -> tuple[Extents, Extents, int]:
         """Blocks, threads of a block, and bytes of dynamic shared memory for these sizes and constants. UsageError where that
@@ -314,8 +313,7 @@ def launch_of(
         if is_product:
             text = f"{file.path.name} has dynamic shared memory: --shared BYTES, or // lab: shared(BYTES), tells how much"
             raise UsageError(text, code="lab-launch")
-    is_unsure = has_blocks and has_y and not (is_told or tile) and bool(shared_arrays(body))
-    return Launch(grid, block, shared, why, not is_told, not said["grid"], is_unsure)
+    return Launch(grid, block, shared, why, not is_told, not said["grid"])
 
 
 def _threads_of_arrays(file: StudentFile, kernel: StudentKernel) -> str:

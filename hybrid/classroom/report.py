@@ -244,6 +244,17 @@ def divergence(case: Case) -> Iterator[Counter]:
             yield Counter(branch.line, f"in {branch.divergent} of {executions} by a warp", dear=True)
 
 
+def costs(case: Case, names: Names) -> list[str]:
+    """What a right kernel costs, as far as that was counted: loads and stores, divergent branches, bytes that are moved."""
+    if not case.is_right or not (case.outcomes or case.sites):
+        return []
+    divergent = [f"line {counter.line} {counter.text}" for counter in divergence(case)]
+    told = [traffic(case, names), f"divergent branches: {', '.join(divergent) or 'none'}"]
+    if operations := intensity(case):
+        told.append(f"arithmetic: {operations:.3g} operations for each byte of global memory that is moved")
+    return told if case.sites else told[:1]
+
+
 def is_dear(site: Site) -> bool:
     """Whether it costs more than it has to: by bank conflicts, or as more is moved than is wanted, and that is no broadcast."""
     if site.space == SHARED:
@@ -345,12 +356,7 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
     """The lines about an examination, and about what a GPU would make of the kernel."""
     kernel, meaning, launch = examination.kernel, examination.meaning, examination.launch
     yield f"{file.path.name}, line {kernel.line}: " + "\n  ".join(about(kernel, meaning, launch))
-    # Wrong elements that the kernel itself explains tell nothing of the launch.
-    explained = any(outcome.mistake for case in examination.cases for outcome in case.outcomes) or any(
-        fault.code in ("data-race", "kernel-barrier", "uninitialised") for case in examination.cases for fault in case.faults
-    )
-    is_known = any(case.is_right for case in examination.cases) or (explained and not launch.is_unsure)
-    if launch.is_guess and not is_known and meaning is not None:
+    if launch.is_guess and meaning is not None and not any(case.is_right for case in examination.cases):
         yield "  this guess may be wrong: --grid and --block, or a line // lab: grid(…) block(…), tell another launch"
     if meaning is not None and not (examination.is_right or meaning.by_columns) and "ld" in f"{kernel}".lower():
         yield "  matrices are taken as stored row by row: --layout columns takes them as BLAS does"
@@ -364,8 +370,7 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
         if case is examination.cases[0] and case.is_right:
             for counter in (use_of_memory(site, examination.names) for site in case.sites):
                 yield f"    line {counter.line} {counter.text}"
-            if operations := intensity(case):
-                yield f"  arithmetic: {operations:.3g} operations for each byte of global memory that is moved"
+            yield from (f"  {line}" for line in costs(case, examination.names)[2:])
     if gpu is not None:
         yield ""
         yield from gpu.told()
@@ -427,11 +432,7 @@ def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> 
         yield from (f"      {line}" for line in case.printed[:_MOST_PRINTED])
         if len(case.printed) > _MOST_PRINTED:
             yield f"      and {counted(len(case.printed) - _MOST_PRINTED, 'line')} more; --json FILE keeps all"
-    if case.is_right and (case.outcomes or case.sites):
-        yield f"  {traffic(case, names)}"
-    if case.is_right and case.sites:
-        divergent = [f"line {counter.line} {counter.text}" for counter in divergence(case)]
-        yield f"  divergent branches: {', '.join(divergent) or 'none'}"
+    yield from (f"  {line}" for line in costs(case, names)[:2])
 
 
 @dataclass
