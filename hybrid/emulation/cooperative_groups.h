@@ -27,26 +27,17 @@ public:
     unsigned meta_group_size() const { return (thread_block::size() + size() - 1) / size(); }
     unsigned meta_group_rank() const { return thread_block::thread_rank() / size(); }
     void sync(CALLED_FROM) const { __syncwarp(mask_, place); }
-    template <typename T>
-    T shfl(T value, int rank, CALLED_FROM) const
-    {
-        return from(value, rank & (size() & (size() - 1) ? 31 : static_cast<int>(size()) - 1), place);
+#define SHUFFLE(name, By, rank)               \
+    template <typename T>                     \
+    T name(T value, By by, CALLED_FROM) const \
+    {                                         \
+        return from(value, rank, place);      \
     }
-    template <typename T>
-    T shfl_down(T value, unsigned distance, CALLED_FROM) const
-    {
-        return from(value, static_cast<int>(thread_rank() + distance), place);
-    }
-    template <typename T>
-    T shfl_up(T value, unsigned distance, CALLED_FROM) const
-    {
-        return from(value, static_cast<int>(thread_rank() - distance), place);
-    }
-    template <typename T>
-    T shfl_xor(T value, int bits, CALLED_FROM) const
-    {
-        return from(value, static_cast<int>(thread_rank()) ^ bits, place);
-    }
+    SHUFFLE(shfl, int, by&(size() & (size() - 1) ? 31 : static_cast<int>(size()) - 1))
+    SHUFFLE(shfl_down, unsigned, static_cast<int>(thread_rank() + by))
+    SHUFFLE(shfl_up, unsigned, static_cast<int>(thread_rank() - by))
+    SHUFFLE(shfl_xor, int, static_cast<int>(thread_rank()) ^ by)
+#undef SHUFFLE
     int any(int predicate, CALLED_FROM) const { return __any_sync(mask_, predicate, place); }
     int all(int predicate, CALLED_FROM) const { return __all_sync(mask_, predicate, place); }
     unsigned ballot(int predicate, CALLED_FROM) const { return by_rank(__ballot_sync(mask_, predicate, place)); }

@@ -268,33 +268,18 @@ static inline void __syncwarp(unsigned mask = 0xffffffffu, CALLED_FROM)
 }
 
 // Shuffles act within groups of `width` lanes; a lane whose source lies outside of its group gets its own value.
-template <typename T>
-T __shfl_sync(unsigned mask, T value, int from, int width = 32, CALLED_FROM)
-{
-    int group = cuda_on_cpu::current->lane & -width;
-    return cuda_on_cpu::shuffled(mask, value, group + (from & (width - 1)), place);
-}
-
-template <typename T>
-T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, CALLED_FROM)
-{
-    int lane = cuda_on_cpu::current->lane, from = lane ^ bits;
-    return cuda_on_cpu::shuffled(mask, value, from < (lane & -width) + width ? from : lane, place);
-}
-
-template <typename T>
-T __shfl_down_sync(unsigned mask, T value, unsigned distance, int width = 32, CALLED_FROM)
-{
-    int lane = cuda_on_cpu::current->lane, from = lane + static_cast<int>(distance);
-    return cuda_on_cpu::shuffled(mask, value, from < (lane & -width) + width ? from : lane, place);
-}
-
-template <typename T>
-T __shfl_up_sync(unsigned mask, T value, unsigned distance, int width = 32, CALLED_FROM)
-{
-    int lane = cuda_on_cpu::current->lane, from = lane - static_cast<int>(distance);
-    return cuda_on_cpu::shuffled(mask, value, from >= (lane & -width) ? from : lane, place);
-}
+#define SHUFFLE(name, By, source, is_in_group)                                        \
+    template <typename T>                                                             \
+    T __shfl##name##_sync(unsigned mask, T value, By by, int width = 32, CALLED_FROM) \
+    {                                                                                 \
+        int lane = cuda_on_cpu::current->lane, group = lane & -width, from = source;  \
+        return cuda_on_cpu::shuffled(mask, value, is_in_group ? from : lane, place);  \
+    }
+SHUFFLE(, int, group + (by & (width - 1)), true)
+SHUFFLE(_xor, int, lane ^ by, from < group + width)
+SHUFFLE(_down, unsigned, lane + static_cast<int>(by), from < group + width)
+SHUFFLE(_up, unsigned, lane - static_cast<int>(by), from >= group)
+#undef SHUFFLE
 
 template <typename T>
 __forceinline__ T __ldg(const T* from)

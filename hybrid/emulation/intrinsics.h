@@ -134,18 +134,18 @@ static inline int __mul24(int x, int y) { return (x << 8 >> 8) * (y << 8 >> 8); 
 static inline unsigned __umul24(unsigned x, unsigned y) { return (x & 0xffffff) * (y & 0xffffff); }
 
 // Rounded to the nearest, as all arithmetic here.
-static inline float __fadd_rn(float x, float y) { return x + y; }
-static inline float __fsub_rn(float x, float y) { return x - y; }
-static inline float __fmul_rn(float x, float y) { return x * y; }
-static inline float __fdiv_rn(float x, float y) { return x / y; }
+#define ARITHMETIC(name, symbol)                                                \
+    static inline float __f##name##_rn(float x, float y) { return x symbol y; } \
+    static inline double __d##name##_rn(double x, double y) { return x symbol y; }
+ARITHMETIC(add, +)
+ARITHMETIC(sub, -)
+ARITHMETIC(mul, *)
+ARITHMETIC(div, /)
+#undef ARITHMETIC
 static inline float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
+static inline double __fma_rn(double x, double y, double z) { return fma(x, y, z); }
 static inline float __frcp_rn(float x) { return 1 / x; }
 static inline float __fsqrt_rn(float x) { return sqrtf(x); }
-static inline double __dadd_rn(double x, double y) { return x + y; }
-static inline double __dsub_rn(double x, double y) { return x - y; }
-static inline double __dmul_rn(double x, double y) { return x * y; }
-static inline double __ddiv_rn(double x, double y) { return x / y; }
-static inline double __fma_rn(double x, double y, double z) { return fma(x, y, z); }
 static inline float __int2float_rn(int x) { return static_cast<float>(x); }
 static inline float __double2float_rn(double x) { return static_cast<float>(x); }
 static inline int __float2int_rn(float x) { return static_cast<int>(lrintf(x)); }

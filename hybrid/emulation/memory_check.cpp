@@ -431,9 +431,7 @@ extern "C" {
     void __tsan_read##bytes(void* address) { accessed(address, bytes, false, HERE, true); }            \
     void __tsan_write##bytes(void* address) { accessed(address, bytes, true, HERE, true); }            \
     void __tsan_unaligned_read##bytes(void* address) { accessed(address, bytes, false, HERE, false); } \
-    void __tsan_unaligned_write##bytes(void* address) { accessed(address, bytes, true, HERE, false); } \
-    void __tsan_volatile_read##bytes(void* address) { accessed(address, bytes, false, HERE, false); }  \
-    void __tsan_volatile_write##bytes(void* address) { accessed(address, bytes, true, HERE, false); }
+    void __tsan_unaligned_write##bytes(void* address) { accessed(address, bytes, true, HERE, false); }
 ACCESSES(1)
 ACCESSES(2)
 ACCESSES(4)
