@@ -189,12 +189,11 @@ void Launched::run(void (*thread)(void*), void* argument, size_t bytes, const Gi
     int order = is_first ? 0 : (launches - 1) % ORDERS, end = trial_now ? trial_now->orders : is_first ? ORDERS : order + 1;
     const Contents begun(end > order + 1);
     if (!ends_well({thread, argument, bytes}, order, false)) return;
-    const Contents ended(end > order + 1);
+    unsigned long long threads = 1ull * grid_.x * grid_.y * grid_.z * block_.x * block_.y * block_.z;
+    if (!begun.is_kept() || (!trial_now && (!memory_check::has_few_reads() || threads > FEW_THREADS))) return;
+    const Contents ended(true);
     const std::string shown = printed;
-    if (!trial_now &&
-        !(memory_check::has_few_reads() && 1ull * grid_.x * grid_.y * grid_.z * block_.x * block_.y * block_.z <= FEW_THREADS))
-        return;
-    for (++order; order < end && begun.is_kept(); ++order) {
+    for (++order; order < end; ++order) {
         begun.put_back();
         memory_check::looks(false);
         bool is_well = ends_well({thread, argument, bytes}, order, true);
