@@ -32,7 +32,7 @@ function drawn(number) {
   for (let i = 0; i < array.rows * array.columns; ++i) {
     const cell = made("div", "cell");
     cell.id = "cell-" + number + "-" + i;
-    cell.title = elementName(array, i) + ", number " + i + " in memory";
+    cell.title = elementName(array, i) + (array.shared ? "" : ", number " + i + " in memory");
     grid.append(cell);
   }
   box.append(grid);
