@@ -312,31 +312,15 @@ def measure(team: Team, chosen: Sequence[Gpu | None]) -> Measurements:
     nodes = tuple(ranks for node in team.topology.nodes if (ranks := tuple(rank for rank in node if chosen[rank])))
     if not nodes:
         return Measurements()
-    gpu = chosen[team.rank]
-    task = {
-        "rank": team.rank,
-        "nodes": nodes,
-        "measuring": first_rank_of_each_gpu(nodes, chosen),
-        "uuids": [None if gpu is None else gpu.uuid for gpu in chosen],
-        "size": SIZE,
-    }
+    gpu, uuids = chosen[team.rank], [gpu and gpu.uuid for gpu in chosen]
+    # Ranks may share a GPU, whose link is measured by the first of them.
+    first = [[rank for rank in node if uuids[rank] not in [uuids[each] for each in node if each < rank]] for node in nodes]
+    task = {"rank": team.rank, "nodes": nodes, "measuring": first, "uuids": uuids, "size": SIZE}
     result = run_proxies(team, "probe_rates.all_ranks", json.dumps({**task, "index": gpu.index}) if gpu else None, _LIMIT)
     with team.phase("bandwidths", timed=False) as exchange:
         exchange.mine = (result, team.host)
     results, hosts = zip(*exchange.all, strict=True)
     return collect(results, hosts, nodes)
-
-
-def first_rank_of_each_gpu(nodes: Sequence[Sequence[int]], chosen: Sequence[Gpu | None]) -> list[list[int]]:
-    """For each node, the ranks that are the first to use their GPU. Ranks may share a GPU, whose link is measured once."""
-    measuring = []
-    for node in nodes:
-        first: dict[str, int] = {}
-        for rank in node:
-            if (gpu := chosen[rank]) is not None:
-                first.setdefault(gpu.uuid, rank)
-        measuring.append(list(first.values()))
-    return measuring
 
 
 def collect(results: Sequence[ProbeResult | None], hosts: Sequence[str], nodes: tuple[tuple[int, ...], ...]) -> Measurements:
