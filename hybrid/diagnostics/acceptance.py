@@ -99,22 +99,7 @@ LEVELS = {
 }
 
 
-@record
-class Pace:
-    """How long the parts of a round take, to predict larger ones."""
-
-    operation: float  # seconds for each operation of the multiplication
-    element: float  # seconds for all else, for each element of A, B and C
-
-    @classmethod
-    def of(cls, problem: Problem, multiplied: float, whole: float) -> Pace:
-        """From a round of this problem. `whole`: its seconds; `multiplied`: those in which the slowest rank multiplied."""
-        elements = problem.bytes_of_matrices / problem.item_size
-        return cls(multiplied / problem.operations, max(0.0, whole - multiplied) / elements)
-
-    def seconds(self, size: int) -> float:
-        """The predicted seconds of a round with square matrices of this size."""
-        return self.operation * 2 * size**3 + self.element * 3 * size**2
+Pace = tuple[float, float]  # seconds of a round for each operation of the multiplication; and, for all else, for each element
 
 
 def large_size(topology: Topology, free: Sequence[FreeMemory], dtype: str, seconds: float, pace: Pace) -> int:
@@ -131,7 +116,7 @@ def large_size(topology: Topology, free: Sequence[FreeMemory], dtype: str, secon
         if each.gpu_id:  # B, and this rank's rows of A and C
             elements.append(each.gpu_bytes / users.count(each.gpu_id) / ((1 + 2 / ranks) * item))
     size = int((FILLED * max(0.0, min(elements))) ** 0.5)
-    while size > ranks and pace.seconds(size) > seconds:
+    while size > ranks and pace[0] * 2 * size**3 + pace[1] * 3 * size**2 > seconds:
         size = size * 31 // 32
     return max(ranks, size // ranks * ranks)
 
@@ -291,8 +276,8 @@ class Acceptance:
                 own += more
         outcome.asked_to_end = any(asked for _, asked, *_ in asking.all)
         self._time_is_up = asking.all[0][2]
-        multiplied = max(sum(own) for own, *_ in asking.all)
-        self._pace = Pace.of(problem, multiplied, asking.all[0][3])
+        multiplied, elements = max(sum(own) for own, *_ in asking.all), problem.bytes_of_matrices / problem.item_size
+        self._pace = multiplied / problem.operations, max(0.0, asking.all[0][3] - multiplied) / elements
 
     def _note_wrong(self, case: Case, decision: Decision, shift: int, faults: tuple[Fault, ...]) -> None:
         """Record a wrong product, once for each rank that a fault names."""
