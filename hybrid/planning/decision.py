@@ -557,33 +557,21 @@ def _fastest_transport(plan: Plan, machine: Machine, no_peers: str, no_nccl: str
     """The fastest transport that works: peers; NCCL, where each node has one rank, or a single node's GPUs do not reach each
     other; else host, and also for a small B in host memory. `no_peers`, `no_nccl`: why these cannot be used, as far as that is
     known; or ""."""
-    one_rank_a_node = len(plan.topology.nodes) == plan.topology.size
-    if no_peers and (no_nccl or not one_rank_a_node):
-        if one_rank_a_node and plan.topology.size > 1 and plan.device == "cuda" and no_nccl != no_peers:
-            no_peers = f"one rank a node has no peers, nor can NCCL help ({no_nccl})"
-        return "host", no_peers
+    nodes, size = len(plan.topology.nodes), plan.topology.size
     if plan.device != "cuda":
         return "host", "all memory is a CPU's own"
+    if hindrance := no_nccl if nodes == size else no_peers:
+        return "host", hindrance
     if not on_gpus and plan.problem.operand_bytes(plan.problem.l, plan.problem.m) < machine.model.least_exchange_bytes:
-        return "host", no_peers or "B is small"
-    if one_rank_a_node:
-        no_peers = "one rank a node has no peers"
-    else:
-        if "peers" not in machine.outcomes:
-            return "peers"
-        refused = machine.outcomes["peers"]
-        if not refused:
-            return "peers", "each rank fetched data from the GPUs of its node's other ranks"
-        no_peers = f"the GPUs of a node cannot reach each other ({refused})"
-        if len(plan.topology.nodes) > 1:
-            return "host", no_peers
-    if not no_nccl:
-        if "nccl" not in machine.outcomes:
-            return "nccl"
-        no_nccl = machine.outcomes["nccl"]
-    if no_nccl:
-        return "host", f"{no_peers}, nor can NCCL help ({no_nccl})"
-    return "nccl", f"{no_peers}, but NCCL brought every rank's data to every other"
+        return "host", "B is small"
+    refused = []
+    for name in ["nccl"] if nodes == size else ["peers"] if nodes > 1 or no_nccl else ["peers", "nccl"]:
+        if name not in machine.outcomes:
+            return name
+        if not machine.outcomes[name]:
+            return name, TESTED[name]
+        refused.append(machine.outcomes[name])
+    return "host", "; ".join(refused)
 
 
 _MOST_ON_GPU = 1 << 33  # multiply-adds of one product: a larger one keeps the GPUs of all ranks busy, and hides its copies
