@@ -531,46 +531,38 @@ def _choose_transport(
     plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, settings: Settings, *, on_gpus: bool
 ) -> tuple[str, str] | str:
     """The transport asked for, or the fastest that works, and why; or a test that has to be made first. DeviceUnavailable if the
-    transport asked for does not work. `on_gpus`: A and B lie on the ranks' GPUs."""
-    asked_for = settings.transport
+    transport asked for does not work. `on_gpus`: A and B lie on the ranks' GPUs.
+
+    The fastest: peers; NCCL, where each node has one rank, or a single node's GPUs do not reach each other; else host, and also
+    for a small B in host memory.
+    """
+    asked_for, nodes, size = settings.transport, len(plan.topology.nodes), plan.topology.size
     if not plan.staged:
         if asked_for not in ("auto", "host"):
             raise DeviceUnavailable(f"the transport {asked_for} cannot be used: a CPU multiplies, and no GPU", code="transport")
         return "in place", "a CPU multiplies the matrices where they lie"
     if asked_for == "host":
         return "host", "asked for"
-    no_peers, no_nccl = why_no_peers(plan), why_no_nccl(plan)
-    if plan.device == "cuda" and (shared := [users for users in alike(gpu and gpu.uuid for gpu in gpus) if len(users) > 1]):
-        no_nccl = no_nccl or f"ranks {shared[0][0]} and {shared[0][1]} share a GPU"
-    if asked_for == "auto":
-        return _fastest_transport(plan, machine, no_peers, no_nccl, on_gpus=on_gpus)
-    hindrance = no_peers if asked_for == "peers" else no_nccl
-    if not hindrance and asked_for not in machine.outcomes:
-        return asked_for
-    hindrance = hindrance or machine.outcomes[asked_for]
-    if hindrance:
-        raise DeviceUnavailable(f"the transport {asked_for} cannot be used: {hindrance}", code="transport")
-    return asked_for, "asked for"
-
-
-def _fastest_transport(plan: Plan, machine: Machine, no_peers: str, no_nccl: str, *, on_gpus: bool) -> tuple[str, str] | str:
-    """The fastest transport that works: peers; NCCL, where each node has one rank, or a single node's GPUs do not reach each
-    other; else host, and also for a small B in host memory. `no_peers`, `no_nccl`: why these cannot be used, as far as that is
-    known; or ""."""
-    nodes, size = len(plan.topology.nodes), plan.topology.size
-    if plan.device != "cuda":
+    if asked_for == "auto" and plan.device != "cuda":
         return "host", "all memory is a CPU's own"
-    if hindrance := no_nccl if nodes == size else no_peers:
-        return "host", hindrance
-    if not on_gpus and plan.problem.operand_bytes(plan.problem.l, plan.problem.m) < machine.model.least_exchange_bytes:
-        return "host", "B is small"
-    refused = []
-    for name in ["nccl"] if nodes == size else ["peers"] if nodes > 1 or no_nccl else ["peers", "nccl"]:
+    no = {"peers": why_no_peers(plan), "nccl": why_no_nccl(plan)}
+    if plan.device == "cuda" and (shared := [users for users in alike(gpu and gpu.uuid for gpu in gpus) if len(users) > 1]):
+        no["nccl"] = no["nccl"] or f"ranks {shared[0][0]} and {shared[0][1]} share a GPU"
+    order = [asked_for]
+    if asked_for == "auto":
+        order = ["nccl"] if nodes == size else ["peers"] if nodes > 1 or no["nccl"] else ["peers", "nccl"]
+        bytes_of_b = plan.problem.operand_bytes(plan.problem.l, plan.problem.m)
+        if not no[order[0]] and not on_gpus and bytes_of_b < machine.model.least_exchange_bytes:
+            return "host", "B is small"
+    refused = [no[order[0]]] if no[order[0]] else []
+    for name in order if not refused else ():
         if name not in machine.outcomes:
             return name
         if not machine.outcomes[name]:
-            return name, TESTED[name]
+            return name, TESTED[name] if asked_for == "auto" else "asked for"
         refused.append(machine.outcomes[name])
+    if asked_for != "auto":
+        raise DeviceUnavailable(f"the transport {asked_for} cannot be used: {refused[0]}", code="transport")
     return "host", "; ".join(refused)
 
 
