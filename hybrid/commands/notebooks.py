@@ -84,11 +84,9 @@ def cuda_lab(line: str, cell: str) -> Any:
             work(parse([command, *exercise, str(file), *drawn, *words]))
         except HybridError as error:
             print(f"cuda_lab: {str(error).replace(str(file), 'the cell')}", file=sys.stderr)
-        return _framed(page.read_text(encoding="utf-8")) if page.exists() else None
+        if not page.exists():
+            return None
+        from IPython.display import HTML
 
-
-def _framed(page: str) -> Any:
-    """The page in a frame, which keeps its style and script apart from the notebook's."""
-    from IPython.display import HTML
-
-    return HTML(f'<iframe srcdoc="{html.escape(page)}" width="100%" height="{_HEIGHT}" style="border: 0"></iframe>')
+        steps = html.escape(page.read_text(encoding="utf-8"))  # in a frame, which keeps its style and script apart
+        return HTML(f'<iframe srcdoc="{steps}" width="100%" height="{_HEIGHT}" style="border: 0"></iframe>')

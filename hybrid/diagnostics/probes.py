@@ -74,7 +74,9 @@ def gpus() -> None:
     driver.cuDriverGetVersion(ctypes.byref(version))
     report(driver=version.value)
     status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
-    report(status=status, status_name=_name(driver, status), visible=count.value)
+    name = ctypes.c_char_p()
+    driver.cuGetErrorName(status, ctypes.byref(name))
+    report(status=status, status_name=(name.value or b"an unknown error").decode(), visible=count.value)
     # Several distributions of CuPy overwrite each other's files, since all install a package named cupy.
     names = {str(found.metadata["Name"]).lower() for found in metadata.distributions()}
     report(packages=sorted(name for name in names if name == "cupy" or name.startswith(("cupy-cuda", "cupy-rocm"))))
@@ -91,12 +93,6 @@ def gpus() -> None:
         report(gpus=[asdict(gpu) for gpu in usable_gpus()])
     except DeviceUnavailable as missing:
         report(missing=str(missing))
-
-
-def _name(driver: Any, status: int) -> str:
-    name = ctypes.c_char_p()
-    driver.cuGetErrorName(status, ctypes.byref(name))
-    return (name.value or b"an unknown error").decode()
 
 
 if __name__ == "__main__":
