@@ -162,6 +162,11 @@ def test_print_shows_ten_by_default_and_says_what_it_is_part_of():
     assert all([len(line.split()) for line in each[1:]] == [10] * 10 for each in shown)
 
 
+def test_the_check_of_an_empty_product_is_exact():
+    ran = record(0, 8, 8)["check"]
+    assert (ran["kind"], ran["error"], ran["tolerance"], ran["ok"]) == ("exact", 0, 0, True)
+
+
 def test_a_check_that_is_off_is_said():
     ran = record(8, 8, 8, "--no-check")
     assert ran["check"] == {"kind": "off", "error": None, "tolerance": None, "ok": None}

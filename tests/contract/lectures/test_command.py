@@ -43,6 +43,7 @@ def test_programs_are_printed_and_written_as_they_stand(tmp_path):
     again = start(LECTURES, "programs", cwd=tmp_path)
     assert (again.returncode, again.stderr.count("\n"), again.stderr.endswith("[file-exists]\n")) == (2, 1, True)
     assert (tmp_path / "programs" / "Makefile").read_text() == "mine"
+    assert start(LECTURES, "programs", "one", "two", cwd=tmp_path).returncode == 2
     successful(start(LECTURES, "programs", "others", cwd=tmp_path))
     assert (tmp_path / "others" / "Makefile").read_bytes() == files["Makefile"]
 

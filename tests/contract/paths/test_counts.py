@@ -77,6 +77,16 @@ def test_the_numbers_asked_for():
     assert successful(run("five", "--length", 8, "--from", "A", "--to", "B")).stdout == "208\n"
 
 
+def test_a_vertex_that_is_not_there_is_refused_beside_those_that_are(tmp_path):
+    (tmp_path / "g.txt").write_text("".join(f"v{number} v{number + 1}\n" for number in range(21)))
+    for graph, there in (("five", "A, B, C, D, E"), ("g.txt", "the 22 from v0 to v9")):
+        done = run(graph, "--length", 2, "--from", "X", cwd=tmp_path)
+        (line,) = own_lines(done.stderr)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "'X'" in line
+        assert there in line
+
+
 # --- exact arithmetic
 
 
