@@ -90,7 +90,7 @@ def test_the_transpose_is_a_view(make):
     assert turned.shape == part.shape[::-1]
     assert np.shares_memory(turned.array, A)
     np.testing.assert_array_equal(turned.array, A.T)
-    for again in (turned.T, np.transpose(part.T, (1, 0)), np.transpose(part.T, (-1, -2))):
+    for again in (turned.T, *(np.transpose(part.T, axes) for axes in ((1, 0), (-1, 0), (1, -2), (-1, -2)))):
         assert (type(again), again.shape) == (type(part), part.shape)
         np.testing.assert_array_equal((again + part).array, 2 * A)
     with refused(UsageError, "dimensions"):
