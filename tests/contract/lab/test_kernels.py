@@ -177,7 +177,7 @@ def test_the_same_seed_gives_the_same_elements(tmp_path):
     first, again, other = (judged("run", path, "--sizes", 64, 64, 64, "--seed", seed) for seed in (5, 5, 6))
     assert first.record["cases"] == again.record["cases"] != other.record["cases"]
     assert (first.record["seed"], first.record["launch"].count("shared")) == (5, 0)
-    assert "M is A; N is B; P is C;" in first.said
+    assert "a is A; b is B; c is C;" in first.said
 
 
 @pytest.mark.exhaustive
