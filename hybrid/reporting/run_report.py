@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from hybrid.core.problem import AskedProduct, Span
@@ -102,20 +102,11 @@ def _loaded_bytes(plan: Plan) -> int:
 
 
 def _percents(parts: Sequence[float]) -> list[int]:
-    """The parts as whole percents of their sum, which add up to 100: what rounding down leaves goes to those that lost most by
-    it.
-
-    Parts may be negative, but not their sum; where that is 0, all percents are 0.
-    """
+    """The parts as whole percents of their sum, which add up to 100: each ends where the sum so far is rounded to. Parts may be
+    negative, but not their sum; where that is 0, all percents are 0."""
     whole = sum(parts)
-    if whole <= 0:
-        return [0 for _ in parts]
-    exact = [100 * part / whole for part in parts]
-    rounded = [math.floor(each) for each in exact]
-    order = sorted(range(len(parts)), key=lambda index: rounded[index] - exact[index])
-    for index in order[: 100 - sum(rounded)]:
-        rounded[index] += 1
-    return rounded
+    ends = [round(100 * end / whole) if whole > 0 else 0 for end in accumulate(parts, initial=0.0)]
+    return [after - before for before, after in pairwise(ends)]
 
 
 _MOST_LANES = 1000  # rows of one phase
