@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hybrid.core.problem import record
+from hybrid.core.text import aligned
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import dotted
 
@@ -127,9 +128,7 @@ def table() -> Iterator[str]:
             *(f"{rate:,}" if rate else "–" for rate in rates),
             *map(str, (holds.threads, holds.blocks, holds.registers, holds.shared // KB)),
         ])  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for name, *others in rows:
-        yield "  ".join([name.ljust(widths[0]), *map(str.rjust, others, widths[1:])])
+    yield from aligned(rows, "l" + "r" * len(rows[0][1:]))
     yield "float32, float64: GF/s without matrix units"
     yield "threads, blocks, registers and shared memory, in KiB: what a multiprocessor (SM) holds"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hybrid.core.problem import record
-from hybrid.core.text import counted
+from hybrid.core.text import aligned, counted
 from hybrid.reporting import svg
 from hybrid.reporting.html_page import document
 
@@ -101,8 +101,7 @@ class Picture:
         more = f" (and {counted(len(numbers) - len(shown), 'thread')} more)" if len(numbers) > len(shown) else ""
         rows = [(f"block ({block[0]},{block[1]})", *(f"thread ({each % across},{each // across})" for each in shown))]
         rows += [(f"line {step.line}{' ahead' * step.ahead}", *(self._did(step, number) for number in shown)) for step in steps]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        lines = [*aligned(rows, "l" * len(rows[0]))]
         yield lines[0] + more
         for before, step, line in zip((None, *steps), steps, lines[1:], strict=False):
             if before is None or step.barriers != before.barriers:
