@@ -196,21 +196,16 @@ def astray(
 
     `wrong`: the element's number, row by row. `is_now`: what it is, without alpha and beta. `names`: of A, B and C.
     """
-    for keeps in (False, True):
-        uses = _uses(accesses, a.itemsize, wrong, keeps)
-        pairs = [sorted(pair, key=lambda use: use[0] or (_C, 0)) for pair in zip(uses[::2], uses[1::2], strict=False)]
-        products = [_value(one[0], a, b) * _value(other[0], a, b) for one, other in pairs]
-        if products and len(uses) % 2 == 0 and sum(products) == is_now:
-            return _first_astray(pairs, a, b, wrong, names)
-    return None
+    uses = _uses(accesses, a.itemsize, wrong)
+    pairs = [sorted(pair, key=lambda use: use[0] or (_C, 0)) for pair in zip(uses[::2], uses[1::2], strict=False)]
+    products = [_value(one[0], a, b) * _value(other[0], a, b) for one, other in pairs]
+    is_all = products and len(uses) % 2 == 0 and sum(products) == is_now
+    return _first_astray(pairs, a, b, wrong, names) if is_all else None
 
 
-def with_elements(accesses: Sequence[Access], item: int, *, keeps: bool = False) -> Iterator[tuple[Access, Element | None]]:
+def with_elements(accesses: Sequence[Access], item: int) -> Iterator[tuple[Access, Element | None]]:
     """Each access with the element that it reads, also in shared memory, or stores there; None for one that is 0. A store takes
-    the first element that its thread has read for this shared array and not stored.
-
-    `keeps`: where there is none, the cell of shared memory has still the element that it had, and not 0.
-    """
+    the first element that its thread has read for this shared array and not stored."""
     cells: dict[tuple[tuple[int, int], int | str, int], Element | None] = {}
     home: dict[int | str, int] = {}  # the matrix whose elements a shared array has
     waiting: dict[tuple[tuple[int, int], int], list[Element]] = {}  # by block and thread: what is read and not stored
@@ -226,18 +221,18 @@ def with_elements(accesses: Sequence[Access], item: int, *, keeps: bool = False)
         else:
             if access.writes:
                 read = next((each for each in own if home.setdefault(access.of, each[0]) == each[0]), None)
-                cells[cell] = read if read or not keeps else cells.get(cell)
+                cells[cell] = read
                 if read:
                     own.remove(read)
             yield access, cells.get(cell)
 
 
-def _uses(accesses: Sequence[Access], item: int, wrong: int, keeps: bool) -> list[tuple[Element | None, int]]:
+def _uses(accesses: Sequence[Access], item: int, wrong: int) -> list[tuple[Element | None, int]]:
     """The factors, each with its line, that the element's thread read since it last wrote to C; None for one that is 0. What is
     read for shared memory is no factor, but is one where it is read there."""
     last = next((each for each in reversed(accesses) if each.of == _C and each.writes and each.byte == wrong * item), None)
     uses: list[tuple[Element | None, int]] = []
-    for access, element in with_elements(accesses, item, keeps=keeps):
+    for access, element in with_elements(accesses, item):
         if access is last or last is None:
             break
         if (access.block, access.thread) != (last.block, last.thread):
