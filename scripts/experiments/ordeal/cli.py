@@ -8,8 +8,8 @@ exactly one line of ours, and processes and files that stayed. Where nobody of o
 supervisor was killed, or it is a program that has none) the launcher's own report is enough. Counted apart are files that stay
 then, or of a job whose MPI had not started; and a launcher that goes on when its job is gone, or has not begun. Ends with 1 for
 all that is not counted apart.
---only: one kind of fault. Each job has a /dev/shm and a /tmp of its own where it may mount them (as root), so that several
-ordeals can run at a time; --from gives one table of the lines of all their runs, also of those that were cut short.
+Each job has a /dev/shm and a /tmp of its own where it may mount them (as root), so that several ordeals can run at a time; --from
+gives one table of the lines of all their runs, also of those that were cut short.
 --products K: something else, K random products by --ranks GPUs, or what NumPy plays where there are none: is each right, and does
 no memory stay pinned, or taken, when its array is gone (programs/random_products.py)? One line of JSON, and 1 if not.
 --inside: something else, one of 2 to P ranks raises at a random line of a call of hybrid.multiply, or is interrupted there. On
@@ -35,9 +35,9 @@ from typing import Any
 
 from experiments.common import frame
 from experiments.ordeal.job import Job, may_mount
-from experiments.ordeal.trials import COMMANDS, LIMIT, OF_PROGRAMS, faults, trial, usual
+from experiments.ordeal.trials import COMMANDS, LIMIT, OF_PROGRAMS, trial, usual
 from hybrid.devices.cuda_gpus import usable_gpus
-from hybrid.errors import DeviceUnavailable, UsageError
+from hybrid.errors import DeviceUnavailable
 from hybrid.ranks.launcher import mpirun
 
 _PROGRAMS = Path(__file__).with_name("programs")
@@ -144,9 +144,6 @@ def _counts(lines: Sequence[frame.Line]) -> list[str]:
 
 
 def _measured(options: argparse.Namespace) -> Iterator[frame.Line]:
-    names = {fault.name for ranks in range(options.ranks + 1) for command in COMMANDS for fault in faults(ranks, command)}
-    if options.only and options.only not in names:
-        raise UsageError(f"--only {options.only}: no job can have that here, but {', '.join(sorted(names))}")
     if not may_mount():
         print("files that stay are not looked for: no leave to mount folders of a job's own", file=sys.stderr, flush=True)
     known = {command: usual(command) for command in COMMANDS}
@@ -154,7 +151,7 @@ def _measured(options: argparse.Namespace) -> Iterator[frame.Line]:
     for number in range(options.trials):
         if time.monotonic() - began > 60 * options.minutes:
             break
-        line = trial(number, dice, options.ranks, known, options.only)
+        line = trial(number, dice, options.ranks, known)
         if options.verbose and _is_faulty(line):
             print({key: value for key, value in line.items() if key != "part"}, flush=True)
         yield {**line, "seed": options.seed}
@@ -187,7 +184,6 @@ main = frame.experiment(
     frame.option("--minutes", type=float, default=2.0, metavar="M", help="for so long (2)"),
     frame.option("--trials", type=frame.positive, default=10**6, metavar="K", help="K at most"),
     frame.option("--ranks", type=frame.positive, default=4, metavar="P", help="at most (4)"),
-    frame.option("--only", metavar="FAULT", help="this one, such as 'few files' or SIGKILL"),
     frame.option("--seed", type=int, default=secrets.randbits(32), help="of jobs, faults and times"),
     frame.option("--verbose", action="store_true", help="show each trial that did not end as it should, when it has ended"),
     frame.option("--inside", action="store_true", help="a random line of a call fails on one rank instead"),

@@ -123,16 +123,10 @@ def _ends(job: Job, within: float) -> bool:
     return False
 
 
-def trial(
-    number: int, dice: random.Random, most_ranks: int, usual: Mapping[tuple[str, ...], Usual], only: str | None = None
-) -> Line:
-    """The line of one trial. `usual`: what is so of each command when all is well; `only`: the name of the fault, which some job
-    may have."""
-    offered: list[Fault] = []
-    while not offered:
-        ranks, command = dice.randint(0, most_ranks), dice.choice(COMMANDS)
-        offered = [fault for fault in faults(ranks, command) if only in (None, fault.name)]
-    fault = dice.choice(offered)
+def trial(number: int, dice: random.Random, most_ranks: int, usual: Mapping[tuple[str, ...], Usual]) -> Line:
+    """The line of one trial. `usual`: what is so of each command when all is well."""
+    ranks, command = dice.randint(0, most_ranks), dice.choice(COMMANDS)
+    fault = dice.choice(faults(ranks, command))
     about = {"part": "trial", "number": number, "ranks": ranks, "command_line": [Path(word).name for word in command]}
     with _started(command, ranks, dict([fault.limit]) if fault.limit else None) as job:
         return about | _struck(job, fault, dice, usual[command], watched=command is not LIBRARY)
