@@ -70,8 +70,8 @@ Place = Callable[[np.ndarray], Any]  # gives a matrix of rank 0 where products r
 Progress = Callable[[int, int], None]
 
 SQUARE, TIMES_A = "square", "times A"
-INT64_BITS = 63
 _IN_A_STACK = 1 << 18  # elements of the matrices that are multiplied at once; a larger matrix alone
+_LARGEST_NORM = 900.0  # as a logarithm: its product with any row sum is a number in float64
 _MOST_NORMS = 64  # small powers whose norms are computed, to bound those of large ones
 _SLACK = 1e-9  # a tolerance far larger than the rounding of the logarithms that are compared
 _LOG_OF_ZERO = -math.inf
@@ -99,15 +99,11 @@ class Bounds:
 
 
 def _norms_of_powers(adjacency: np.ndarray) -> list[float]:
-    """The logarithms of the largest row sums of A^0, A^1, A^2, …, as far as float64 is exact."""
-    sums_fit = int(adjacency.max()) * len(adjacency) < 2**INT64_BITS
-    sums = (adjacency if sums_fit else adjacency.astype(object)).sum(axis=1)
-    first = int(sums.max())
-    norms = [0.0, _log2(first)]
-    matrix = adjacency.astype(np.float64)
-    while norms[-1] != _LOG_OF_ZERO and len(norms) <= _MOST_NORMS and int(sums.max()) * first <= 2 ** EXACT_BITS["float64"]:
-        sums = matrix @ sums.astype(np.float64)
-        norms.append(_log2(int(sums.max())))
+    """The logarithms of the largest row sums of A^0, A^1, A^2, …, as far as float64 holds them."""
+    matrix, sums, norms = adjacency.astype(np.float64), np.ones(len(adjacency)), [0.0]
+    while norms[-1] != _LOG_OF_ZERO and norms[-1] < _LARGEST_NORM and len(norms) <= _MOST_NORMS:
+        sums = matrix @ sums
+        norms.append(_log2(sums.max()))
     return norms
 
 
@@ -121,7 +117,7 @@ def _norm(norms: list[float], power: int) -> float:
     return min(times // small * norms[small] + norms[power % small] for small in range(1, len(norms)))
 
 
-def _log2(number: int) -> float:
+def _log2(number: float) -> float:
     return math.log2(number) if number else _LOG_OF_ZERO
 
 
