@@ -337,13 +337,8 @@ def _choose_device(settings: Settings, kernel: Kernel | None, ranks: Sequence[In
 
 def _cpu_is_faster(machine: Machine, request: PlanRequest, settings: Settings) -> bool:
     """Whether the CPU is left to multiply the arrays of a process alone, where nothing that is asked for takes a GPU."""
-    free = settings.device == settings.kernel == settings.transport == "auto" and not settings.staged
-    if (
-        not free
-        or settings.precision == "fast"
-        or machine.topology.size > 1
-        or request.operands is not OperandLocation.ROOT_ARRAYS
-    ):
+    is_free = settings.device == settings.kernel == settings.transport == "auto" and settings.precision != "fast"
+    if not is_free or settings.staged or machine.topology.size > 1 or request.operands is not OperandLocation.ROOT_ARRAYS:
         return False
     threads, model = threads_of_ranks(machine.topology, settings, [machine.ranks[0].processor])[0].count, machine.model
     by_gpu = model.gpu_seconds(request.problem, 1, through_slots=request.problem.bytes_of_matrices)  # so it is decided before
