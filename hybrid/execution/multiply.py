@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from operator import index
 from typing import Any
 
@@ -66,7 +67,7 @@ from hybrid.planning.plan import shortage_of_matrix
 from hybrid.planning.tiling import OperandLocation, PlanRequest
 from hybrid.ranks.heartbeat import busy
 from hybrid.verification.check import Check, Fault, settle
-from hybrid.verification.freivalds import StackCheck, new_seed
+from hybrid.verification.freivalds import StackCheck, new_seed, verify_alone
 
 
 def empty_shared(session: Session, shape: tuple[int, int], dtype: Any, root: int, stall: float | None) -> np.ndarray | None:
@@ -518,30 +519,24 @@ class StackCall:
 
     def _verify(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, check: StackCheck | None) -> None:
         """CheckFailed where a product is wrong and is not repaired. `check`: of these products; None where there are none."""
-        team = self._team
-        wrong: list[Fault] = []
-        mended: list[str] = []
+        team, wrong, mended = self._team, list[Fault](), list[str]()
         with team.phase("check") as checking, busy():
-            kind, error, found = ("exact", 0.0, {}) if check is None else check.result()
-            for index, of_product in sorted(found.items()):
+            for index, of_product in sorted(check.faults().items()) if check is not None else ():
                 name = f"product {self._span.lo + index} of the stack, by {self._placement.name}"
                 if self._settings.on_fault == "repair" and self._computed_again(a, b, c, index):
                     mended.append(f"{name}: multiplied wrong; it was computed again on the CPU of rank {team.rank}")
                 else:
                     wrong += [replace(fault.of(name), rank=team.rank) for fault in of_product]
-            checking.mine = kind, error, tuple(wrong), tuple(mended)
-        kinds, errors, faults, repaired = zip(*checking.all, strict=True)
-        all_faults, all_repaired = (tuple(each for of_rank in some for each in of_rank) for some in (faults, repaired))
-        judged = Check(max(kinds), max(errors), 0.0, not all_faults, all_faults, repaired=all_repaired)
-        settle(judged, warns=team.rank == self._root)
+            checking.mine = wrong, mended
+        faults, repaired = (tuple(chain.from_iterable(of_ranks)) for of_ranks in zip(*checking.all, strict=True))
+        settle(Check("freivalds", 0.0, 0.0, not faults, faults, repaired=repaired), warns=team.rank == self._root)
 
     def _computed_again(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, index: int) -> bool:
         """Compute this product again on the CPU. Whether it is right then."""
-        one = slice(index, index + 1)
-        first, second = (each if len(each) == 1 else each[one] for each in (a, b))
+        matrices = a[index % len(a)], b[index % len(b)], c[index]
         with limited_threads(self._threads):
-            blas(first[0], second[0], c[index])
-        return not StackCheck(first, second, c[one], self._threads).result()[-1]
+            blas(*matrices)
+        return verify_alone(*matrices, self._threads).ok
 
     def _gather(self, c: np.ndarray, room: np.ndarray | None) -> None:
         """Bring the products of all ranks to the root, into its `room`."""

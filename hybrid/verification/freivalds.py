@@ -548,20 +548,19 @@ class StackCheck:
                 parts.append(sums.sizes(c, columns, expected, norms_a, allowed))
         return np.concatenate(parts, axis=2), (sums.in_a.largest, sums.in_b.largest)
 
-    def result(self) -> tuple[str, float, dict[int, tuple[Fault, ...]]]:
-        """Kind and error as `Check` has them, and by its number what is wrong in each wrong product."""
+    def faults(self) -> dict[int, tuple[Fault, ...]]:
+        """By its number what is wrong in each wrong product."""
         if not (self._largest or self.compared_in_c()):
             self._compare()
         problem, counts, wrong = self._problem, self._counts, dict[int, tuple[Fault, ...]]()
         exact = is_exact(problem, GROUP_COLUMNS, *self._largest)
-        limits, kind, error = np.zeros(len(counts)), "exact", 0.0
+        limits = np.zeros(len(counts))
         if not exact and is_exact_product(problem.dtype, problem.l, *self._largest):
             exact, limits = True, limits - np.inf  # each product is looked at by itself
         elif not exact:
             of_all = spread_of(self._totals.sum(), counts.sum()) if counts.sum() >= FEW else 1.0
             spreads = np.where(counts >= FEW, spread_of(self._totals, counts), of_all)
-            limits, error = usual_largest(self._judged) * spreads, float((self._sizes / spreads).max())
-            kind, error = ("freivalds", error) if self._judged else ("none", 0.0)
+            limits = usual_largest(self._judged) * spreads
         for index in np.flatnonzero((self._sizes > limits) | (self._fractions & exact)).tolist():
             a, b, c = matrices = self._a[index % len(self._a)], self._b[index % len(self._b)], self._c[index]
             suspects: Sequence[Suspect] = ()
@@ -570,7 +569,7 @@ class StackCheck:
             check = verify_alone(*matrices, self._threads, suspects)
             if not check.ok:
                 wrong[index] = check.faults
-        return kind, float(len(wrong)) if exact else error, wrong
+        return wrong
 
 
 # Products of integers may be exact in float64 while the check's usual sums, whose terms are multiplied by x, would be rounded.
