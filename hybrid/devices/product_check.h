@@ -907,6 +907,7 @@ typedef struct {
     const double* x;  // to be weighted for each B
     OfProduct* of_products;
     int64_t threads;  // for each product
+    int64_t raised, no_memory;  // as in `Check`
 } Stack;
 
 static double largest_of(const Look* look) { return look->integral ? look->largest : NOT_INTEGRAL; }
@@ -942,8 +943,8 @@ static void check_products(const void* of_stack, int64_t from, int64_t to)
                                largest_of(&one.in_b),
                                one.in_a.integral && one.in_b.integral && !one.in_c.integral};
     }
-    if (one.raised) __atomic_fetch_or(&stack->first.raised, one.raised, __ATOMIC_RELAXED);
-    if (!one.x || failed) __atomic_store_n(&stack->first.no_memory, 1, __ATOMIC_RELAXED);
+    if (one.raised) __atomic_fetch_or(&stack->raised, one.raised, __ATOMIC_RELAXED);
+    if (!one.x || failed) __atomic_store_n(&stack->no_memory, 1, __ATOMIC_RELAXED);
     free(one.x);
 }
 
@@ -955,5 +956,5 @@ int check_stack(Stack* stack, int threads, int64_t first, int64_t end)
     int64_t bytes = stack->rows * (check->a.columns * check->a.item_size + check->c.columns * check->c.item_size);
     int among = stack->threads > 1 ? 1 : enough_threads(threads, (end - first) * bytes);
     run_loop(check->pool, among, first, end, 1, 1 + BYTES_AT_ONCE / (bytes + 1), check_products, stack);
-    return (int)check->no_memory;
+    return (int)stack->no_memory;
 }

@@ -115,7 +115,7 @@ class _Stack(ctypes.Structure):
         ("first", _Check),
         *((name, _NUMBER) for name in ("rows", "apart_a", "apart_b", "apart_c")),
         *((name, _ADDRESS) for name in ("x", "of_products")),
-        ("threads", _NUMBER),
+        *((name, _NUMBER) for name in ("threads", "raised", "no_memory")),
     ]
 
 
@@ -442,8 +442,8 @@ def check_stack(
         for some in rows_of_about(_BYTES_A_THREAD * threads, Span(0, count), bytes_of_one):
             if adder().loaded.check_stack(ctypes.byref(stack), threads, some.lo, some.hi):
                 raise MemoryError("no memory for the check")
-    if stack.first.raised:
-        warn_as_numpy(stack.first.raised)
+    if stack.raised:
+        warn_as_numpy(stack.raised)
     return found
 
 
