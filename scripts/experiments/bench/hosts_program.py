@@ -95,21 +95,21 @@ def library(comm: Any, n: int, options: argparse.Namespace) -> Iterator[Line]:
     with and without `out`. The first and the last product of each are compared."""
     a, b = (uniform(n) if comm.rank == 0 else None for _ in "AB")
     c = np.full((n, n), np.nan) if comm.rank == 0 else None
-    for part, (check, given) in _LIBRARY.items():
-        times: list[float] = []
-        for number in range(options.repeat + 2):
-            made: list[Any] = []
-            operands = [each.copy() if part == "library, new arrays" and each is not None else each for each in (a, b)]
-            if c is not None:
-                c.fill(np.nan)
 
-            def multiply(check: bool = check, given: bool = given, into: list[Any] = made, operands: Any = operands) -> None:
-                how: dict[str, Any] = {"out": c if given else None, "check": check, "device": options.device}
-                into.append(hybrid.multiply(*operands, comm=comm, **how))
+    def seconds(part: str, *, compare: bool) -> float:
+        check, given = _LIBRARY[part]
+        operands = [each.copy() if part == "library, new arrays" and each is not None else each for each in (a, b)]
+        how: dict[str, Any] = {"out": c if given else None, "check": check, "device": options.device}
+        made: list[Any] = []
+        if c is not None:
+            c.fill(np.nan)
+        taken = seconds_of_all(comm, lambda: made.append(hybrid.multiply(*operands, comm=comm, **how)))
+        if compare and a is not None:
+            refuse_wrong("the product", a, b, made[0])
+        return taken
 
-            times.append(seconds_of_all(comm, multiply))
-            if a is not None and number in (1, options.repeat + 1):
-                refuse_wrong("the product", a, b, made[0])
+    for part in _LIBRARY:
+        times = [seconds(part, compare=number in (1, options.repeat + 1)) for number in range(options.repeat + 2)]
         yield part, times[2:], {"setup": times[0]}
 
 
