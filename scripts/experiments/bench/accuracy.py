@@ -164,7 +164,7 @@ class _Products:
 
 Sizes = tuple[int, int, int]
 SAMPLED, SAMPLED_OF_RANDOM = 24, 16  # rows and columns: an exact element takes longer than a product
-# n, l, m by default: of each kind, and of random matrices, which are few so that many have the same.
+# n, l, m by default: of each kind, and of random matrices.
 _WHOLE = ((256, 64, 256), (256, 1024, 256), (256, 8192, 256))
 SIZES = {"cuda": _WHOLE, "emulate": ((40, 200, 50),)}
 OF_RANDOM = {
@@ -197,24 +197,20 @@ def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
         compiler()
     part, sampled = ("random", SAMPLED_OF_RANDOM) if options.matrices else ("errors", SAMPLED)
     about = {"part": part, "device": options.device, "gpu": gpu.name if gpu else None}
-    cases = frame.shown(sorted(_cases(options), key=lambda case: case[2:]), "matrices")
-    # Of one shape and type at a time: its kernels, buffers and graphs are made once for all of its matrices.
-    for (dtype, (n, l, m)), group in itertools.groupby(cases, key=lambda case: case[2:]):
-        ways = _ways(cuda, gpu.capability if gpu else EMULATED_CAPABILITY, Problem(n, l, m, dtype))
-        for seed, kind, *_ in group:
-            random = np.random.default_rng(seed)
-            a, b = matrices_of(kind, dtype, n, l, m, random, varied=part == "random")
-            sample = Sample(a, b, sampled, random)
-            errors, chosen, certified = {}, {}, {}
-            for name, products in ways.items():
-                c, computed = products(a, b)
-                errors[name] = sample.errors(c)
-                if computed:
-                    proved = [error for _, error in computed.values() if error is not None]
-                    chosen[name] = " and ".join(arithmetic.name for arithmetic in computed)
-                    certified[name] = max(proved) if len(proved) == len(computed) else None  # a part of it is native
-            size = {"n": n, "l": l, "m": m, **about, "seed": seed, "dtype": dtype, "kind": kind, "sampled": sample.elements}
-            yield {**size, "errors": errors, "chosen": chosen, "certified": certified}
+    for seed, kind, dtype, (n, l, m) in frame.shown(list(_cases(options)), "matrices"):
+        random = np.random.default_rng(seed)
+        a, b = matrices_of(kind, dtype, n, l, m, random, varied=part == "random")
+        sample = Sample(a, b, sampled, random)
+        errors, chosen, certified = {}, {}, {}
+        for name, products in _ways(cuda, gpu.capability if gpu else EMULATED_CAPABILITY, Problem(n, l, m, dtype)).items():
+            c, computed = products(a, b)
+            errors[name] = sample.errors(c)
+            if computed:
+                proved = [error for _, error in computed.values() if error is not None]
+                chosen[name] = " and ".join(arithmetic.name for arithmetic in computed)
+                certified[name] = max(proved) if len(proved) == len(computed) else None  # a part of it is native
+        size = {"n": n, "l": l, "m": m, **about, "seed": seed, "dtype": dtype, "kind": kind, "sampled": sample.elements}
+        yield {**size, "errors": errors, "chosen": chosen, "certified": certified}
 
 
 def _ways(cuda: CudaDevice | None, capability: int, problem: Problem) -> dict[str, _Products]:
