@@ -25,7 +25,6 @@ class Interval:
     begin: float
     end: float
     repeat: int | None = None
-    detail: str = ""
 
 
 class Timeline:
@@ -37,8 +36,8 @@ class Timeline:
         self.traced = traced  # a trace is wanted: the intervals themselves, not only their sums
         self.zero = 0.0  # a moment that all ranks share, on this rank's clock
 
-    def add(self, phase: str, begin: float, end: float, detail: str = "") -> None:
-        self.intervals.append(Interval(phase, begin, end, self.repeat, detail))
+    def add(self, phase: str, begin: float, end: float) -> None:
+        self.intervals.append(Interval(phase, begin, end, self.repeat))
 
     def seconds(self) -> dict[tuple[str, int | None], float]:
         """The seconds of each phase in each repeat, without those of warm-ups. Where intervals of a phase overlap, the time
