@@ -47,13 +47,12 @@ class Trials:
     seed: int
 
     def examined(self, shapes: Sequence[Sizes]) -> Examination:
-        """What is found of the kernel on these shapes. EmulationError if it does not compile."""
-        tasks, refused = self._tasks(shapes)
+        """What is found of the kernel on these shapes. EmulationError if it does not compile, UsageError if it can be launched on
+        none of them."""
         with new_folder() as folder:
             program = self._program(folder)
             static = sum(size for _, _, size in program.shared_variables()) if shutil.which("readelf") else None
-            judged = iter(self._cases(program, tasks))
-            cases = self._in_time([refused.get(number) or next(judged) for number in range(len(shapes))])
+            cases = self._in_time([*self._cases(program, shapes)])
         return Examination(self.kernel, self.meaning, self.launch, self._traced_astray(cases), static)
 
     def usual_shapes(self) -> list[Sizes]:
@@ -68,19 +67,6 @@ class Trials:
         elif self.meaning.square:
             shapes = [(size,) * 3 for size in (2 * tile, 2 * tile + 5, 3, _LONG)]
         return [self.meaning.on(shape) for shape in shapes]
-
-    def _tasks(self, shapes: Sequence[Sizes]) -> tuple[list[Task], dict[int, Case]]:
-        """The launches; and by their numbers, the shapes on which CUDA would refuse to launch the kernel. UsageError if it would
-        on all."""
-        tasks, refused = [], {}
-        for number, sizes in enumerate(shapes):
-            try:
-                tasks.append(self.task(sizes))
-            except UsageError as error:
-                refused[number] = Case(self.meaning.on(sizes), (0, 0), (0, 0), (), faults=(Finding(one_line(error), error.code),))
-                if len(refused) == len(shapes):
-                    raise
-        return tasks, refused
 
     def _in_time(self, cases: list[Case]) -> list[Case]:
         """The cases without one of very many elements for which there was no time: a slow kernel is no wrong one."""
@@ -135,18 +121,25 @@ class Trials:
         names = self.meaning.names(self.kernel)
         return Task(self.meaning.dtype, sizes, grid, block, shared, self.seed, self.seconds, names, self.meaning.scales)
 
-    def _cases(self, program: Program, tasks: Sequence[Task]) -> Iterator[Case]:
-        """What is found of each launch."""
+    def _cases(self, program: Program, shapes: Sequence[Sizes]) -> Iterator[Case]:
+        """What is found on each shape."""
         own = tuple(
             Finding(f"line {line}: each thread has an array {name} of its own: is __shared__ missing before it?", "no-value")
             for name, line in arrays_of_threads(self.file.text, self.kernel.line, self.kernel.body)
         )
-        seconds = self.seconds
+        seconds, refused = self.seconds, list[UsageError]()
         sites: tuple[Site, ...] = ()
-        for task in tasks:
+        for sizes in shapes:
+            try:
+                task = replace(self.task(sizes), seconds=seconds)
+            except UsageError as error:
+                refused.append(error)
+                if len(refused) == len(shapes):
+                    raise
+                yield Case(self.meaning.on(sizes), (0, 0), (0, 0), faults=(Finding(one_line(error), error.code),))
+                continue
             is_large = math.prod(task.sizes) > _LARGE
-            orders = ORDERS[:1] if is_large and len(tasks) > 1 else ORDERS
-            task = replace(task, seconds=seconds)
+            orders = ORDERS[:1] if is_large and len(shapes) > 1 else ORDERS
             watch = ELEMENTS if is_large else ELEMENTS | REQUESTS
             look, outcomes, counts = program.launched(task, orders=len(orders), watch=watch)
             faults = look.findings
@@ -158,7 +151,7 @@ class Trials:
                 *(task.sizes, task.grid, task.block, outcomes, (), (), task.shared),
                 *(faults, own or look.hints, look.notes, look.printed),
             )
-            if is_large and not faults and len(tasks) == 1:
+            if is_large and not faults and len(shapes) == 1:
                 _, outcomes, counts = program.launched(task, orders=1, watch=REQUESTS)
             if outcomes and not faults:
                 sites = program.sites(counts) or (sites if case.wrong else ())  # which lines, another shape tells, too
