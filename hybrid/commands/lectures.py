@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -110,7 +110,7 @@ def work(name: str, words: list[str]) -> int:
         print(examples()[name].read_text(encoding="utf-8"), end="")
         return 0
     if name in (PROGRAMS, NOTEBOOKS):
-        _write_folder(Path(words[0] if words else name), _programs if name == PROGRAMS else _notebooks)
+        _write_folder(name, Path(words[0] if words else name))
         return 0
     # The scripts' modules are no part of this package: a checkout starts them from scripts/.
     sys.path.insert(0, str(_folder("scripts", "scripts", "experiments")))
@@ -118,36 +118,33 @@ def work(name: str, words: list[str]) -> int:
     return int(import_module("experiments.start").main_of(SCRIPTS[name][0])())
 
 
-def _programs() -> dict[str, str]:
-    """The documents' whole programs: names and contents of files."""
-    folder = program_folders()[1]
-    files = [folder / "Makefile", *folder.glob("*.cu"), *folder.glob("*.h")]
-    return {path.name: path.read_text(encoding="utf-8") for path in files}
-
-
-def _notebooks() -> dict[str, str]:
-    """The pages of the course, but for the first, as notebooks: names and contents of files."""
+def _write_folder(name: str, folder: Path) -> None:
+    """Write a new folder, whole or not at all: the documents' whole programs, or the pages of the course, but for the first, as
+    notebooks."""
     from hybrid.commands.notebooks import notebook
 
-    pages = _folder("classroom/course", "docs/course", "index.md").glob("*.md")
-    chapters = [path for path in pages if path.name != "index.md"]
-    return {f"{path.stem}.ipynb": notebook(path.read_text(encoding="utf-8")) for path in chapters}
-
-
-def _write_folder(folder: Path, contents: Callable[[], dict[str, str]]) -> None:
-    """Write a new folder with these files, whole or not at all."""
     if folder.exists():
         raise UsageError(f"{folder} is there already: name another folder to be written", code="file-exists")
+    if name == PROGRAMS:
+        source = program_folders()[1]
+        files = {
+            path.name: path.read_text(encoding="utf-8")
+            for path in (source / "Makefile", *source.glob("*.cu"), *source.glob("*.h"))
+        }
+    else:
+        pages = _folder("classroom/course", "docs/course", "index.md").glob("*.md")
+        chapters = [path for path in pages if path.name != "index.md"]
+        files = {f"{path.stem}.ipynb": notebook(path.read_text(encoding="utf-8")) for path in chapters}
     try:
         with tempfile.TemporaryDirectory(prefix=f"{folder.name}-", dir=folder.absolute().parent) as beside:
             whole = Path(beside, "whole")
             whole.mkdir()
-            for name, text in sorted(contents().items()):
-                (whole / name).write_text(text, encoding="utf-8")
+            for file, text in files.items():
+                (whole / file).write_text(text, encoding="utf-8")
             whole.rename(folder)
     except OSError as error:
         raise UsageError(f"{folder} cannot be written: {error.strerror}", code="file-unwritable") from None
-    print(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+    print(f"{folder}: {', '.join(sorted(files))}")
 
 
 def _list() -> None:
