@@ -7,7 +7,6 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import agree, run
@@ -75,7 +74,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     level = LEVELS[options.level]
     minutes = level.minutes if options.minutes is None else options.minutes
     doing = [""]
-    with Progress(part=lambda: doing[-1]) if team.rank == 0 else nullcontext():
+    with Progress(team.rank == 0, part=lambda: doing[-1]):
         outcome = Acceptance(team, level, 60 * minutes, settings, doing.append).run()
     given = [0] * len(outcome.given_gpus) if settings.device in ("cpu", "emulate") else outcome.given_gpus
     expected = given if options.expect_gpus is None else [options.expect_gpus] * len(given)

@@ -7,7 +7,6 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 from hybrid.commands.cli import agree_on_options, run, settle_threads
 from hybrid.commands.parser import Parser, add_settings, file_name, settings_of
@@ -69,7 +68,7 @@ def _examine(team: Team, options: argparse.Namespace, settings: Settings, error:
     with team.phase("agree", timed=False):
         if file := file_of_json(options.json):
             refuse_unwritable(file)
-    with Progress(part=lambda: team.doing) if team.rank == 0 else nullcontext():
+    with Progress(team.rank == 0, part=lambda: team.doing):
         threads = settle_threads(team, settings)
         from hybrid.diagnostics.checks import examine  # loads NumPy
 

@@ -7,7 +7,6 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import agree, run
@@ -78,7 +77,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
             raise UsageError(
                 f"{threads} CPU threads a rank are too many to greet: --threads {MOST_THREADS} or less", code="number"
             )
-    with Progress(part=lambda: team.doing) if team.rank == 0 else nullcontext():
+    with Progress(team.rank == 0, part=lambda: team.doing):
         gpu = _choose_gpu(team, settings)
         with team.phase("prepare", timed=False) as preparing:
             greeter, device, preparing.mine = _prepare(options, settings, gpu)

@@ -11,7 +11,7 @@ import gc
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.shared_memory import give_back
 from hybrid.ranks.team import Team
 from hybrid.reporting import run_report
+from hybrid.reporting.progress import Progress
 from hybrid.runs.matrix_file import matrix_name
 from hybrid.runs.measured import Outcome, RunOptions, run_typed_product
 from hybrid.runs.operands import TypedProduct
@@ -121,15 +122,10 @@ class _Job:
         lines = run_report.heading(decision, asked_of(self.product)), how_computed(self.product, decision.plan.problem), more
         print(*filter(None, lines), sep="\n", file=self.stream, flush=True)
 
-    def _progress(
-        self, plan: Plan, products: int, note: Callable[[], str] = lambda: ""
-    ) -> AbstractContextManager[Callable[[str, int, int], None]]:
+    def _progress(self, plan: Plan, products: int, note: Callable[[], str] = lambda: "") -> Progress:
         """A context in which it is shown how far the products are. `products`: how many there are; `note`: more to be shown."""
-        if self.team.rank:
-            return nullcontext(lambda *told: None)
-        from hybrid.reporting.progress import Progress
-
-        return Progress(repeats=products, rate=partial(run_report.rate, [plan]), part=lambda: wall.part, note=note)
+        rate = partial(run_report.rate, [plan])
+        return Progress(self.team.rank == 0, repeats=products, rate=rate, part=lambda: wall.part, note=note)
 
     def _say_end(self, outcome: Outcome, warmup: int) -> None:
         """Say what came of the product, and write the files that the options name."""

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TextIO
 
 from hybrid.core.text import duration
 
@@ -29,18 +28,17 @@ class Progress:
 
     def __init__(
         self,
-        stream: TextIO | None = None,
+        shown: bool = True,
         *,
         repeats: int = 1,
         rate: Rate | None = None,
         part: Callable[[], str] = lambda: "",
         note: Callable[[], str] = lambda: "",
     ) -> None:
-        """`stream`: standard error by default. `repeats`: how often each phase comes. `rate`: says how fast a phase is. `part`:
-        names what runs now; while that is not what ran at the last call, it is shown with its time alone. `note`: what ends every
-        line."""
-        self._stream = sys.stderr if stream is None else stream
-        self._terminal = self._stream.isatty()
+        """`shown`: False on ranks that tell nothing. `repeats`: how often each phase comes. `rate`: says how fast a phase is.
+        `part`: names what runs now; while that is not what ran at the last call, it is shown with its time alone. `note`: what
+        ends every line."""
+        self._stream, self._terminal = sys.stderr, sys.stderr.isatty()
         self._rate, self._part, self._repeats, self._note = rate, part, repeats, note
         self._lock = threading.Lock()  # of all that follows
         self._began = self._part_began = time.monotonic()
@@ -53,6 +51,8 @@ class Progress:
         self._phase_began = self._this_began = self._last = self._began
         self._times, self._done, self._of = 0, 0, 1
         self._over = threading.Event()
+        if not shown:
+            self._over.set()
         self._ticking = threading.Thread(target=self._tick_on, name="progress", daemon=True)
 
     def __enter__(self) -> Progress:
