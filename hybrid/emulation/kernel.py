@@ -54,17 +54,28 @@ class EmulatedKernel:
     UBSan tells on standard error.
     """
 
-    def __init__(self, source: Path, expression: str, capability: int = 90, checks: str = "") -> None:
-        self._library = _Library(build(source, [expression], capability=capability, checks=_BUILT_FOR[checks]))
+    def __init__(
+        self, source: Path, expression: str, capability: int = 90, checks: str = "", among: tuple[_Library, int] | None = None
+    ) -> None:
+        """`among`: a library that has been opened, and the instance's number in it."""
+        if among is None:
+            among = _Library(build(source, [expression], capability=capability, checks=_BUILT_FOR[checks])), 0
+        self._library, number = among
         self.expression = expression
-        # Of the last call with checks="loads": how often each element of each matrix was read and written; an access to half
-        # of its bytes counts 0.5.
+        # Of the last call with checks="loads": how often each element of each matrix was read; half of its bytes count 0.5.
         self.reads: list[np.ndarray] = []
-        self.writes: list[np.ndarray] = []
         self._source = source.name
         self._checks = checks
-        self._run = self._library.code["run_0"]
+        self._run = self._library.code[f"run_{number}"]
         self._run.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
+
+    @classmethod
+    def several(
+        cls, source: Path, expressions: Sequence[str], capability: int = 90, checks: str = ""
+    ) -> dict[str, EmulatedKernel]:
+        """Instances compiled together, which takes less time than one by one."""
+        library = _Library(build(source, expressions, capability=capability, checks=_BUILT_FOR[checks]))
+        return {each: cls(source, each, checks=checks, among=(library, number)) for number, each in enumerate(expressions)}
 
     def __call__(
         self,
@@ -106,10 +117,10 @@ class EmulatedKernel:
     def _watch(self, arrays: ctypes.Array[_Array], matrices: Sequence[np.ndarray]) -> None:
         """Say that accesses to these matrices are looked at, or counted."""
         if self._checks == "loads":
-            self.reads, self.writes = ([np.zeros(matrix.shape) for matrix in matrices] for _ in range(2))
+            self.reads = [np.zeros(matrix.shape) for matrix in matrices]
         for number in range(len(arrays) if _BUILT_FOR[self._checks] == "accesses" else 0):
-            counts = [ctypes.c_void_p(each[number].ctypes.data) for each in (self.reads, self.writes) if each]
-            self._library.code.watch(number, ctypes.byref(arrays[number]), *(counts or [ctypes.c_void_p()] * 2))
+            reads = ctypes.c_void_p(self.reads[number].ctypes.data if self.reads else None)
+            self._library.code.watch(number, ctypes.byref(arrays[number]), reads)
 
     def _with_lines(self, text: str) -> str:
         """The text of an error, with the kernel's lines in place of instructions."""

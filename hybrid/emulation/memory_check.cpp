@@ -60,21 +60,21 @@ struct Other {  // the earlier access of a race
 struct Matrix {
     Region region;
     Array array;
-    double *reads, *writes;  // of each element, where they are only counted; an access to half of its bytes counts 0.5
+    double* reads;  // of each element, where they are only counted; an access to half of its bytes counts 0.5
 };
 std::vector<Matrix>& matrices = *new std::vector<Matrix>;
 
-void count(const char* at, long long bytes, bool writes)
+void count(const char* at, long long bytes)
 {
     for (long long taken; bytes > 0; at += taken, bytes -= taken) {
         taken = bytes;
-        for (const auto& [region, array, reads_of, writes_of] : matrices) {
+        for (const auto& [region, array, reads] : matrices) {
             if (!array.columns || at < region.begin) continue;
             long long offset = at - region.begin, element = offset / array.item;
             long long row = array.rows > 1 ? element / array.stride : 0, column = element - row * array.stride;
             if (row >= array.rows || column >= array.columns) continue;
             taken = min(bytes, array.item - offset % array.item);
-            (writes ? writes_of : reads_of)[row * array.columns + column] += static_cast<double>(taken) / array.item;
+            reads[row * array.columns + column] += static_cast<double>(taken) / array.item;
             break;
         }
     }
@@ -280,7 +280,7 @@ void look_at(const Access& access)
 void look_at_or_count(const Access& access)
 {
     if (matrices.empty() || !matrices[0].reads) return look_at(access);
-    if (access.needs_value || !access.atomic) count(access.at, access.bytes, access.writes);
+    if (!access.writes) count(access.at, access.bytes);
 }
 
 void note_slowly(const void* at, size_t bytes, bool writes, const void* instruction)
@@ -506,8 +506,8 @@ void __ubsan_handle_out_of_bounds_abort(OutOfBounds* what, unsigned long index) 
 
 extern "C" {
 
-// One of the matrices of the next launch. `reads`, `writes`: where its accesses are counted, and none is looked at; null: all are.
-__attribute__((visibility("default"))) void watch(int number, const cuda_on_cpu::Array* array, double* reads, double* writes)
+// One of the matrices of the next launch. `reads`: where its loads are counted, and no access is looked at; null: all are.
+__attribute__((visibility("default"))) void watch(int number, const cuda_on_cpu::Array* array, double* reads)
 {
     using namespace cuda_on_cpu;
     if (!number) {
@@ -523,6 +523,6 @@ __attribute__((visibility("default"))) void watch(int number, const cuda_on_cpu:
         region.cells = new_cells(region.bytes);
         mark_written(region, 0, region.bytes);
     }
-    matrices.push_back({region, *array, reads, writes});
+    matrices.push_back({region, *array, reads});
 }
 }
