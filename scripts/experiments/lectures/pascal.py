@@ -14,7 +14,6 @@ import argparse
 import math
 from collections.abc import Iterator, Sequence
 from itertools import count
-from typing import Any
 
 import numpy as np
 
@@ -103,26 +102,18 @@ def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
 
 
 def work(options: argparse.Namespace) -> int:
-    if not (options.show or options.size):
+    if not options.show:
         return frame.present(options, Results, measured)
-    if (options.show and options.size) or options.json or options.source:
-        raise UsageError("--show and --size multiply one size and measure nothing: --dtype, --device and --kernel go with them")
-    if (options.show or 0) > MOST_SHOWN:
-        raise UsageError(f"--show takes sizes to {MOST_SHOWN}")
-    code = 0
-    for dtype in options.dtype if options.size else options.dtype[-1:]:
-        made: list[Any] = multiplied(options.size or options.show, dtype, options)
-        found = first_wrong(made[2])
-        code |= found is not None
-        if options.size:
-            print(f"{dtype}  {found[2] if found else f'N = {options.size}: the identity'}")
-            continue
-        # Whole numbers in aligned columns, zeros as dots: the triangles can be seen.
-        for name, matrix in zip(("L", "R", f"L·R, {dtype}"), made, strict=True):
-            cells = [[f"{value:.12g}" if value else "·" for value in row] for row in matrix]
-            print(name, *(f"  {line}" for line in aligned(cells)), "", sep="\n")
-        print(found[2] if found else "the identity")
-    return code
+    if options.show > MOST_SHOWN or options.json or options.source:
+        raise UsageError(f"--show takes one size to {MOST_SHOWN} and measures nothing: --dtype, --device and --kernel go with it")
+    made = multiplied(options.show, options.dtype[-1], options)
+    # Whole numbers in aligned columns, zeros as dots: the triangles can be seen.
+    for name, matrix in zip(("L", "R", f"L·R, {options.dtype[-1]}"), made, strict=True):
+        cells = [[f"{value:.12g}" if value else "·" for value in row] for row in matrix]
+        print(name, *(f"  {line}" for line in aligned(cells)), "", sep="\n")
+    found = first_wrong(made[2])
+    print(found[2] if found else "the identity")
+    return int(found is not None)
 
 
 main = frame.experiment(
@@ -130,7 +121,6 @@ main = frame.experiment(
     frame.option("--dtype", nargs="+", choices=LIMITS, default=list(LIMITS), metavar="TYPE", help="only these (all)"),
     frame.option("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU (auto)"),
     frame.option("--kernel", help="auto, or a name: python -m hybrid.matmul --kernel list (auto)"),
-    frame.option("--size", type=frame.positive, metavar="N", help="only multiply those of this size: is it the identity?"),
     frame.option("--show", type=frame.positive, metavar="N", help=f"only print L, R and L·R of size N, to {MOST_SHOWN}"),
     frame.option("--quick", action="store_true", help="stop at the first size that is wrong"),
     work=work,
