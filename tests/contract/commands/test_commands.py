@@ -101,11 +101,11 @@ WRONG = {  # of each command: the options, the code, and a word of the line
         ("run tiled --picture x.png", "file-kind"), ("run tiled -- 8", "option-combination"),
         ("run folder.cu", "file-unreadable"), ("run pipe.cu", "file-unreadable"), ("show tiled --width 17", "lab-shown"),
         ("show tiled --of 2,0", "number"), ("show tiled --of 2", "number"),
-        ("show tiled --json -", "option"), ("gpus gtx", "setting")],
+        ("show tiled --json -", "option"), ("gpus gtx", "option")],
     "hybrid.lectures": [("tiled.cu x", "usage"), ("programs a b", "usage"), ("notebooks --force", "usage"),
         ("sigel", "setting", "siegel"), ("zzz", "setting", "siegel"), ("pmpp --launch 9 9 64 32", "usage", "1024"),
-        ("pascal --size 0", "number"), ("pascal --size 35 --dtype int32", "usage"), ("pascal --show 21", "usage"),
-        ("pascal --show 8 --size 8", "usage"), ("pascal --kernel blass", "setting"), ("bugs --bug none", "setting")],
+        ("pascal --show 0", "number"), ("pascal --show 21", "usage"),
+        ("pascal --show 8 --quick", "usage"), ("pascal --kernel blass", "setting"), ("bugs --bug none", "setting")],
 }  # fmt: skip
 
 
