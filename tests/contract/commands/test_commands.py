@@ -105,7 +105,7 @@ WRONG = {  # of each command: the options, the code, and a word of the line
     "hybrid.lectures": [("tiled.cu x", "usage"), ("programs a b", "usage"), ("notebooks --force", "usage"),
         ("sigel", "setting", "siegel"), ("zzz", "setting", "siegel"), ("pmpp --launch 9 9 64 32", "usage", "1024"),
         ("pascal --show 0", "number"), ("pascal --show 21", "usage"),
-        ("pascal --show 8 --quick", "usage"), ("pascal --kernel blass", "setting"), ("bugs --bug none", "setting")],
+        ("pascal --show 8 --json x", "usage"), ("pascal --kernel blass", "setting"), ("bugs --bug none", "setting")],
 }  # fmt: skip
 
 
