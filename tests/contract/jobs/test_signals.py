@@ -165,9 +165,10 @@ def test_a_process_that_stands_still_is_named_and_ended(running, ranks, whom):
     assert f"rank {(2 % ranks) if whom == 'rank' else 1} on" in end.lines[0]
 
 
-def test_a_supervisor_that_stands_still_keeps_no_job_from_ending(running):
-    job, processes = running(2, (*SIZES, "--repeat", 200, *STALL))
-    job.send(SIGSTOP, processes[1][SUPERVISOR])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_supervisor_that_stands_still_keeps_no_job_from_ending(running, ranks):
+    job, processes = running(ranks, (*SIZES, "--repeat", 200, *STALL))
+    job.send(SIGSTOP, processes[ranks - 1][SUPERVISOR])
     end = job.end()
     assert (end.code, end.lines, end.left) == (0, [], [])
     assert "check ok" in end.out

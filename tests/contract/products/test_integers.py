@@ -74,6 +74,8 @@ def test_every_type_holds_its_least_and_its_largest_number_and_no_more(result):
     for value in (low - 1, low, high, high + 1):
         a = np.array([divmod(value, 2**32)])
         assert_python_s(np.array([[value]], object), a, np.array([[2**32], [1]]), dtype=result)
+    of_a = 2 ** ((high + 1).bit_length() // 2)  # a product that is just too large, and no product of these operands is larger
+    assert_python_s(np.array([[high + 1]], object), np.array([[of_a]]), np.array([[(high + 1) // of_a]]), dtype=result)
 
 
 @pytest.mark.parametrize("wraps_to", [0, 5, -5])
