@@ -201,6 +201,8 @@ def test_descriptors_and_processes_that_there_are_not_are_refused(changed, grid,
     right = hybrid.Block2D.from_scalapack(local, [*DESCRIPTOR.values()], (2, 1), (0, 0))
     assert (right.rows, right.columns) == (((2, 4),), ((0, 3),)), "the first block is the other process's"
     np.testing.assert_array_equal(right.array, local[:2])
+    narrow = hybrid.Block2D.from_scalapack(local, [*(DESCRIPTOR | {"NB": 1}).values()], (2, 3), (0, 1))
+    np.testing.assert_array_equal(narrow.array, local[:2, :1])  # a local matrix may be larger
     with refused(UsageError, "blocks"):
         hybrid.Block2D.from_scalapack(local, [*(DESCRIPTOR | changed).values()], grid, process)
     with refused(UsageError, "blocks"):

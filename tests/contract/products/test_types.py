@@ -75,6 +75,13 @@ def test_operands_that_are_no_numbers_of_64_bits_are_refused(types):
             hybrid.multiply(first, second)
 
 
+@pytest.mark.parametrize(("other", "result"), [("int64", "float64"), ("float16", "float32"), ("float64", "float64")])
+def test_bfloat16_beside_a_type_with_which_it_has_none_in_common_counts_as_float32(other, result):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    product = hybrid.multiply(np.full((2, 3), 1.5, ml_dtypes.bfloat16), np.full((3, 2), 2, other))
+    assert (product.dtype, product.tolist()) == (result, [[9, 9], [9, 9]])
+
+
 def test_without_the_package_bfloat16_is_refused(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ml_dtypes", None)
     for call in (lambda: hybrid.multiply(*ones("int8", "int8"), dtype="bfloat16"), lambda: hybrid.empty((2, 2), "bfloat16")):
