@@ -196,7 +196,9 @@ class Telling:
             (right.discard if product.text else right.add)(launch["launched"])
         ended = [self._ended(each) for each in self.of("ended")]
         if not ended and not any(self.of("end")) and self._status < 0:
-            ended = [Finding(f"{signal.Signals(-self._status).name} ended the program", "killed")]
+            name = signal.Signals(-self._status).name
+            why = ": host code may have written beyond what malloc or new gave" * (name == "SIGABRT")
+            ended = [Finding(f"{name} ended the program{why}", "killed")]
         return list(dict.fromkeys([*found, *ended]))
 
     def without_value(self, text: str, *, perhaps: bool = False) -> list[Finding]:

@@ -56,9 +56,13 @@ int find_own(dl_phdr_info* info, size_t, void* of_thread)
     return 1;
 }
 
-// The signal handler runs on a stack of its own: a thread of a kernel may have used up its stack.
+constexpr int ENDING[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM};
+
+// The signal handler runs on a stack of its own: a thread of a kernel may have used up its stack. Where the program has overwritten
+// what the heap needs, it may abort in turn, which ends the process.
 void ended(int signal, siginfo_t* info, void*)
 {
+    for (int each : ENDING) ::signal(each, SIG_DFL);
     void* frames[FRAMES];
     int count = backtrace(frames, FRAMES);
     std::string offsets;
@@ -69,7 +73,6 @@ void ended(int signal, siginfo_t* info, void*)
          region ? region->number : 0, where().c_str());
     if (signal == SIGALRM && is_rank) sleep(2);  // the launcher ends the others, which are about to tell where they wait
     if (signal == SIGALRM) _exit(LATE);
-    ::signal(signal, SIG_DFL);
     raise(signal);
 }
 
@@ -102,7 +105,7 @@ __attribute__((constructor)) void begin()
     struct sigaction action = {};
     action.sa_sigaction = ended;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    for (int each : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM}) sigaction(each, &action, nullptr);
+    for (int each : ENDING) sigaction(each, &action, nullptr);
     restart_clock();
 }
 

@@ -268,3 +268,15 @@ REASONS = {
 @pytest.mark.parametrize("case", exhaustive(["copy of too much", "empty grid"], REASONS))
 def test_a_cuda_error_comes_with_the_rule_that_is_broken_and_both_values(case):
     assert re.search(REASONS[case], judged("run", DATA / "faults.cu", "--", case).record["first_failed"])
+
+
+def test_a_heap_that_the_host_has_overwritten_ends_the_program_at_once(tmp_path):
+    """Also where what looks for the place of the crash needs the heap."""
+    (tmp_path / "mine.cu").write_text(
+        "#include <stdlib.h>\n#include <string.h>\n__global__ void set(float* a) { a[threadIdx.x] = 1; }\n"
+        "int main()\n{\n    float* y = (float*)malloc(1000);\n    memset(y, 2, 8000);\n    float* d;\n"
+        "    cudaMalloc(&d, 128);\n    set<<<1, 32>>>(d);\n    y = (float*)malloc(1 << 16);\n    cudaDeviceSynchronize();\n}\n"
+    )
+    verdict = judged("run", tmp_path / "mine.cu")
+    assert (verdict.code, [code for code, _ in verdict.findings]) == (1, ["killed"]), verdict.said
+    assert "SIGABRT" in verdict.said
