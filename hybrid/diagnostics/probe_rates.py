@@ -56,7 +56,7 @@ class HostLink:
         return rates
 
     def rate(self, direction: str, copies: int = 0) -> float:
-        """Bytes a second of so many copies, by default as many as take _SECONDS at the rate of `alone`."""
+        """The bytes a second of `copies` copies; 0: of as many as take _SECONDS at the rate that `alone` measured."""
         copies = copies or self._copies[direction]
         for _ in range(copies):
             if direction == "to_gpu":

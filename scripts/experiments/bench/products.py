@@ -61,7 +61,7 @@ def _case(
 
 
 def _times(check: ProductCheck, ways: Mapping[str, Way], rounds: int, *, untimed: int = 2, twice: bool = False) -> frame.Line:
-    """The spread of each way's seconds after so many calls that are not timed: the second call of ours builds what later ones
+    """The spread of each way's seconds. The first `untimed` calls are not timed, since our second one builds what later ones
     launch. `twice`: each is called once more just before it is timed."""
     for name, way in ways.items():
         for _ in range(untimed):
@@ -93,8 +93,8 @@ def _ms(seconds: float) -> str:
 _CHECK = """What does the check of every product cost? python scripts/bench.py check [--sizes 4000 8000]
 
 hybrid.multiply with its check and without it, in turns, medians, by one process: of arrays in host memory into an array that
-is given (out=), and of RowBlocks, which lie on the GPU where there is one. Two calls of each kind follow each other, of which the
-second is timed: a program that multiplies again and again does not change its mind each time.
+is given (out=), and of RowBlocks, which lie on the GPU where there is one. Each kind is called twice in a row, and the second
+call is timed, as in a program that makes the same kind of product again and again.
 """
 _PLACES, _CHECKED = ("host", "row blocks"), ("unchecked", "checked")
 

@@ -67,7 +67,7 @@ _ENDING = tuple(getattr(signal, f"SIG{name}") for name in ("KILL", "TERM", "INT"
 
 
 def faults(ranks: int, command: Sequence[str]) -> list[Fault]:
-    """All kinds for a job of so many ranks; 0: without a launcher."""
+    """All kinds of fault for a job of `ranks` ranks; 0 ranks: a job without a launcher."""
     launcher = ["launcher"] * (ranks > 0)
     found = [Fault("asleep", signal.SIGSTOP, "all")]
     if command is LIBRARY:  # a rank of it that is stopped within a product keeps the others waiting
