@@ -416,7 +416,8 @@ class Block2D(Distributed):
 
     Every rank has one; it may be empty. Each row belongs to one row of the grid, each column to one of its columns. `shape` and
     `len` are of the whole matrix. `a @ b` is collective over the communicator of either operand. `+ - * / // % **`, comparisons
-    and NumPy's elementwise functions are local, and accept numbers and Block2Ds of the same rows and columns.
+    and NumPy's elementwise functions are local, and accept numbers and Block2Ds of the same rows and columns. `a[i:j, k:l]` is a
+    submatrix on the same grid, by the rows and columns of the whole matrix.
 
     Parameters
     ----------
@@ -466,6 +467,24 @@ class Block2D(Distributed):
 
     def _like(self, array: Any, comm: Any) -> Block2D:
         return replace(self, array=array, comm=comm)
+
+    def __getitem__(self, key: Any) -> Block2D:
+        """This rank's part of the submatrix `[i:j, k:l]`, on the same grid. No element is moved: it is a view, unless the part
+        lists its rows or columns out of order."""
+        slices = key if isinstance(key, tuple) else (key, slice(None))
+        if len(slices) != 2 or not all(isinstance(each, slice) and each.step in (None, 1) for each in slices):
+            raise UsageError(f"a submatrix of a Block2D is block[i:j, k:l], without steps, not block[{key}]", code="rows")
+        array, spans, shape = self.array, [], []
+        for axis, (each, have, numbers) in enumerate(zip(slices, (self.rows, self.columns), self.indices, strict=True)):
+            lo, hi, _ = each.indices(self.shape[axis])
+            wanted = Span(lo, max(lo, hi))
+            here = np.flatnonzero((wanted.lo <= numbers) & (numbers < wanted.hi))
+            is_run = len(here) and here[-1] - here[0] < len(here)
+            array = array[(slice(None),) * axis + (slice(here[0], here[-1] + 1) if is_run else here,)]
+            common = (Span(*bounds).common(wanted).within(wanted) for bounds in have)
+            spans.append([(span.lo, span.hi) for span in common if len(span)])
+            shape.append(len(wanted))
+        return replace(self, array=array, shape=(shape[0], shape[1]), rows=spans[0], columns=spans[1])
 
     @property
     def T(self) -> Block2D:

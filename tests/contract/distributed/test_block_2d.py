@@ -106,6 +106,26 @@ def test_products_of_transposes_lie_on_the_grid_of_the_matrices_themselves(comm,
 
 
 @pytest.mark.mpi
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "int32"])
+def test_submatrices_on_the_same_grid_are_multiplied_added_and_written_as_pdgemm_does(comm, rng, dtype):
+    a, b, c = (rng.integers(-9, 10, (30, 40)).astype(dtype) * (1 - 2j if dtype == "complex64" else 1) for _ in "abc")
+    for grid in grids(comm.size):
+        on_grid = [dealt(comm, each, grid, (4, 3), rng.choice(["C", "F"])) for each in (a, b, c)]
+        for _ in range(3):
+            (ia, ib, ic), (ja, jb, jc), (n, l, m) = rng.integers(0, 11, 3), rng.integers(0, 21, 3), rng.integers(0, 20, 3)
+            of_a, of_b, of_c = np.s_[ia : ia + n, ja : ja + l], np.s_[ib : ib + l, jb : jb + m], np.s_[ic : ic + n, jc : jc + m]
+            right = 3 * (a[of_a] @ b[of_b]) - 2 * c[of_c]
+            part = on_grid[2][of_c]
+            found = hybrid.multiply(on_grid[0][of_a], on_grid[1][of_b], part, alpha=3, beta=-2, comm=comm)
+            np.testing.assert_array_equal(whole(comm, found), right)
+            part.array[...] = found.array
+            c[of_c] = right
+            np.testing.assert_array_equal(whole(comm, on_grid[2]), c)
+            turned = hybrid.multiply(on_grid[0].T[ja : ja + l, ia : ia + n], on_grid[0][ia : ia + n, 5:], comm=comm)
+            np.testing.assert_array_equal(whole(comm, turned), a.T[ja : ja + l, ia : ia + n] @ a[ia : ia + n, 5:])
+
+
+@pytest.mark.mpi
 def test_a_transpose_on_one_grid_meets_a_matrix_on_another(comm, rng):
     a, b = rng.integers(-9, 9, (30, 20)), rng.integers(-9, 9, (30, 10))
     columns, rows = ([(length * comm.rank // comm.size, length * (comm.rank + 1) // comm.size)] for length in (20, 30))
@@ -207,6 +227,17 @@ def test_descriptors_and_processes_that_there_are_not_are_refused(changed, grid,
         hybrid.Block2D.from_scalapack(local, [*(DESCRIPTOR | changed).values()], grid, process)
     with refused(UsageError, "blocks"):
         hybrid.Block2D.from_scalapack(local, [*DESCRIPTOR.values()][:-1], (2, 1), (0, 0))
+
+
+def test_a_submatrix_is_a_range_of_rows_and_of_columns_by_their_numbers_in_the_matrix():
+    matrix = np.arange(12.0).reshape(4, 3)
+    mixed = hybrid.Block2D(matrix[[2, 3, 0, 1]], (4, 3), [(2, 4), (0, 2)], [(0, 3)])
+    for key in (np.s_[1:3], np.s_[1:, -2:], np.s_[:9, 1:2], np.s_[3:1, :], np.s_[0:1, 0:0]):
+        assert np.array_equal(mixed[key].in_order(), matrix[key])
+    assert np.shares_memory(mixed[2:].array, mixed.array)
+    for key in (1, np.s_[1, :], np.s_[::2, :], np.s_[:, :, :]):
+        with refused(UsageError, "rows"):
+            mixed[key]
 
 
 def test_rows_and_columns_are_put_in_order_by_a_rank_that_has_all():
