@@ -3,4 +3,4 @@
 
 from experiments.start import run
 
-run("bench.cases")
+run("bench.commands")

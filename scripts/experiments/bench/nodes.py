@@ -9,24 +9,22 @@ seconds of a product stands what the busiest node received, by its interface's c
 """
 
 import argparse
+import ctypes
 import json
 import math
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from ctypes.util import find_library
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from experiments.bench.network import Network, why_not
 from experiments.common import frame
 from experiments.start import ROOT, SCRIPTS
 from hybrid.core.problem import block
-from hybrid.emulation.build import c_compiler
 from hybrid.errors import DeviceUnavailable, HybridError
 
 Sizes = tuple[int, int, int]
@@ -40,7 +38,6 @@ SHAPES: dict[str, Sizes] = {
 OURS, ALLGATHER = "ours, checked", "Allgatherv"
 OURS_STAYS, ALLGATHER_STAYS = f"{OURS}, C stays", f"{ALLGATHER}, C stays"
 OURS_2D, PDGEMM = f"{OURS}, 2-D blocks, C stays", "pdgemm, C stays"
-_HERE = Path(__file__).parent
 _LIMIT = 300.0  # seconds that a run may take
 _BLOCKS = (64, 128, 256)  # rows and columns of pdgemm's blocks that are tried
 
@@ -79,16 +76,15 @@ def _measured(options: argparse.Namespace) -> Iterator[frame.Line]:
         OURS_2D: partial(_python, "blocks"),
         ALLGATHER_STAYS: partial(_python, "stays"),
     }
-    with tempfile.TemporaryDirectory(prefix=f"hybrid-pdgemm-{os.getpid()}-") as folder:
-        try:
-            built = _pdgemm_in(Path(folder))
-            programs |= {f"{PDGEMM}, blocks of {size}": partial(_pdgemm, built, size) for size in _BLOCKS}
-        except HybridError as missing:
-            print(f"bench_nodes: {missing}: it is not measured", file=sys.stderr)
-        for nodes in options.nodes:
-            with Network(nodes, options.rate, options.ranks) as network:
-                for shape in options.shapes:
-                    yield from _compared(network, shape, programs, options)
+    try:
+        _scalapack()
+        programs |= {f"{PDGEMM}, blocks of {side}": partial(_pdgemm, side) for side in _BLOCKS}
+    except HybridError as missing:
+        print(f"bench_nodes: {missing}: it is not measured", file=sys.stderr)
+    for nodes in options.nodes:
+        with Network(nodes, options.rate, options.ranks) as network:
+            for shape in options.shapes:
+                yield from _compared(network, shape, programs, options)
 
 
 def _compared(network: Network, shape: str, programs: Mapping[str, Program], options: argparse.Namespace) -> Iterator[frame.Line]:
@@ -119,10 +115,14 @@ def _ours(network: Network, sizes: Sizes) -> float:
     return float(record["total"]["median"])
 
 
-def _python(way: str, network: Network, sizes: Sizes) -> float:
+def _of_python(network: Network, call: str, *words: str) -> float:
     alone = ("env", "OPENBLAS_NUM_THREADS=1", "MKL_NUM_THREADS=1", "HYBRID_THREADS=1", f"PYTHONPATH={ROOT}:{SCRIPTS}")
-    program = [sys.executable, "-m", "mpi4py", "-c", f"from experiments.bench.nodes import on_nodes; on_nodes({way!r}, *{sizes})"]
-    return float(network.run([*alone, *program], _LIMIT))
+    program = f"from experiments.bench.nodes import {call.partition('(')[0]}; {call}"
+    return float(network.run([*alone, sys.executable, *words, "-c", program], _LIMIT))
+
+
+def _python(way: str, network: Network, sizes: Sizes) -> float:
+    return _of_python(network, f"on_nodes{(way, *sizes)}", "-m", "mpi4py")
 
 
 def on_nodes(way: str, n: int, l: int, m: int) -> None:
@@ -176,21 +176,61 @@ def on_nodes(way: str, n: int, l: int, m: int) -> None:
         print(time.perf_counter() - began)
 
 
-def _pdgemm_in(folder: Path) -> Path:
-    """ScaLAPACK's product, compiled in this folder. HybridError that says what is missing."""
-    try:
-        compiler = c_compiler()
-    except DeviceUnavailable:
-        raise HybridError("pdgemm needs a C compiler (apt-get install gcc)") from None
-    words = [compiler, "-O2", "-o", str(folder / "pdgemm"), str(_HERE / "pdgemm.c"), "-lscalapack-mpich", "-lopenblas", "-lm"]
-    if subprocess.run(words, capture_output=True, check=False).returncode:
+def _scalapack() -> Any:
+    """ScaLAPACK, with OpenBLAS below it. HybridError where it is not installed."""
+    blas, library = map(find_library, ("openblas", "scalapack-mpich"))
+    if not (blas and library):
         raise HybridError("pdgemm needs ScaLAPACK (apt-get install libscalapack-mpich-dev libopenblas-dev)")
-    return folder / "pdgemm"
+    ctypes.CDLL(blas, ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(library)
 
 
-def _pdgemm(program: Path, size: int, network: Network, sizes: Sizes) -> float:
-    numbers = map(str, (*sizes, *_grid_of(network.ranks), size))
-    return float(network.run(["env", "OPENBLAS_NUM_THREADS=1", str(program), *numbers], _LIMIT))
+def pdgemm(side: int, n: int, l: int, m: int, rows: int, columns: int) -> None:
+    """ScaLAPACK's product of matrices in square blocks, which lie block-cyclically on a grid of rows×columns processes. The first
+    prints the seconds; a process ends with 1 where C·x is not A·(B·x)."""
+    import numpy as np
+
+    def by_address(*numbers: int) -> list[Any]:
+        return [ctypes.byref(ctypes.c_int(number)) for number in numbers]
+
+    library, rank, context = _scalapack(), ctypes.c_int(), ctypes.c_int()
+    library.Cblacs_pinfo(ctypes.byref(rank), ctypes.byref(ctypes.c_int()))
+    library.Cblacs_get(-1, 0, ctypes.byref(context))
+    library.Cblacs_gridinit(ctypes.byref(context), b"Row", rows, columns)
+    random, place = np.random.default_rng(rank.value), divmod(rank.value, columns)
+
+    def made(*shape: int, filled: bool = False) -> tuple[np.ndarray, Any]:
+        """A process's part, column-major, and the whole one's descriptor."""
+        parts = zip(shape, (side, side), place, (0, 0), (rows, columns), strict=True)
+        local = [library.numroc_(*by_address(*each)) for each in parts]
+        descriptor = (ctypes.c_int * 9)()
+        library.descinit_(descriptor, *by_address(*shape, side, side, 0, 0, context.value, max(1, local[0]), 0))
+        return np.asfortranarray(random.random(local) if filled else np.full(local, np.nan)), descriptor
+
+    def multiply(*matrices: tuple[np.ndarray, Any]) -> None:
+        (height, width), inner = matrices[2][1][2:4], matrices[0][1][3]
+        a, b, c = ((part.ctypes.data_as(ctypes.c_void_p), *by_address(1, 1), whole) for part, whole in matrices)
+        one, zero = (ctypes.byref(ctypes.c_double(number)) for number in (1, 0))
+        library.pdgemm_(b"N", b"N", *by_address(height, width, inner), one, *a, *b, zero, *c)
+
+    a, b, x = made(n, l, filled=True), made(l, m, filled=True), made(m, 1, filled=True)
+    c, y, *both = made(n, m), made(l, 1), made(n, 1), made(n, 1)
+    multiply(b, x, y)  # also connects the processes
+    library.Cblacs_barrier(context, b"All")
+    began = time.perf_counter()
+    multiply(a, b, c)
+    library.Cblacs_barrier(context, b"All")
+    seconds = time.perf_counter() - began
+    multiply(c, x, both[0])
+    multiply(a, y, both[1])
+    if rank.value == 0:
+        print(seconds, flush=True)
+    library.Cblacs_barrier(context, b"All")
+    os._exit(not np.allclose(both[0][0], both[1][0], rtol=1e-9, atol=0))
+
+
+def _pdgemm(side: int, network: Network, sizes: Sizes) -> float:
+    return _of_python(network, f"pdgemm{(side, *sizes, *_grid_of(network.ranks))}")
 
 
 main = frame.experiment(

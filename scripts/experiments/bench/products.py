@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from itertools import product
@@ -28,67 +28,83 @@ Way = Callable[[], Any]  # returns C when it is complete
 COMPLEX, INTEGERS = ("complex64", "complex128"), ("int8", "int16", "int32", "int64")
 
 
-def _case(
-    results: type[frame.Results],
-    about: str,
-    lines_of: Callable[..., Iterator[frame.Line]],
-    sizes: Sequence[Sizes],
-    rounds: int,
-    devices: Sequence[str],
-    choices: Mapping[str, Sequence[str]],
-    order: Callable[[Any], Iterable[tuple[Any, ...]]],
-) -> Callable[[], int]:
-    """A benchmark's script. `lines_of`: the lines of a case, which begins with sizes and type; `choices`: options of which each
-    takes some of these words, and all by default; `order`: the cases that the options ask for."""
+class Results(frame.Results):
+    """A row for each kind of operands, and a column for each way."""
 
-    def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
-        gpu = usable_gpus()[0].name if options.device == "cuda" else None
-        for n, l, m in options.sizes:
-            frame.refuse_too_large(n, l, m, item=16)
-        for (n, l, m), dtype, *others in frame.shown(list(order(options)), "products"):
-            about = {"n": n, "l": l, "m": m, "part": results.command.removeprefix("bench_"), "device": options.device, "gpu": gpu}
-            yield from ({**about, "dtype": dtype, **line} for line in lines_of(options, (n, l, m), dtype, *others))
+    ways: tuple[str, ...]
 
-    label = " ".join("x".join(map(str, each if len(set(each)) > 1 else each[:1])) for each in sizes)
-    return frame.experiment(
-        about, results, measured,
-        frame.option("--sizes", nargs="+", type=frame.sizes, default=sizes, metavar="N", help=f"N or NxLxM ({label})"),
-        frame.option("--rounds", type=frame.positive, default=rounds, help=f"timings of each way, in turns ({rounds})"),
-        frame.option("--device", choices=devices, default="cuda", help=f"{', '.join(devices[1:])}: to see that it runs (cuda)"),
-        *(frame.option(f"--{name}", nargs="+", choices=words, default=list(words), metavar=name.upper(),
-                       help=f"{', '.join(words)} (all)") for name, words in choices.items()),
-    )  # fmt: skip
-
-
-def _times(check: ProductCheck, ways: Mapping[str, Way], rounds: int, *, untimed: int = 2, twice: bool = False) -> frame.Line:
-    """The spread of each way's seconds. The first `untimed` calls are not timed, since our second one builds what later ones
-    launch. `twice`: each is called once more just before it is timed."""
-    for name, way in ways.items():
-        for _ in range(untimed):
-            check.refuse_wrong(name, way())
-
-    def seconds(way: Way) -> float:
-        if twice:
-            way()
-        return frame.seconds_of(way)
-
-    times = frame.in_turns({name: partial(seconds, way) for name, way in ways.items()}, rounds)
-    return {name: frame.spread(each) for name, each in times.items()}
-
-
-def _settled(device: str) -> Way:
-    return import_module("cupy").cuda.Device().synchronize if device == "cuda" else lambda: None
-
-
-def _sizes(line: frame.Line) -> str:
-    return f"{line['n']}×{line['l']}×{line['m']}"
+    def blocks(self) -> Iterator[frame.Table]:
+        rows: dict[tuple[str, str, str], dict[str, float]] = {}
+        for line in self.lines:
+            operands = ", ".join(filter(None, (line.get(key) for key in ("fill", "elements", "place"))))
+            key = operands, line["dtype"], f"{line['n']}×{line['l']}×{line['m']}"
+            times = {line["way"]: line["seconds"]} if "way" in line else {way: line[way] for way in self.ways}
+            rows.setdefault(key, {}).update((way, each["median"]) for way, each in times.items())
+        first, *others = self.ways
+        cells = [
+            [*key, _ms(times[first]), *(f"{_ms(times[way])} ({times[way] / times[first]:.3f})" for way in others)]
+            for key, times in rows.items()
+        ]
+        heads = ["operands", "type", "n×l×m", *self.ways]
+        yield frame.Table(heads, "lll" + "r" * len(self.ways), cells, f"ms (and times as long as {first})")
 
 
 def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3g}"
 
 
-# --- what the check costs
+def _case(
+    name: str,
+    ways: Sequence[str],
+    about: str,
+    ways_of: Callable[..., Iterator[tuple[frame.Line, Any, Any, Mapping[str, Way]]]],
+    sizes: Sequence[Sizes],
+    rounds: int,
+    devices: Sequence[str],
+    dtypes: Sequence[str],
+    choices: tuple[str, tuple[str, ...]] | None = None,
+    *,
+    twice: bool = False,
+) -> Callable[[], int]:
+    """A benchmark. `ways_of` the device, sizes, type and a choice: what its line says, the operands and the ways to multiply
+    them. The first calls are not timed, since our second one builds what later ones launch. `twice`: each is called once more
+    just before it is timed."""
+
+    class OfCase(Results):
+        command, again = f"bench_{name}", f"python scripts/bench.py {name}"
+
+    OfCase.ways = tuple(ways)
+
+    def seconds(way: Way) -> float:
+        if twice:
+            way()
+        return frame.seconds_of(way)
+
+    def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
+        gpu = usable_gpus()[0].name if options.device == "cuda" else None
+        for n, l, m in options.sizes:
+            frame.refuse_too_large(n, l, m, item=16)
+        cases = product(getattr(options, choices[0]) if choices else [""], options.dtypes, options.sizes)
+        for choice, dtype, (n, l, m) in frame.shown(list(cases), "products"):
+            for told, a, b, works in ways_of(options.device, (n, l, m), dtype, choice):
+                check = ProductCheck(a, b)
+                for each, way in works.items():
+                    for _ in range(2 + twice):
+                        check.refuse_wrong(each, way())
+                times = frame.in_turns({each: partial(seconds, way) for each, way in works.items()}, options.rounds)
+                line = {"n": n, "l": l, "m": m, "part": name, "device": options.device, "gpu": gpu, "dtype": dtype, **told}
+                yield line | {each: frame.spread(seconds) for each, seconds in times.items()}
+
+    label = " ".join("x".join(map(str, each if len(set(each)) > 1 else each[:1])) for each in sizes)
+    return frame.experiment(
+        about, OfCase, measured,
+        frame.option("--sizes", nargs="+", type=frame.sizes, default=sizes, metavar="N", help=f"N or NxLxM ({label})"),
+        frame.option("--rounds", type=frame.positive, default=rounds, help=f"timings of each way, in turns ({rounds})"),
+        frame.option("--device", choices=devices, default="cuda", help=f"{', '.join(devices[1:])}: to see that it runs (cuda)"),
+        *(frame.option(f"--{key}", nargs="+", choices=words, default=list(words), metavar=key.upper(),
+                       help=f"{', '.join(words)} (all)") for key, words in filter(None, (("dtypes", dtypes), choices))),
+    )  # fmt: skip
+
 
 _CHECK = """What does the check of every product cost? python scripts/bench.py check [--sizes 4000 8000]
 
@@ -96,45 +112,24 @@ hybrid.multiply with its check and without it, in turns, medians, by one process
 is given (out=), and of RowBlocks, which lie on the GPU where there is one. Each kind is called twice in a row, and the second
 call is timed, as in a program that makes the same kind of product again and again.
 """
-_PLACES, _CHECKED = ("host", "row blocks"), ("unchecked", "checked")
 
 
-class CheckResults(frame.Results):
-    command, again = "bench_check", "python scripts/bench.py check"
-
-    def blocks(self) -> Iterator[frame.Table]:
-        heads, rows = ["operands", "type", "n×l×m", "unchecked, ms", "checked, ms", "ratio"], []
-        for line in self.lines:
-            unchecked, checked = (line[way]["median"] for way in _CHECKED)
-            rows.append([line["place"], line["dtype"], _sizes(line), _ms(unchecked), _ms(checked), f"{checked / unchecked:.3f}"])
-        yield frame.Table(heads, "lllrrr", rows, "hybrid.multiply by one process")
-
-
-def _check_line(options: argparse.Namespace, sizes: Sizes, dtype: str, place: str) -> Iterator[frame.Line]:
+def _checked(device: str, sizes: Sizes, dtype: str, place: str) -> Iterator[tuple[frame.Line, Any, Any, Mapping[str, Way]]]:
     a, b = matrices("normal", dtype, *sizes)
-    operands: Any = (a, b)
+    operands: list[Any] = [a, b]
     out = None
-    if place == "row blocks":
-        operands = map(import_module("cupy").asarray, operands) if options.device == "cuda" else operands
-        operands = [hybrid.RowBlock(array) for array in operands]
-    else:
+    if place == "host":
         out = hybrid.empty((len(a), b.shape[1]), dtype)
+    else:
+        on_device = map(import_module("cupy").asarray, operands) if device == "cuda" else operands
+        operands = [hybrid.RowBlock(array) for array in on_device]
 
-    def multiplied(way: str) -> Any:
-        c = hybrid.multiply(*operands, out=out, check=way == "checked", device=options.device)
-        return c.array if place == "row blocks" else c
+    def multiplied(check: bool) -> Any:
+        c = hybrid.multiply(*operands, out=out, check=check, device=device)
+        return c if place == "host" else c.array
 
-    ways = {way: partial(multiplied, way) for way in _CHECKED}
-    yield {"place": place, **_times(ProductCheck(a, b), ways, options.rounds, untimed=3, twice=True)}
+    yield {"place": place}, a, b, {"unchecked": partial(multiplied, False), "checked": partial(multiplied, True)}
 
-
-check = _case(
-    CheckResults, _CHECK, _check_line, [(4000,) * 3, (8000,) * 3], 9, ("cuda", "cpu", "emulate"),
-    {"dtypes": tuple(ITEM_SIZES), "places": _PLACES}, lambda asked: product(asked.sizes, asked.dtypes, asked.places),
-)  # fmt: skip
-
-
-# --- precisions beside cuBLAS
 
 _PRECISION = """How fast are products from remainders beside cuBLAS? python scripts/bench.py precision [--sizes 8192]
 
@@ -142,50 +137,30 @@ Of matrices that lie on one GPU, and C stays there: cuBLAS as CuPy calls it, unc
 each precision: one call of each in turns, round by round, medians. Every way's product is compared with sampled rows and columns
 in float64.
 """
-_YARDSTICK, _PRECISIONS, _FILLS = "cuBLAS", ("native", "auto", "fast"), ("normal", "integers")
+_PRECISIONS = ("native", "auto", "fast")
 
 
-class PrecisionResults(frame.Results):
-    command, again = "bench_precision", "python scripts/bench.py precision"
-
-    def blocks(self) -> Iterator[frame.Table]:
-        rows, base = [], self.lines[0]
-        for line in self.lines:
-            base, seconds = line if line["way"] == _YARDSTICK else base, line["seconds"]["median"]
-            cells = [_ms(seconds), f"{base['seconds']['median'] / seconds:.2f}"]
-            rows.append([f"{line['fill']}, {line['dtype']}", _sizes(line), line["way"], *cells])
-        heads = ["elements", "n×l×m", "way", "ms", "× cuBLAS"]
-        yield frame.Table(heads, "lllrr", rows, "operands on the GPU; ours is checked, cuBLAS is not")
-
-
-def _precision_lines(options: argparse.Namespace, sizes: Sizes, dtype: str, fill: str) -> Iterator[frame.Line]:
-    n, l, m = sizes
-    random = (import_module("cupy") if options.device == "cuda" else np).random.default_rng()
+def _precise(device: str, sizes: Sizes, dtype: str, fill: str) -> Iterator[tuple[frame.Line, Any, Any, Mapping[str, Way]]]:
+    (n, l, m), random = sizes, (import_module("cupy") if device == "cuda" else np).random.default_rng()
     a, b = (
         random.standard_normal(shape, dtype) if fill == "normal" else random.integers(-99, 100, shape).astype(dtype)
         for shape in ((n, l), (l, m))
     )
-    settle = _settled(options.device)
+    ours = {name: partial(hybrid.multiply, a, b, precision=name, device=device) for name in _PRECISIONS}
+    yield {"fill": fill}, a, b, {"cuBLAS": partial(_by_library, device, a, b), **ours}
 
-    def cublas() -> Any:
-        c = a @ b
-        settle()
+
+def _by_library(device: str, a: Any, b: Any, dtype: str | None = None, *, from_host: bool = False) -> Any:
+    """CuPy's product on a GPU, with all copies `from_host`, else NumPy's. `dtype`: to which the operands are converted."""
+    cupy = import_module("cupy") if device == "cuda" else None
+    there = map(cupy.asarray, (a, b)) if cupy else (a, b)
+    first, second = (array.astype(dtype or array.dtype, copy=False) for array in there)
+    c = first @ second
+    if cupy is None:
         return c
+    cupy.cuda.Device().synchronize()
+    return cupy.asnumpy(c) if from_host else c
 
-    ours = {name: partial(hybrid.multiply, a, b, precision=name, device=options.device) for name in _PRECISIONS}
-    ways: dict[str, Way] = {_YARDSTICK: cublas, **ours}
-    for name, seconds in _times(ProductCheck(a, b), ways, options.rounds).items():
-        yield {"fill": fill, "way": name, "seconds": seconds}
-
-
-precision = _case(
-    PrecisionResults, _PRECISION, _precision_lines, [(4096,) * 3, (8192,) * 3, (1000, 8000, 8000)], 7, ("cuda", "emulate"),
-    {"dtypes": tuple(ITEM_SIZES), "fills": _FILLS},
-    lambda asked: ((sizes, dtype, fill) for fill, dtype, sizes in product(asked.fills, asked.dtypes, asked.sizes)),
-)  # fmt: skip
-
-
-# --- complex numbers and integers
 
 _TYPES = """How fast are products of complex numbers and of integers? python scripts/bench.py types [--sizes 4096 8192]
 
@@ -194,29 +169,10 @@ on one GPU, where C stays as well, and of operands in host memory, where the lib
 of each in turns, round by round, medians. Integers have results of int64: the library gets operands that are converted to it, as
 a part of its time. They fill their type, as far as no sum exceeds int64.
 """
-_WAYS = ("library", "hybrid")
 
 
-class TypesResults(frame.Results):
-    command, again = "bench_types", "python scripts/bench.py types"
-
-    def blocks(self) -> Iterator[frame.Table]:
-        heads = ["type", "elements", "n×l×m", "operands", "library, ms", "hybrid, ms", "times as fast", "hybrid, Tflop/s"]
-        rows = []
-        for line in self.lines:
-            library, ours = (line[way]["median"] for way in _WAYS)
-            operations = (8 if line["dtype"] in COMPLEX else 2) * line["n"] * line["l"] * line["m"]
-            place = "on the GPU" if line["place"] == "gpu" else "in host memory"
-            numbers = [_ms(library), _ms(ours), f"{library / ours:.3g}", f"{operations / ours / 1e12:.3g}"]
-            rows.append([line["dtype"], line["elements"], _sizes(line), place, *numbers])
-        yield frame.Table(heads, "llllrrrr", rows, "hybrid.multiply, checked, beside the library's matmul, unchecked")
-
-
-def _types_lines(options: argparse.Namespace, sizes: Sizes, dtype: str) -> Iterator[frame.Line]:
-    on_gpu, settle = options.device == "cuda", _settled(options.device)
-    cupy = import_module("cupy") if on_gpu else None
-    result = None if dtype in COMPLEX else "int64"
-    random, (n, l, m) = np.random.default_rng(), sizes
+def _typed(device: str, sizes: Sizes, dtype: str, _: str) -> Iterator[tuple[frame.Line, Any, Any, Mapping[str, Way]]]:
+    random, (n, l, m), result = np.random.default_rng(), sizes, None if dtype in COMPLEX else "int64"
     most = 0 if dtype in COMPLEX else min(np.iinfo(dtype).max, math.isqrt(2**62 // l))
     on_host = [
         (random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(dtype)
@@ -224,25 +180,21 @@ def _types_lines(options: argparse.Namespace, sizes: Sizes, dtype: str) -> Itera
         else random.integers(-most, most, shape, dtype, endpoint=True)
         for shape in ((n, l), (l, m))
     ]
-    for place in ("gpu", "host") if on_gpu else ("host",):
-        a, b = map(cupy.asarray, on_host) if cupy and place == "gpu" else on_host
-
-        def library(a: Any = a, b: Any = b, place: str = place) -> Any:
-            there = map(cupy.asarray, (a, b)) if cupy and place == "host" else (a, b)
-            first, second = there if result is None else (array.astype(result) for array in there)
-            c = first @ second
-            settle()
-            return cupy.asnumpy(c) if cupy and place == "host" else c
-
-        ways: dict[str, Way] = {"library": library, "hybrid": partial(hybrid.multiply, a, b, dtype=result, device=options.device)}
-        yield {
-            "elements": "normal" if dtype in COMPLEX else "large",
-            "place": place,
-            **_times(ProductCheck(a, b), ways, options.rounds),
-        }
+    for place in ("gpu", "host") if device == "cuda" else ("host",):
+        a, b = map(import_module("cupy").asarray, on_host) if place == "gpu" else on_host
+        library = partial(_by_library, device, a, b, result, from_host=place == "host")
+        ours = partial(hybrid.multiply, a, b, dtype=result, device=device)
+        elements = "normal" if dtype in COMPLEX else "large"
+        yield {"elements": elements, "place": place}, a, b, {"library": library, "hybrid": ours}
 
 
-types = _case(
-    TypesResults, _TYPES, _types_lines, [(4096,) * 3, (8192,) * 3], 7, ("cuda", "cpu"), {"dtypes": (*COMPLEX, *INTEGERS)},
-    lambda asked: ((sizes, dtype) for dtype, sizes in product(asked.dtypes, asked.sizes)),
+_SQUARES, _REAL = [(4096,) * 3, (8192,) * 3], tuple(ITEM_SIZES)
+check = _case(
+    "check", ("unchecked", "checked"), _CHECK, _checked, [(4000,) * 3, (8000,) * 3], 9, ("cuda", "cpu", "emulate"), _REAL,
+    ("places", ("host", "row blocks")), twice=True,
 )  # fmt: skip
+precision = _case(
+    "precision", ("cuBLAS", *_PRECISIONS), _PRECISION, _precise, [*_SQUARES, (1000, 8000, 8000)], 7, ("cuda", "emulate"), _REAL,
+    ("fills", ("normal", "integers")),
+)  # fmt: skip
+types = _case("types", ("library", "hybrid"), _TYPES, _typed, _SQUARES, 7, ("cuda", "cpu"), (*COMPLEX, *INTEGERS))

@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: MIT
+"""Is a product right? Its errors in every arithmetic (accuracy), and the planted faults that the check finds (detection)."""
+
+from __future__ import annotations
+
+import argparse
+import bisect
+import itertools
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import hybrid
+import hybrid.testing
+from experiments.common import frame
+from hybrid.core.problem import Problem, Span, Topology
+from hybrid.core.text import rounded_up
+from hybrid.devices.base import Buffers, Device, EmulatedDevice
+from hybrid.devices.cuda_device import CudaDevice
+from hybrid.devices.cuda_gpus import usable_gpus
+from hybrid.devices.remainders import ModularProduct
+from hybrid.emulation.build import compiler
+from hybrid.errors import CheckFailed, UsageError
+from hybrid.execution.pipeline import ShareRun
+from hybrid.host.memory import RowView
+from hybrid.kernels.catalogue import EMULATED_CAPABILITY, MOST_TERMS, Kernel, fastest, named
+from hybrid.planning.arithmetic import MOST_MODULI, Computed, joined
+from hybrid.planning.plan import make_plan
+from hybrid.planning.tiling import PlanRequest
+from hybrid.transport.base import HostTransport, RankMatrices
+
+Sizes = tuple[int, int, int]
+Random = np.random.Generator
+Make = Callable[[Random, tuple[int, int]], np.ndarray]  # a matrix
+
+
+# --- accuracy
+
+_ACCURACY = """How large are the errors of products in every arithmetic? python scripts/bench.py accuracy [--sizes 512x1024x512]
+
+For each kind of matrices and each type: errors of sampled elements of C as parts of (|A||B|)ij, in units of 2^-53 or 2^-24,
+against sums in extended precision. Products go through the pipeline of hybrid.multiply: natively, by the kernel that auto
+chooses; in the arithmetic that the guard chooses with --precision auto and fast, also where native kernels would be faster; and
+on a GPU by cuBLAS. With --device emulate the CPU runs the same kernels, slowly. In brackets: what was chosen, and what is proved
+of its errors.
+
+--matrices N takes N random pairs of any of these kinds instead, one for each seed from --seed on, and counts those that are
+accepted; the exit code is 1 where errors are larger than allowed.
+"""
+
+
+def spread(phi: float) -> Make:
+    return lambda random, shape: (random.random(shape) - 0.5) * np.exp(phi * random.standard_normal(shape))
+
+
+def normal(random: Random, shape: tuple[int, int]) -> np.ndarray:
+    return random.standard_normal(shape)
+
+
+MATRICES: dict[str, Make] = {
+    "uniform": lambda random, shape: random.random(shape),
+    "normal": normal,
+    **{f"φ = {phi:g}": spread(phi) for phi in (0.5, 1, 2, 4)},
+    **dict.fromkeys(("graded rows", "graded k"), normal),
+    "Hilbert": lambda random, shape: 1 / (np.arange(shape[0])[:, None] + np.arange(shape[1]) + 1.0),
+    "sparse": lambda random, shape: random.standard_normal(shape) * (random.random(shape) < 0.05),
+    **dict.fromkeys(("halves", "orthogonal", "one huge", "subnormals"), normal),
+    "integers": lambda random, shape: random.integers(-1000, 1001, shape).astype(np.float64),
+}
+ALL_MATRICES = (*MATRICES, "φ")  # any spread
+SUBNORMAL = {"float64": 2.0**-1060, "float32": 2.0**-140}  # by which A's subnormal numbers are multiplied
+
+
+def matrices_of(kind: str, dtype: str, sizes: Sizes, random: Random, *, varied: bool) -> tuple[np.ndarray, np.ndarray]:
+    """`varied`: multiplied by any number from 1 to 2 each: how much powers of two lose depends on it."""
+    (n, l, m), factors = sizes, random.uniform(1, 2, 2) if varied else np.ones(2)
+    make = spread(random.uniform(0, 2.5)) if kind == "φ" else MATRICES[kind]
+    if kind == "orthogonal":
+        lines = max(n, m)
+        q = np.linalg.qr(make(random, (max(lines, l), min(lines, l))))[0]
+        q = q if lines > l else q.T
+        a, b = q[:n], q[:m].T
+    else:
+        a, b = make(random, (n, l)), make(random, (l, m))
+    if kind == "graded rows":
+        a, b = a * 2.0 ** random.integers(-20, 21, (n, 1)), b * 2.0 ** random.integers(-20, 21, (1, m))
+    elif kind == "graded k":  # what is large along k in A is small in B
+        grades = 2.0 ** np.linspace(-8, 8, l)
+        a, b = a * grades, b / grades[:, None]
+    elif kind == "halves":  # large elements of A meet only small ones of B
+        a[:, : l // 2] *= 2.0**-20
+        b[l // 2 :] *= 2.0**-20
+    elif kind == "one huge":
+        for matrix in (a, b):
+            matrix[tuple(random.integers(matrix.shape))] *= 2.0**30
+    elif kind == "subnormals":
+        a *= SUBNORMAL[dtype]
+    with np.errstate(under="ignore", over="ignore"):
+        a, b = (np.ascontiguousarray(each.astype(dtype)) for each in (a, b))
+    if kind in ("integers", "subnormals"):
+        return a, b
+    return (a * factors[0]).astype(dtype), (b * factors[1]).astype(dtype)
+
+
+MODES = ("auto", "fast")  # of --precision
+NATIVE, CUBLAS = "native", "cublas"
+UNITS = {"float64": 2.0**-53, "float32": 2.0**-24}
+# Times native's errors, root mean square and maximum; 1.8 and 2.3 were seen, where powers of two lose most.
+_ALLOWED = {"14 moduli": (2.0, 3.0)}
+
+
+def above(errors: Sequence[float], native: Sequence[float], arithmetic: str = "") -> bool:
+    """Whether root mean square or maximum are larger than native's, or than what this arithmetic may have. Where native is not
+    exact, an element may always err by one unit, as what is rounded once may."""
+    rms, most = _ALLOWED.get(arithmetic, (1.0, 1.0))
+    return errors[0] > rms * native[0] or errors[1] > max(most * native[1], 1.0 if native[1] else 0.0)
+
+
+class Sample:
+    """Some rows of A and columns of B, and the elements of C where they meet, in extended precision: 64 bits on x86, whose sums
+    NumPy adds up pairwise, and whose exponents are large enough for all products of float64."""
+
+    def __init__(self, a: np.ndarray, b: np.ndarray, most: int, random: Random) -> None:
+        rows, columns = (np.sort(random.permutation(length)[:most]) for length in (len(a), b.shape[1]))
+        self._places, self._unit = np.ix_(rows, columns), UNITS[a.dtype.name]
+        wide_a, wide_b = a[rows].astype(np.longdouble), np.ascontiguousarray(b[:, columns].T, np.longdouble)
+        self._right = np.array([(row * wide_b).sum(axis=1) for row in wide_a])
+        self._sizes = np.array([np.abs(row * wide_b).sum(axis=1) for row in wide_a])
+        self.elements = self._right.size
+
+    def errors(self, c: np.ndarray) -> list[float]:
+        """Of the whole product: root mean square and maximum of |C - A·B| / |A||B|, in units of 2⁻⁵³ or 2⁻²⁴."""
+        off = np.abs(c[self._places] - self._right)
+        with np.errstate(all="ignore"):
+            errors = np.where(off == 0, 0, off / self._sizes / self._unit).astype(np.float64)
+        return [float(np.sqrt(np.square(errors).mean())), float(errors.max())]
+
+
+def _product(
+    device: Device, kernel: Kernel, problem: Problem, a: np.ndarray, b: np.ndarray, *, fast: bool | None
+) -> tuple[np.ndarray, Computed]:
+    """C through the pipeline of `hybrid.multiply`, NaN where nobody wrote, and the arithmetic of its tiles from remainders.
+    `kernel`: of native tiles. `fast`: from remainders where the guard allows it, as --precision fast or as auto, also where small
+    matrices are multiplied natively by default; None: all tiles are native."""
+    moduli = 0 if fast is None else MOST_MODULI[problem.dtype]
+    plan = make_plan(PlanRequest(problem, Topology.of_equal_nodes(1, 1), device=device.name, moduli=moduli))
+    assert plan.moduli == moduli, "such panels leave no room for remainders"
+    (share,) = plan.shares
+    memory: Any = device.reserve(share.layout.bytes, shared=False)
+    device.poison(memory)
+    modular = None if fast is None else ModularProduct(device, memory, share, problem, fast=fast)
+    device.use_kernel(kernel, problem.dtype)
+    c = np.full((problem.n, problem.m), np.nan, problem.dtype)
+    transport = HostTransport(device, 0, RankMatrices(a, RowView(b, Span(0, len(b))), c))
+    list(ShareRun(share, Buffers(device, memory, share, problem), transport, device, lambda phase: None, modular=modular).run())
+    return c, joined([modular.done if modular is not None else {}])
+
+
+SAMPLED, SAMPLED_OF_RANDOM = 24, 16  # rows and columns: an exact element takes longer than a product
+SIZES = {"cuda": ((256, 64, 256), (256, 1024, 256), (256, 8192, 256)), "emulate": ((40, 200, 50),)}
+OF_RANDOM = {
+    "cuda": ((512, 512, 512), (200, 333, 150), (384, 100, 256), (64, 2304, 96)),
+    "emulate": ((40, 70, 50), (24, 300, 30)),
+}
+
+
+def _pairs(options: argparse.Namespace) -> Iterator[tuple[int, str, str, Sizes]]:
+    """Seed, kind, type and sizes."""
+    if not options.matrices:
+        yield from itertools.product([options.seed], options.kinds, options.dtypes, options.sizes)
+    for seed in range(options.seed, options.seed + options.matrices):
+        random = np.random.default_rng([seed, 1])  # beside that of the matrices, which are the same if all of this is given
+        kind, dtype = random.choice(options.kinds), random.choice(options.dtypes)
+        yield seed, str(kind), str(dtype), options.sizes[random.integers(len(options.sizes))]
+
+
+def _errors(options: argparse.Namespace) -> Iterator[frame.Line]:
+    options.dtypes = [options.dtype] if options.dtype else list(UNITS)
+    options.sizes = options.sizes or (OF_RANDOM if options.matrices else SIZES)[options.device]
+    options.kinds = options.kinds or list(ALL_MATRICES if options.matrices else MATRICES)
+    for n, l, m in options.sizes:
+        if l > MOST_TERMS:
+            raise UsageError(f"sums of more than {MOST_TERMS} terms are always native: --sizes takes an l up to that")
+        frame.refuse_too_large(n, l, m, item=16)
+    gpu = usable_gpus()[0] if options.device == "cuda" else None
+    cuda = CudaDevice(gpu) if gpu else None
+    if cuda is None:
+        compiler()
+    part, sampled = ("random", SAMPLED_OF_RANDOM) if options.matrices else ("errors", SAMPLED)
+    about = {"part": part, "device": options.device, "gpu": gpu.name if gpu else None}
+    for seed, kind, dtype, (n, l, m) in frame.shown(list(_pairs(options)), "matrices"):
+        random, problem = np.random.default_rng(seed), Problem(n, l, m, dtype)
+        a, b = matrices_of(kind, dtype, (n, l, m), random, varied=part == "random")
+        sample = Sample(a, b, sampled, random)
+        kernel = fastest("cuda" if cuda else "emulate", dtype, m, gpu.capability if gpu else EMULATED_CAPABILITY)
+        device: Any = cuda or EmulatedDevice(kernel, dtype)
+        ways: dict[str, tuple[Kernel, bool | None]] = {NATIVE: (kernel, None)}
+        if (cublas := named("cublas")) and cuda:
+            ways[CUBLAS] = cublas, None
+        errors, chosen, certified = {}, {}, {}
+        for name, (of, fast) in (ways | {mode: (kernel, mode == "fast") for mode in MODES}).items():
+            c, computed = _product(device, of, problem, a, b, fast=fast)
+            errors[name] = sample.errors(c)
+            if computed:
+                proved = [error for _, error in computed.values() if error is not None]
+                chosen[name] = " and ".join(arithmetic.name for arithmetic in computed)
+                certified[name] = max(proved) if len(proved) == len(computed) else None  # a part of it is native
+        size = {"n": n, "l": l, "m": m, **about, "seed": seed, "dtype": dtype, "kind": kind, "sampled": sample.elements}
+        yield {**size, "errors": errors, "chosen": chosen, "certified": certified}
+
+
+class Errors(frame.Results):
+    command, again = "accuracy", "python scripts/bench.py accuracy"
+
+    def blocks(self) -> Iterator[frame.Table]:
+        if self.lines[-1]["part"] == "random":
+            yield self._of_random()
+            return
+        for dtype, l in dict.fromkeys((line["dtype"], line["l"]) for line in self.lines):
+            lines = [line for line in self.lines if (line["dtype"], line["l"]) == (dtype, l)]
+            columns = list(lines[0]["errors"])
+            heads = ["matrices", *(f"precision {name}" if name in MODES else name for name in columns)]
+            rows = [[line["kind"], *(_cell(line, name) for name in columns)] for line in lines]
+            unit = "2⁻⁵³" if dtype == "float64" else "2⁻²⁴"
+            title = f"{dtype}, l = {l}: errors as parts of (|A||B|)ᵢⱼ, in units of {unit}, root mean square / maximum"
+            yield frame.Table(heads, "l" + "r" * len(columns), rows, title)
+        yield frame.remarks(
+            ["In brackets: the arithmetic that the guard chose, and what no element's error can exceed, in the same units."]
+        )
+
+    def _of_random(self) -> frame.Table:
+        """How many the guard accepted, and whose errors exceed native ones."""
+        seeds, rows = [line["seed"] for line in self.lines], []
+        for dtype, how in itertools.product(UNITS, (*MODES, CUBLAS)):
+            lines = [line for line in self.lines if line["dtype"] == dtype and how in line["errors"]]
+            there = [line for line in lines if how == CUBLAS or _accepted(line, how)]
+            if lines:
+                exact = "–" if how == CUBLAS else str(sum(line["certified"][how] == 0 for line in there))
+                larger = sum(above(line["errors"][how], line["errors"][NATIVE]) for line in there)
+                rows.append([dtype, how, str(len(lines)), str(len(there)), exact, str(larger)])
+        title = f"{len(self.lines)} pairs of random matrices, seeds from {min(seeds)} to {max(seeds)}; exact: proved to be so"
+        heads = ["type", "computed by", "matrices", "from remainders", "exact", "above native"]
+        return frame.Table(heads, "llrrrr", rows, title)
+
+    def exit_code(self) -> int:
+        """1 if errors of random matrices are larger than their arithmetic may have."""
+        tried = [(line, mode) for line in self.lines if line["part"] == "random" for mode in MODES if _accepted(line, mode)]
+        return int(any(above(line["errors"][mode], line["errors"][NATIVE], line["chosen"][mode]) for line, mode in tried))
+
+
+def _accepted(line: frame.Line, mode: str) -> bool:
+    return NATIVE not in line["chosen"][mode]
+
+
+def _cell(line: frame.Line, column: str) -> str:
+    """Root mean square and maximum, what was chosen, and what is proved."""
+    text = " / ".join(f"{value:.2g}" if value else "0" for value in line["errors"][column])
+    if column not in MODES:
+        return text
+    proved = line["certified"][column]
+    certain = f", ≤ {float(rounded_up(proved / UNITS[line['dtype']])):g}" if proved else ""
+    return f"{text} ({line['chosen'][column]}{certain})"
+
+
+accuracy = frame.experiment(
+    _ACCURACY, Errors, _errors,
+    frame.option("--sizes", nargs="+", type=frame.sizes, metavar="N",
+                 help=f"N or NxLxM ({' '.join('x'.join(map(str, each)) for each in SIZES['cuda'])}; others for --matrices)"),
+    frame.option("--kinds", nargs="+", choices=ALL_MATRICES, metavar="KIND",
+                 help=f"{', '.join(ALL_MATRICES)}: any up to 2.5 (all but that)"),
+    frame.option("--matrices", type=frame.positive, default=0, metavar="N", help="N random ones, of any kind"),
+    frame.option("--dtype", choices=list(UNITS), help="only this one (both)"),
+    frame.option("--seed", type=int, default=1, help="of matrices and samples (1)"),
+    frame.option("--device", choices=SIZES, default="cuda", help="emulate: the GPU's kernels on the CPU (cuda)"),
+)  # fmt: skip
+
+
+# --- detection
+
+_DETECTION = """Which faults does the check find? python scripts/bench.py detection [--sizes 512 2000] [--faults 1000]
+
+Faults are planted into products of n×n matrices while CPUs compute them: a bit of an element is flipped, or two to four; its sign
+is turned, or it is set to zero; or a tile of 8×8 to 64×64 elements gets noise. The size of a fault is its largest change of an
+element, in units of the largest rounding error of any element of the right product; of integers, whose products have none, it is
+the change itself. As many right products are checked.
+"""
+SMALLEST_TILE, LARGEST_TILE = 8, 64
+BOUNDS = (1.0, 3.0, 10.0, 20.0, 100.0)  # sizes between which faults are counted together
+NAMES = ("below 1", "1 to 3", "3 to 10", "10 to 20", "20 to 100", "above 100")
+OPERANDS_KEPT = 100  # faults after which other matrices are multiplied
+_ROWS_LOOKED_AT, _TERMS_LOOKED_AT = 256, 2 << 30  # at most, for the largest rounding error
+_WORDS = {4: np.uint32, 8: np.uint64}
+
+
+def bits(least: int, most: int, old: np.ndarray, random: Random, rounding: float) -> Any:
+    """So many bits are flipped."""
+    word: Any = _WORDS[old.itemsize](0)
+    for bit in random.choice(8 * old.itemsize, random.integers(least, most + 1), replace=False).tolist():
+        word |= word.dtype.type(1 << bit)
+    return (old.view(word.dtype) ^ word).view(old.dtype)
+
+
+def noise(old: np.ndarray, random: Random, rounding: float) -> Any:
+    """Its largest element is between a tenth and 10,000 rounding errors; of integers, it is of integers."""
+    more = random.standard_normal(old.shape)
+    more *= rounding * 10 ** random.uniform(-1, 4) / np.abs(more).max()
+    return (old + (np.rint(more) if rounding == 1.0 else more)).astype(old.dtype)
+
+
+# What is there instead of an element, or a tile.
+FAULTS: dict[str, Callable[[np.ndarray, Random, float], Any]] = {
+    "one bit": partial(bits, 1, 1),
+    "2 to 4 bits": partial(bits, 2, 4),
+    "a tile": noise,
+    "a sign": lambda old, random, rounding: -old,
+    "a zero": lambda old, random, rounding: np.zeros_like(old),
+}
+
+
+def _is_refused(a: np.ndarray, b: np.ndarray) -> bool:
+    try:
+        hybrid.multiply(a, b, device="cpu", check="host")
+    except CheckFailed:
+        return True
+    return False
+
+
+def _operands(data: str, n: int, random: Random) -> tuple[np.ndarray, np.ndarray, float]:
+    """A, B, and the largest rounding error of an element of their product; 1 of integers."""
+    dtype = "float64" if data == "integers" else data
+    draw = partial(random.integers, -99, 100) if data == "integers" else random.standard_normal
+    a, b = (draw(size=(n, n)).astype(dtype) for _ in "AB")
+    if data == "integers":
+        return a, b, 1.0
+    wide = np.float64 if dtype == "float32" else np.longdouble
+    rows = random.choice(n, min(n, _ROWS_LOOKED_AT, max(1, _TERMS_LOOKED_AT // n**2)), replace=False)
+    exact = a[rows].astype(wide) @ b.astype(wide)
+    return a, b, float(np.abs(hybrid.multiply(a, b, device="cpu")[rows] - exact).max())
+
+
+def _with_fault(kind: str, a: np.ndarray, b: np.ndarray, rounding: float, random: Random) -> tuple[bool, float]:
+    """Whether the product is refused, and the size of its fault."""
+    size = 0.0
+
+    def spoil(into: np.ndarray, source: Any, before: Any) -> None:
+        nonlocal size
+        while not size:  # a zero whose sign is turned is no fault
+            side = int(random.integers(SMALLEST_TILE, LARGEST_TILE + 1)) if kind == "a tile" else 1
+            corner = random.integers(np.array(into.shape) - side + 1).tolist()
+            where = tuple(slice(first, first + side) for first in corner)
+            new = FAULTS[kind](into[where].copy(), random, rounding)
+            with np.errstate(all="ignore"):
+                change = np.abs(new.astype(np.longdouble) - into[where]).max()
+            size = float(np.inf if np.isnan(change) else change / rounding)
+            into[where] = new
+
+    with hybrid.testing.plant("multiply", how=spoil):
+        refused = _is_refused(a, b)
+    assert size, "no multiplication could be spoiled"
+    return refused, size
+
+
+class Found(frame.Results):
+    command, again = "detection", "python scripts/bench.py detection"
+
+    def blocks(self) -> Iterator[frame.Table]:
+        right = [line for line in self.lines if line["part"] == "right"]
+        rows = [
+            [str(line["n"]), line["data"], line["kind"], *(f"{found} of {of}" if of else "–" for of, found in line["counts"])]
+            for line in self.lines
+            if line["part"] == "faults"
+        ]
+        title = "Found, of faults whose size in rounding errors is"
+        yield frame.Table(["n", "elements", "fault", *NAMES], "rll" + "r" * len(NAMES), rows, title)
+        products, alarms = (sum(line[key] for line in right) for key in ("products", "alarms"))
+        yield frame.remarks([f"{alarms} of {products:,} right products were refused."])
+
+    def exit_code(self) -> int:
+        """1 if a right product was refused, or a fault above 20 rounding errors, or any of integers, was not found."""
+        alarms, missed = (line.get("alarms") for line in self.lines), 0
+        for line in (line for line in self.lines if line["part"] == "faults"):
+            first = 0 if line["data"] == "integers" else NAMES.index("20 to 100")
+            missed += sum(of - found for of, found in line["counts"][first:])
+        return int(any(alarms) or missed > 0)
+
+
+def _found(options: argparse.Namespace) -> Iterator[frame.Line]:
+    random = np.random.default_rng(options.seed)
+    if len(options.faults) not in (1, len(options.sizes)):
+        raise UsageError("--faults takes one number, or one for each of --sizes")
+    if min(options.sizes) < LARGEST_TILE:
+        raise UsageError(f"--sizes must be {LARGEST_TILE} or more: that is the largest tile")
+    each = options.faults * len(options.sizes) if len(options.faults) == 1 else options.faults
+    for (n, faults), data in itertools.product(zip(options.sizes, each, strict=True), ("float32", "float64", "integers")):
+        counts, alarms = {kind: [[0, 0] for _ in NAMES] for kind in FAULTS}, 0
+        for number in frame.shown(range(faults), f"{n} {data}"):
+            if number % OPERANDS_KEPT == 0:
+                a, b, rounding = _operands(data, n, random)
+            alarms += _is_refused(a, b)
+            for kind, of_kind in counts.items():
+                refused, size = _with_fault(kind, a, b, rounding, random)
+                of_size = of_kind[bisect.bisect_right(BOUNDS, size)]
+                of_size[0] += 1
+                of_size[1] += refused
+        about = {"n": n, "data": data, "device": "cpu"}
+        yield {**about, "part": "right", "products": faults, "alarms": alarms}
+        yield from ({**about, "part": "faults", "kind": kind, "sizes": NAMES, "counts": of} for kind, of in counts.items())
+
+
+detection = frame.experiment(
+    _DETECTION, Found, _found,
+    frame.option("--sizes", nargs="+", type=frame.positive, default=[512, 2000], metavar="N", help="from 64 up (512 2000)"),
+    frame.option("--faults", nargs="+", type=frame.positive, default=[1000], metavar="K",
+                 help="of each kind, type and size, or one number a size"),
+    frame.option("--seed", type=int, default=secrets.randbits(32), help="of matrices and faults"),
+)  # fmt: skip
