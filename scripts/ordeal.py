@@ -3,4 +3,4 @@
 
 from experiments.start import run
 
-run("ordeal.cli")
+run("ordeal.trials")

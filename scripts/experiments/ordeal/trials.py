@@ -1,50 +1,79 @@
 # SPDX-License-Identifier: MIT
-"""One trial: a random job, a random fault at a random time, and how the job ended."""
+"""Does every job end, soon and by one line? python scripts/ordeal.py [--minutes M] [--trials K] [--ranks P] [--json F]
+
+Jobs of 1 to 4 ranks, commands and a program over hybrid.multiply, are started, and at a random time one of their processes, or
+all, get a signal, are stopped for good or put to sleep; or the job gets too little memory, or too few files. Counted are
+jobs that had not ended after 30 s and four times what their work takes alone, the slowest end, failures that were not named by
+exactly one line of ours, and processes and files that stayed. Where nobody of ours is left to name it (the launcher or a
+supervisor was killed, or it is a program that has none) the launcher's own report is enough. Counted apart are files that stay
+then, or of a job whose MPI had not started; and a launcher that goes on when its job is gone, or has not begun. Ends with 1 for
+all that is not counted apart.
+Each job has a /dev/shm and a /tmp of its own where it may mount them (as root), so that several ordeals can run at a time; --from
+gives one table of the lines of all their runs, also of those that were cut short.
+--products K: something else, K random products by --ranks GPUs, or what NumPy plays where there are none: is each right, and does
+no memory stay pinned, or taken, when its array is gone (programs/random_products.py)? One line of JSON, and 1 if not.
+--inside: something else, one of 2 to P ranks raises at a random line of a call of hybrid.multiply, or is interrupted there. On
+which ranks is that raised, and is the next call right, or does it say that the communicator is lost?
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
 import random
 import re
+import secrets
 import signal
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from subprocess import TimeoutExpired
 from typing import Any
 
-from experiments.common.frame import Line
-from experiments.ordeal.job import SHARED, Job, has_own_tmp
+from experiments.common import frame
+from experiments.ordeal.job import SHARED, Job, has_own_tmp, may_mount
 from hybrid.core.problem import record
-from hybrid.errors import HybridError
+from hybrid.devices.cuda_gpus import usable_gpus
+from hybrid.errors import DeviceUnavailable, HybridError
+from hybrid.ranks.launcher import mpirun
 
-STALL = 3.0  # seconds, --stall of every job
+_PROGRAMS = Path(__file__).with_name("programs")
 # What Open MPI does at a deadly signal, to print where the process stood, may never end (1 of 600 processes). A program has no
 # supervisor that would notice: so there it is left out, as docs/failures.md advises.
 OF_PROGRAMS = {"OMPI_MCA_opal_signal": ""}
+
+# --- jobs to which something is done
+
+STALL = 3.0  # seconds, --stall of every job
 LIMIT = 30.0  # seconds after the fault, beyond which a job hangs; beside those that its work takes
 _LEAVING = 10.0  # seconds that processes and files of an ended job may take to go
 _TIMES_USUAL = 4  # as long as usual a job may take, of several ranks beside other jobs
 _LONGEST = 300.0  # seconds that a command may take when all is well
 LATEST = 2.0  # seconds after the start at which the fault falls
 PAUSE = 4.5  # seconds for which a whole job is put to sleep: longer than --stall
-_SLOW = ("--threads", "1", "--repeat", "3")
 _OURS = re.compile(r"process|hybrid-|mpich_shm_|(vader|sm)_segment|ucx_shm_posix_")  # of what stays
+_OF_MPI = re.compile(rf" {SHARED}/(mpich_shm|sm_segment|vader_segment)")
 
 # No supervisor watches it: it is ended by its launcher, or by python -m mpi4py, which say so.
-LIBRARY = ("-m", "mpi4py", str(Path(__file__).with_name("programs") / "products.py"), "40")
-_WITH_FILE = ("-m", "hybrid.matmul", "3500", "3500", "3500", "--check", "host", "--out", "C.npy", "--threads", "1")
-
+LIBRARY = ("-m", "mpi4py", str(_PROGRAMS / "products.py"), "40")
+_SLOW = ("--threads", "1", "--repeat", "3")
 # Products that take from a tenth of a second to several, with all parts of the command.
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("-m", "hybrid.matmul", "3000", "2500", "2000", *_SLOW),
     ("-m", "hybrid.matmul", "4000", "4000", "4000", "--dtype", "float32", "--fill", "normal", *_SLOW),
-    _WITH_FILE,
+    ("-m", "hybrid.matmul", "3500", "3500", "3500", "--check", "host", "--out", "C.npy", "--threads", "1"),
     ("-m", "hybrid.matmul", "300", "200", "150", "--device", "emulate", "--kernel", "tiled", "--repeat", "3"),
     ("-m", "hybrid.paths", "ten", "--length", "9000", "--threads", "1"),
     LIBRARY,
 )
+Usual = dict[tuple[str, ...], tuple[list[str], float]]  # by command, what `usual` says
+_DEADLY = (signal.SIGKILL, signal.SIGSEGV)
+_ENDING = tuple(getattr(signal, f"SIG{name}") for name in ("KILL", "TERM", "INT", "HUP", "ABRT", "SEGV", "USR1", "USR2"))
 
 
 @record
@@ -62,35 +91,17 @@ class Fault:
         return self.whom == "launcher" or (self.whom in ("supervisor", "rank", "all") and self.signum in _DEADLY)
 
 
-_DEADLY = (signal.SIGKILL, signal.SIGSEGV)
-_ENDING = tuple(getattr(signal, f"SIG{name}") for name in ("KILL", "TERM", "INT", "HUP", "ABRT", "SEGV", "USR1", "USR2"))
-
-
 def faults(ranks: int, command: Sequence[str]) -> list[Fault]:
     """All kinds of fault for a job of `ranks` ranks; 0 ranks: a job without a launcher."""
-    launcher = ["launcher"] * (ranks > 0)
+    library, launcher = command is LIBRARY, ["launcher"] * (ranks > 0)
+    whom = ("rank",) if library else ("worker", "supervisor", "rank")
     found = [Fault("asleep", signal.SIGSTOP, "all")]
-    if command is LIBRARY:  # a rank of it that is stopped within a product keeps the others waiting
-        return found + [Fault(signal.Signals(signum).name, signum, who) for signum in _ENDING for who in ("rank", *launcher)]
-    whom = ("worker", "supervisor", "rank")
     found += [Fault(signal.Signals(signum).name, signum, who) for signum in _ENDING for who in (*whom, *launcher)]
+    if library:  # a rank of it that is stopped within a product keeps the others waiting
+        return found
     found += [Fault("SIGSTOP", signal.SIGSTOP, who) for who in (whom if ranks > 1 else whom[:2])]
-    limits = {
-        "few files": ("RLIMIT_NOFILE", 48),
-        "little memory": ("RLIMIT_AS", 700 << 20),
-    }
+    limits = {"few files": ("RLIMIT_NOFILE", 48), "little memory": ("RLIMIT_AS", 700 << 20)}
     return found + [Fault(name, None, "nobody", limit) for name, limit in limits.items()]
-
-
-# --- trials
-
-
-@record
-class Usual:
-    """What a command says on standard error when all is well, and how many seconds it takes."""
-
-    lines: tuple[str, ...]
-    seconds: float
 
 
 @contextmanager
@@ -106,67 +117,51 @@ def _started(command: Sequence[str], ranks: int = 0, limits: Mapping[str, int] |
             job.discard()
 
 
-def usual(command: Sequence[str]) -> Usual:
-    """HybridError where it does not succeed."""
-    with _started(command) as job:
-        ended = _ends(job, _LONGEST)
-        seconds, end = time.monotonic() - job.began, job.ended(_LEAVING)
-        if not ended or end.code:
-            raise HybridError(f"{' '.join(command[1:])} does not succeed: {' '.join(end.err.split())}")
-        return Usual(tuple(end.err.splitlines()), seconds)
-
-
 def _ends(job: Job, within: float) -> bool:
-    with suppress(TimeoutExpired):
+    with suppress(subprocess.TimeoutExpired):
         job.wait(within)
         return True
     return False
 
 
-def trial(number: int, dice: random.Random, most_ranks: int, usual: Mapping[tuple[str, ...], Usual]) -> Line:
-    """The line of one trial. `usual`: what is so of each command when all is well."""
+def usual(command: Sequence[str]) -> tuple[list[str], float]:
+    """What a command says on standard error when all is well, and how many seconds it takes. HybridError where it does not
+    succeed."""
+    with _started(command) as job:
+        ended = _ends(job, _LONGEST)
+        seconds, end = time.monotonic() - job.began, job.ended(_LEAVING)
+        if not ended or end.code:
+            raise HybridError(f"{' '.join(command[1:])} does not succeed: {' '.join(end.err.split())}")
+        return end.err.splitlines(), seconds
+
+
+def trial(number: int, dice: random.Random, most_ranks: int, known: Usual) -> frame.Line:
+    """The line of a random job to which a random fault is done at a random time. `known`: what is usual of each command."""
     ranks, command = dice.randint(0, most_ranks), dice.choice(COMMANDS)
-    fault = dice.choice(faults(ranks, command))
-    about = {"part": "trial", "number": number, "ranks": ranks, "command_line": [Path(word).name for word in command]}
+    fault, watched = dice.choice(faults(ranks, command)), command is not LIBRARY  # by supervisors
+    usual_lines, usual_seconds = known[command]
     with _started(command, ranks, dict([fault.limit]) if fault.limit else None) as job:
-        return about | _struck(job, fault, dice, usual[command], watched=command is not LIBRARY)
-
-
-def _struck(job: Job, fault: Fault, dice: random.Random, usual: Usual, *, watched: bool) -> dict[str, Any]:
-    """`watched`: by supervisors."""
-    at = dice.uniform(0, LATEST)
-    struck, young, starts = fault.limit is None and not _ends(job, at), False, False
-    if struck:
-        processes = job.processes()
-        starts = job.ranks > 0 and (len(processes) < job.ranks or not all(_has_started(each[-1]) for each in processes.values()))
-        # Where some rank has no supervisor yet, since Python is still reading modules, it ends as any program does.
-        young = sum(map(len, processes.values())) < (2 if watched else 1) * max(1, job.ranks)
-        _strike(job, fault, processes, dice, young=young)
-    began = time.monotonic()
-    ended = _ends(job, LIMIT + _TIMES_USUAL * usual.seconds)  # it may have all of its work to do
-    seconds = time.monotonic() - began
-    # A launcher does not end the job when a rank ends before it has started MPI, as no supervisor of ours makes it.
-    launcher_hung = not ended and (not job.others() or (starts and not watched))
-    end = job.ended(_LEAVING)
+        at = dice.uniform(0, LATEST)
+        struck, young, starts = fault.limit is None and not _ends(job, at), False, False
+        if struck:
+            processes = job.processes()
+            starts = ranks > 0 and (len(processes) < ranks or not all(_has_started(each[-1]) for each in processes.values()))
+            # Where some rank has no supervisor yet, since Python is still reading modules, it ends as any program does.
+            young = sum(map(len, processes.values())) < (2 if watched else 1) * max(1, ranks)
+            _strike(job, fault, processes, dice, young=young)
+        began = time.monotonic()
+        ended = _ends(job, LIMIT + _TIMES_USUAL * usual_seconds)  # it may have all of its work to do
+        seconds = time.monotonic() - began
+        # A launcher does not end the job when a rank ends before it has started MPI, as no supervisor of ours makes it.
+        launcher_hung = not ended and (not job.others() or (starts and not watched))
+        end = job.ended(_LEAVING)
     code, left = end.code if ended else None, [name for name in (*end.left, *end.of_mpich) if _OURS.match(Path(name).name)]
-    said = [line for line in end.lines if line not in usual.lines]
-    return {
-        "fault": fault.name,
-        "whom": fault.whom,
-        "at": at,
-        "struck": struck or fault.limit is not None,
-        "seconds": seconds,
-        "exit_code": code,
-        "ended": ended,
-        "lines": said[:4] or end.err.splitlines()[-4:],
-        "well": _well(fault, code, said, end.out, watched=watched) or young,
-        "launcher_hung": launcher_hung,
-        "left": left,
-        "apart": not watched or young or starts or fault.kills_who_would_speak,
-    }
-
-
-_OF_MPI = re.compile(rf" {SHARED}/(mpich_shm|sm_segment|vader_segment)")
+    said = [line for line in end.lines if line not in usual_lines]
+    about = {"part": "trial", "number": number, "ranks": ranks, "command_line": [Path(word).name for word in command]}
+    done = {"fault": fault.name, "whom": fault.whom, "at": at, "struck": struck or fault.limit is not None, "seconds": seconds}
+    came = {"exit_code": code, "ended": ended, "lines": said[:4] or end.err.splitlines()[-4:], "left": left}
+    well = {"well": _well(fault, code, said, end.out, watched=watched) or young, "launcher_hung": launcher_hung}
+    return {**about, **done, **came, **well, "apart": not watched or young or starts or fault.kills_who_would_speak}
 
 
 def _has_started(worker: int) -> bool:
@@ -204,3 +199,151 @@ def _well(fault: Fault, code: int | None, said: Sequence[str], out: str, *, watc
     if code in (0, 128 + signal.SIGTERM) and as_usual:
         return True
     return bool(code) and (len(said) == 1 or (not said and (fault.kills_who_would_speak or not watched)))
+
+
+# What is counted, and which trials; what is _FAULTY must not be.
+_COUNTED: dict[str, Callable[[frame.Line], bool]] = {
+    "trials": lambda line: True,
+    "hangs": lambda line: not (line["ended"] or line["launcher_hung"]),
+    "went on": lambda line: line["ended"] and not line["exit_code"],  # and did all of their work, which takes some time
+    "not by one line": lambda line: line["ended"] and not line["well"],
+    "stayed": lambda line: bool(line["left"]) and not line["apart"],
+    "stayed (apart)": lambda line: bool(line["left"]) and line["apart"],
+    "launcher hung (apart)": lambda line: line["launcher_hung"],
+}
+_FAULTY = ("hangs", "not by one line", "stayed")
+
+
+class Results(frame.Results):
+    command, again = "ordeal", "python scripts/ordeal.py"
+
+    @classmethod
+    def selected(cls, lines: Sequence[frame.Line]) -> list[frame.Line]:
+        """Of all runs, also those that were cut short."""
+        return [line for line in lines if line.get("part") != frame.END]
+
+    def blocks(self) -> Iterator[frame.Table]:
+        groups: dict[tuple[str, str], list[frame.Line]] = {}
+        for line in self.lines:
+            groups.setdefault((line["fault"], line["whom"]), []).append(line)
+        rows = [[*kind, *_counts(lines)] for kind, lines in [*sorted(groups.items()), (("all", ""), list(self.lines))]]
+        trials, hangs, *others = _COUNTED
+        yield frame.Table(["fault", "to", trials, hangs, "slowest end", *others], "ll" + "r" * (1 + len(_COUNTED)), rows)
+
+    def exit_code(self) -> int:
+        """1 if anything was not as it should be, but for what is counted apart."""
+        return int(any(map(_is_faulty, self.lines)))
+
+
+def _is_faulty(line: frame.Line) -> bool:
+    return any(_COUNTED[head](line) for head in _FAULTY)
+
+
+def _counts(lines: Sequence[frame.Line]) -> list[str]:
+    trials, hangs, went_on, *others = (sum(map(bool, map(counts, lines))) for counts in _COUNTED.values())
+    ends = [line["seconds"] for line in lines if line["ended"] and line["exit_code"]]
+    slowest = f"{max(ends):.1f} s" if ends else "–" if went_on else f"over {LIMIT:.0f} s"
+    return [str(trials), str(hangs), slowest, *map(str, (went_on, *others))]
+
+
+def _measured(options: argparse.Namespace) -> Iterator[frame.Line]:
+    if not may_mount():
+        print("files that stay are not looked for: no leave to mount folders of a job's own", file=sys.stderr, flush=True)
+    known = {command: usual(command) for command in COMMANDS}
+    dice, began = random.Random(options.seed), time.monotonic()  # noqa: S311 (no secret)
+    for number in range(options.trials):
+        if time.monotonic() - began > 60 * options.minutes:
+            break
+        line = trial(number, dice, options.ranks, known)
+        if options.verbose and _is_faulty(line):
+            print({key: value for key, value in line.items() if key != "part"}, flush=True)
+        yield {**line, "seed": options.seed}
+
+
+# --- one rank fails at a line
+
+_AT_ONCE = 25  # trials in a job
+_ALONE = 600.0  # seconds that they may take
+_BAD = ("hung or died", "wrong", "neither")
+_HEADS = ("trials", "on all", "on some", "on none", "next right", "next lost", "ended by a line", *_BAD)
+
+
+def tried_inside(options: argparse.Namespace) -> int:
+    """Print what came of the trials, by the kind of error; 1 where anything is not as it should be."""
+    counts: dict[str, Counter[str]] = {}
+    began, first, dice = time.monotonic(), 0, random.Random(options.seed)  # noqa: S311 (no secret)
+    while first < options.trials and time.monotonic() - began < 60 * options.minutes:
+        last = min(options.trials, first + _AT_ONCE)
+        for line in _tried(options.seed, first, last, dice.randint(2, max(2, options.ranks))):
+            first, heads = line["number"] + 1, _judged(line)
+            counts.setdefault(line["error"], Counter()).update(heads)
+            if options.verbose and any(head in _BAD for head in heads):
+                print(json.dumps(line), flush=True)
+    counts["all"] = sum(counts.values(), Counter())
+    rows = [(error, *(str(of_error[head]) for head in _HEADS)) for error, of_error in sorted(counts.items())]
+    print(*frame.printed([frame.Table(("error", *_HEADS), "l" + "r" * len(_HEADS), rows)]), sep="\n", flush=True)
+    return int(any(counts["all"][head] for head in _BAD))
+
+
+def _tried(seed: int, first: int, last: int, ranks: int) -> list[dict[str, Any]]:
+    """The lines of these trials, up to one after which the job ended too early."""
+    ours: dict[str, Any] = {name: value for name, value in os.environ.items() if name.startswith("HYBRID_")}
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job([_PROGRAMS / "broken_calls.py", seed, first, last], ranks, folder=Path(folder), limit=_ALONE,
+                  **({"HYBRID_STALL": "1"} | ours | OF_PROGRAMS))  # fmt: skip
+        with suppress(subprocess.TimeoutExpired):
+            job.wait(_ALONE)
+        end = job.ended(1.0)
+    lines = [json.loads(text) for text in end.out.splitlines() if text.startswith("{")]
+    if len(lines) < last - first:
+        lines.append({"number": first + len(lines), "ranks": ranks, "error": "?", "said": end.err[-3000:]})
+    return lines
+
+
+def _judged(line: dict[str, Any]) -> list[str]:
+    """The columns to which a trial adds."""
+    if "next" not in line:
+        return ["trials", "ended by a line" if "[rank-missing]" in line["said"] else "hung or died"]
+    raised = sum(map(bool, line["said"]))
+    if "wrong" in (*line["said"], *line["next"]):
+        then = "wrong"
+    elif not any(line["next"]):
+        then = "next right"
+    else:
+        then = "next lost" if all(said.startswith("lost") for said in line["next"]) else "neither"
+    return ["trials", "on none" if not raised else "on all" if raised == len(line["said"]) else "on some", then]
+
+
+# --- random products
+
+LARGEST, LARGEST_PLAYED = 2500, 300  # rows of random matrices, on GPUs and on what plays them
+
+
+def _random_products(options: argparse.Namespace) -> int:
+    player, largest = [], LARGEST
+    try:
+        usable_gpus()
+    except DeviceUnavailable:
+        player, largest = ["-m", "hybrid.testing", "--gpus", str(options.ranks)], LARGEST_PLAYED
+    launch = mpirun(options.ranks) if options.ranks > 1 else []
+    given = map(str, (options.products, 60 * options.minutes, largest, options.seed))
+    return subprocess.run([*launch, sys.executable, *player, _PROGRAMS / "random_products.py", *given], check=False).returncode
+
+
+def _work(options: argparse.Namespace) -> int:
+    if options.inside or options.products:
+        return (tried_inside if options.inside else _random_products)(options)
+    return frame.present(options, Results, _measured)
+
+
+main = frame.experiment(
+    __doc__, Results, _measured,
+    frame.option("--minutes", type=float, default=2.0, metavar="M", help="for so long (2)"),
+    frame.option("--trials", type=frame.positive, default=10**6, metavar="K", help="K at most"),
+    frame.option("--ranks", type=frame.positive, default=4, metavar="P", help="at most (4)"),
+    frame.option("--seed", type=int, default=secrets.randbits(32), help="of jobs, faults and times"),
+    frame.option("--verbose", action="store_true", help="show each trial that did not end as it should, when it has ended"),
+    frame.option("--inside", action="store_true", help="a random line of a call fails on one rank instead"),
+    frame.option("--products", type=frame.positive, metavar="K", help="random products instead, at most K in M minutes"),
+    work=_work,
+)  # fmt: skip
