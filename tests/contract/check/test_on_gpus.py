@@ -51,6 +51,40 @@ def test_row_blocks_on_a_gpu_are_repaired_there(rng):
     assert lines
 
 
+def truncated(into, source, before):
+    into[len(into) // 2 :] = before[len(into) // 2 :]
+
+
+def overwritten(into, source, before):
+    into[:, into.shape[1] // 2 :] = into[::-1, into.shape[1] // 2 :].copy()
+
+
+PIECES = ["nothing", "stale row", "rows swapped", "shifted row", "shifted column", truncated, overwritten]
+SAMPLED = (1500, 1100, 1300)  # more than 16 MiB, also in float32
+
+
+@pytest.mark.parametrize("trials", [28, pytest.param(500, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("kind", ["copy in", "copy out"])
+def test_every_wrong_piece_of_a_copy_is_found(rng, kind, trials):
+    """Any copy of a product, of new arrays and of those that are page-locked because they came before, of which the check sees a
+    sample."""
+    for trial in range(trials):
+        a, b = operands(rng, "normal", SAMPLED, DTYPES[trial % 2])
+        c = np.zeros((len(a), b.shape[1]), a.dtype)
+        if trial // 2 % 2:
+            for _ in range(2):
+                hybrid.multiply(a, b, out=c, device="cuda")
+        a += 1  # in place: what is stale on the GPU is not what these arrays hold now
+        with plant(kind, times=0) as counted:
+            hybrid.multiply(a, b, out=c, device="cuda")
+        a -= 1
+        with plant(kind, at=int(rng.integers(counted.seen)), how=PIECES[trial % len(PIECES)]) as planted:
+            with pytest.raises(CheckFailed) as refusal:
+                hybrid.multiply(a, b, out=c, device="cuda")
+        assert planted.done, trial
+        assert refusal.value.code == "check-copy", trial
+
+
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("kind", ["copy in", "multiply", "copy out"])
 def test_whichever_rank_was_wrong(comm, rng, kind):
