@@ -10,6 +10,7 @@ help(hybrid.multiply) and so on tell more of
 
 multiply    the product of two matrices by all ranks: of a root's arrays, of RowBlocks or of Block2Ds
 plan        the same, decided before it is computed: for many products alike
+gram        a matrix by its own conjugate transpose: of arrays, RowBlocks and files
 empty       a matrix in memory that the ranks of a node share
 scatter     a root's matrix as RowBlocks
 gather      RowBlocks or Block2Ds as a matrix at a root
@@ -28,10 +29,10 @@ from typing import TYPE_CHECKING, Any
 from hybrid.core.forks import one_at_a_time
 
 __version__ = "0.1.0"
-__all__ = ["Block2D", "RowBlock", "__version__", "empty", "gather", "multiply", "plan", "scatter", "use"]
+__all__ = ["Block2D", "RowBlock", "__version__", "empty", "gather", "gram", "multiply", "plan", "scatter", "use"]
 
 if TYPE_CHECKING:
-    from hybrid.api import Block2D, RowBlock, empty, gather, multiply, plan, scatter
+    from hybrid.api import Block2D, RowBlock, empty, gather, gram, multiply, plan, scatter
     from hybrid.interposition.use import use
 
 

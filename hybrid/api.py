@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from inspect import signature
 from typing import Any
@@ -14,6 +15,7 @@ from hybrid.core.settings import as_int
 from hybrid.execution.compiled import Compiled, ProductPlan, one_call
 from hybrid.execution.multiply import empty_shared
 from hybrid.execution.redistribution import gathered, scattered
+from hybrid.runs.gram import Gram
 
 
 def multiply(
@@ -156,14 +158,64 @@ def plan(a_like: Any, b_like: Any, c_like: Any = None, *, comm: Any = None, root
     >>> product.run(a, b).sum()
     6.0
     """
-    unknown = options.keys() - _DEFAULTS.keys()
-    if unknown:
-        raise TypeError(f"plan() got an unexpected keyword argument {min(unknown)!r}")
-    return ProductPlan((a_like, b_like, c_like), comm, root, {**_DEFAULTS, **options})
+    return ProductPlan((a_like, b_like, c_like), comm, root, _options_of("plan", options))
+
+
+def gram(a: Any, *, transposed: bool = False, comm: Any = None, root: int = 0, dtype: Any = None, **options: Any) -> Any:
+    """The Gram matrix of a matrix, a·aᴴ, of its rows; or with `transposed` aᴴ·a, of its columns.
+
+    It is Hermitian (of real numbers symmetric) to the last bit, with a real diagonal. One triangle is computed where `multiply`
+    computes one of a product `a @ a.T`; complex matrices, at a root or in a file, take half of the multiply-adds of a product.
+
+    Parameters
+    ----------
+    a
+        At `root` a matrix, None on other ranks, or a `RowBlock` on every rank, as of `multiply`. Or the path of a file of any
+        format of the commands', such as "A.npy", "A.h5:/name" or PLINK's "G.bed", for one process: with `transposed` the file is
+        read once, in slabs of rows, and while one is multiplied the next is read. Without, slabs of an eighth of the free memory
+        are multiplied by each other, of which larger files are read several times.
+    transposed
+        Whether the columns of a are multiplied.
+    comm, root
+        As of `multiply`.
+    dtype
+        The type of the result. None: int64 for integers and bool, whose sums are exact, else that of a.
+    **options
+        The keywords of `multiply` that say how it is computed: `device`, `precision`, `check`, `threads` and so on.
+
+    Returns
+    -------
+    ndarray or RowBlock or None
+        As of `multiply`; of a file a NumPy array.
+
+    Raises
+    ------
+    HybridError
+        As of `multiply`.
+
+    Examples
+    --------
+    >>> import numpy, hybrid
+    >>> hybrid.gram(numpy.array([[1, 2j]]), transposed=True)
+    array([[1.+0.j, 0.+2.j],
+           [0.-2.j, 4.+0.j]])
+    """
+    unknown = [name for name in _OF_PRODUCTS if name in options]
+    return Gram(transposed, comm, as_int(root), {**_options_of("gram", options, unknown), "dtype": dtype}).of(a)
 
 
 _NO_OPTIONS = ("a", "b", "c", "comm", "root", "out")
 _DEFAULTS = {name: each.default for name, each in signature(multiply).parameters.items() if name not in _NO_OPTIONS}
+_OF_PRODUCTS = [*_DEFAULTS][: [*_DEFAULTS].index("kernel")]  # what a Gram matrix is not asked for
+
+
+def _options_of(call: str, given: dict[str, Any], unknown: Iterable[str] = ()) -> dict[str, Any]:
+    """All options of `multiply`, these among them. TypeError for one that it, or the call, has not."""
+    if wrong := {*given} - {*_DEFAULTS} | {*unknown}:
+        raise TypeError(f"{call}() got an unexpected keyword argument {min(wrong)!r}")
+    return {**_DEFAULTS, **given}
+
+
 Distributed._multiply = staticmethod(multiply)  # `@`
 
 

@@ -184,6 +184,17 @@ def empty_beside(array: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return np.empty(shape, dtype)
 
 
+def empty_on_gpu(index: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    """An array of undefined contents on this GPU; None where it has no room for it."""
+    import cupy
+
+    try:
+        with cupy.cuda.Device(index):
+            return cupy.empty(shape, dtype)
+    except cupy.cuda.memory.OutOfMemoryError:
+        return None
+
+
 SharedLocation = tuple[int, int, bool]  # the number of a shared array, an offset in bytes, and whether rows there are columns
 
 

@@ -120,6 +120,11 @@ class Compiled:
                 self._warm = _kept_for(session, call, around) if self._comm is None else None
         return replace(product, comm=self._comm) if isinstance(product, (RowBlock, Block2D)) else product
 
+    @property
+    def by_triangle(self) -> bool:
+        """Whether the last product is known to be of one triangle, and its mirror image."""
+        return self._warm is not None and bool(self._warm.plan.problem.symmetric)
+
     def decide(self, a: Any, b: Any, c: Any) -> tuple[str, Decision | None]:
         """Who computes products of such operands where that are not all ranks together, or how they reach the GPU; and what is
         decided for them; None where nothing is, on this rank."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Matrices in files: .npy, HDF5, Zarr and Matrix Market. The ending of a file's name says the format.
+"""Matrices in files: .npy, HDF5, Zarr, Matrix Market and PLINK's genotypes. The ending of a file's name says the format.
 
 `open_matrix` gives a MatrixFile, from which every rank reads the rows it needs. `new_matrix` gives a MatrixOutput: one process
 begins the file under a temporary name, then several write rows of it. Elements are read and written, never mapped, so that a
@@ -29,20 +29,21 @@ from hybrid.core.text import counted, readable
 from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
 from hybrid.host.files import code_of_reading, read_whole, refuse_unwritable, write_whole
 from hybrid.host.memory import available_host_bytes
+from hybrid.host.threads import rows_of_about
 
 BYTES_AT_ONCE = 32 << 20  # that one call reads or writes, before progress is told
 _NUMBERS = "biufc"  # the kinds of NumPy's types that are numbers
 _MOST_NAMES = 8  # of matrices in a file that an error lists
 
-_WITH_NAMES = {".h5": "hdf5", ".hdf5": "hdf5", ".zarr": "zarr"}  # formats whose files hold several matrices
-_OF_OTHERS = (".bin", ".csv", ".dat", ".json", ".mat", ".npz", ".parquet", ".tsv", ".txt", ".xlsx")  # which are not written
-_NAMED = re.compile(r"(?P<file>.*(?P<ending>\.h5|\.hdf5|\.zarr)/?):(?P<inside>.*)", re.IGNORECASE | re.DOTALL)
+_WITH_NAMES = {".h5": "hdf5", ".hdf5": "hdf5", ".zarr": "zarr", ".bed": "bed"}  # formats whose files hold several matrices
+_OF_OTHERS = (".bed", ".bin", ".csv", ".dat", ".json", ".mat", ".npz", ".parquet", ".tsv", ".txt", ".xlsx")  # not written
+_NAMED = re.compile(r"(?P<file>.*(?P<ending>\.h5|\.hdf5|\.zarr|\.bed)/?):(?P<inside>.*)", re.IGNORECASE | re.DOTALL)
 
 
 class MatrixName(NamedTuple):
     """The name that a user gives a matrix, such as A.npy or A.h5:/group/name."""
 
-    form: str  # npy, hdf5, zarr or mtx
+    form: str  # npy, hdf5, zarr, bed or mtx
     file: str
     inside: str = ""  # the matrix' name in the file, without the slashes around it
 
@@ -70,13 +71,15 @@ def open_matrix(text: str, readers: int = 1) -> MatrixFile:
         return MtxFile(file, readers)
     if form == "npy":
         return open_npy(file)
+    if form == "bed":
+        return _open_bed(file, inside)
     return _open_hdf5(file, inside) if form == "hdf5" else _open_zarr(file, inside)
 
 
 def new_matrix(text: str, shape: tuple[int, int], dtype: np.dtype) -> MatrixOutput:
     """What writes a new matrix under that name. UsageError where its format cannot hold such elements."""
     form, file, inside = matrix_name(text)
-    if form == "npy" and (ending := os.path.splitext(file)[1].lower()) in _OF_OTHERS:
+    if form in ("npy", "bed") and (ending := os.path.splitext(file)[1].lower()) in _OF_OTHERS:
         raise UsageError(f"{file}: matrices are written as .npy, .h5, .zarr or .mtx, and not as {ending}", code="file-kind")
     if dtype.kind == "V" and form != "npy":
         raise UsageError(
@@ -293,11 +296,7 @@ def open_npy(path: str) -> MatrixFile:
 
     UsageError, without the file's name, for anything else: the header and the file's size tell, before any memory is taken.
     """
-    _refuse_folder(path)
-    try:
-        file = open(path, "rb", buffering=0)  # noqa: SIM115 (open as long as the matrix is used)
-    except OSError as error:
-        raise _cannot_read(error) from None
+    file = _opened(path)
     if file.read(len(_MAGIC)) != _MAGIC:
         raise UsageError("is no .npy file: it does not begin like one", code="file-format")
     file.seek(0)
@@ -311,12 +310,7 @@ def open_npy(path: str) -> MatrixFile:
 
     def fill(array: np.ndarray, first: int) -> np.ndarray:
         """Fill a contiguous array with the file's elements from number `first` on."""
-        data, at = array.reshape(-1).view(np.uint8).data, begins + first * dtype.itemsize
-        if read_whole(file.fileno(), data, at):
-            raise HybridError(
-                f"{path} has become shorter while it was read: it ends before byte {at + len(data)}", code="file-changed"
-            )
-        return array
+        return _filled(array, file, path, begins + first * dtype.itemsize)
 
     def fetch(rows: Span, columns: Span, target: np.ndarray) -> np.ndarray | None:
         if by_columns:
@@ -334,6 +328,60 @@ def open_npy(path: str) -> MatrixFile:
         but = f"{more} bytes follow" if more > 0 else "the file is cut short, or malformed"
         raise UsageError(f"does not hold the one matrix that its header promises: {but}", code="file-format")
     return matrix
+
+
+def _opened(path: str) -> io.FileIO:
+    """The file, open as long as a matrix in it is used. UsageError, without its name, where that fails."""
+    _refuse_folder(path)
+    try:
+        return open(path, "rb", buffering=0)
+    except OSError as error:
+        raise _cannot_read(error) from None
+
+
+def _filled(array: np.ndarray, file: io.FileIO, path: str, at: int) -> np.ndarray:
+    """The contiguous array, filled with the file's bytes from `at` on."""
+    data = array.reshape(-1).view(np.uint8).data
+    if read_whole(file.fileno(), data, at):
+        cut = f"{path} has become shorter while it was read: it ends before byte {at + len(data)}"
+        raise HybridError(cut, code="file-changed")
+    return array
+
+
+_GENOTYPES = {"alleles": (2, 0, 1, 0), "called": (1, 0, 1, 1)}  # by the matrix' name, what 00, 01 (missing), 10, 11 stand for
+_BED = b"\x6c\x1b\x01"  # the third byte: variant after variant
+_BYTES_DECODED = 1 << 14  # at once: NumPy makes indices of 8 bytes of them, which stay in a core's cache
+
+
+def _open_bed(path: str, inside: str) -> MatrixFile:
+    """The genotypes in a .bed file of PLINK's: a row for each variant, a column for each sample, which the .fam file beside it
+    counts. `inside`: a name of _GENOTYPES. UsageError, without the file's name."""
+    name = inside or "alleles"
+    if name not in _GENOTYPES:
+        raise _lacks("matrix", name, [*_GENOTYPES], is_group=False)
+    file, fam = _opened(path), os.path.splitext(path)[0] + ".fam"
+    if file.read(len(_BED)) != _BED:
+        raise UsageError("is no .bed file of PLINK's, or one by samples: it does not begin with 6c 1b 01", code="file-format")
+    try:
+        with open(fam, "rb") as lines:
+            samples = sum(1 for line in lines if line.strip())
+    except OSError as error:
+        raise UsageError(f"needs {fam}, which cannot be read: {error.strerror}", code=code_of_reading(error)) from None
+    stride, size = -(-samples // 4), os.fstat(file.fileno()).st_size - len(_BED)
+    if not samples or size % stride:
+        raise UsageError(
+            f"holds {size} bytes of genotypes, and {fam} {counted(samples, 'sample')}: no whole number of variants has these",
+            code="file-format",
+        )
+    of_byte = np.array(_GENOTYPES[name], np.int8)[np.arange(256)[:, None] >> np.arange(0, 8, 2) & 3].view(np.uint32)[:, 0]
+    path = os.path.abspath(path)
+
+    def fetch(rows: Span, columns: Span, target: np.ndarray) -> None:
+        packed = _filled(np.empty((len(rows), stride), np.uint8), file, path, len(_BED) + rows.lo * stride)
+        for some in rows_of_about(_BYTES_DECODED, Span(0, len(rows)), stride):
+            target[some.slice] = of_byte[packed[some.slice]].view(np.int8)[:, :samples]
+
+    return MatrixFile(path, (size // stride, samples), np.dtype(np.int8), (1, samples), fetch)
 
 
 class _NpyOutput(MatrixOutput):

@@ -183,6 +183,11 @@ class FileElements(Elements):
         self.held = self.dtype = self._stored = self._file.dtype.newbyteorder("=")  # `held`: in the file
         self._converts = False
 
+    @property
+    def at_once(self) -> bool:
+        """Whether reading any rows takes as long as reading the whole file."""
+        return self._file.at_once
+
     def load(self) -> None:
         """Read now what can only be read as a whole, so that malformed files are found before anything is computed."""
         with busy(), _naming(self._name):
@@ -209,12 +214,12 @@ class FileElements(Elements):
             progress(part.hi - rows.lo)
 
     def _read(self, rows: Span, into: np.ndarray, progress: Progress) -> None:
-        with busy() if self._file.at_once else nullcontext():  # reading takes as long as the whole file takes
+        with busy() if self.at_once else nullcontext():  # reading takes as long as the whole file takes
             self._file.read(rows, into, progress)
 
     def _parts(self, rows: Span) -> list[Span]:
         """The rows in parts that are read at a time: one, where reading any rows reads the whole file."""
-        if self._file.at_once:
+        if self.at_once:
             return [rows] * (len(rows) > 0)
         return list(rows_of_about(BYTES_AT_ONCE, rows, self.shape[1] * self.held.itemsize))
 

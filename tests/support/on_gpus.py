@@ -2,8 +2,8 @@
 """Products on GPUs, by one process or by all ranks, on real GPUs or on those for which NumPy stands (`python -m hybrid.testing
 --gpus N`): on_gpus.py PART… What each rank has seen, rank 0 prints as JSON.
 
-Parts: memory, products, faults, chains; special (of the stand-in's alone); random:SEED:COUNT; and paths:WORD:WORD…, which is
-`python -m hybrid.paths WORD WORD…`.
+Parts: memory, products, faults, chains, gram; special (of the stand-in's alone); random:SEED:COUNT; and paths:WORD:WORD…,
+which is `python -m hybrid.paths WORD WORD…`.
 """
 
 import gc
@@ -295,10 +295,10 @@ def whole(c):
     return np.concatenate(comm.allgather(np.asarray(cupy.asnumpy(c))))
 
 
-def refusal(error, *given, **how):
+def refusal(error, *given, call=hybrid.multiply, **how):
     """The code with which all ranks refuse a product."""
     try:
-        hybrid.multiply(*given, **how)
+        call(*given, **how)
     except error as refused:
         return refused.code
     except HybridError as other:
@@ -614,6 +614,33 @@ def special():
         each()
 
 
+def gram():
+    """Of a file's slabs each crosses once, and the sum of integers once; a complex CuPy array and its Gram matrix do not."""
+    a = rng.integers(-9, 10, (700, 260)).astype("int8")
+    with tempfile.TemporaryDirectory() as folder, pretend(slab_rows=200):
+        np.save(f"{folder}/A.npy", a)
+        for dtype in ("int64", "int32"):
+            with count() as counts:
+                c = hybrid.gram(f"{folder}/A.npy", transposed=True, dtype=dtype, device="cuda")
+            assert isinstance(c, np.ndarray)
+            assert (counts.copied_in, counts.copied_out) == (a.nbytes, c.nbytes)
+            check(c, a.astype(int).T @ a, dtype)
+            with plant("copy in", at=2, how="lowest bit"):  # of a later slab
+                assert refusal(CheckFailed, f"{folder}/A.npy", call=hybrid.gram, transposed=True, device="cuda") == "check-copy"
+    a = rng.standard_normal((300, 140)) + 1j * rng.standard_normal((300, 140))
+    for transposed, right in ((False, a @ a.conj().T), (True, a.conj().T @ a)):
+        with count() as counts:
+            c = hybrid.gram(cupy.asarray(a), transposed=transposed)
+        assert isinstance(c, cupy.ndarray)
+        assert (counts.copied_in, counts.copied_out) == (0, 0)
+        found = cupy.asnumpy(c)
+        assert np.array_equal(found, found.conj().T)
+        assert np.allclose(found, right)
+        rows = cupy.asnumpy(hybrid.gram(hybrid.RowBlock(cupy.asarray(a)), transposed=transposed).array)
+        assert np.array_equal(rows, rows.conj().T)
+        assert np.allclose(rows, right)
+
+
 def paths(*words):
     """Counts what crosses between host memory and GPUs."""
     sys.argv = ["hybrid.paths", *words]
@@ -622,7 +649,7 @@ def paths(*words):
     seen["multiplied"] = counts.multiplications
 
 
-PARTS = {each.__name__: each for each in (products, faults, memory, chains, special, paths)} | {"random": at_random}
+PARTS = {each.__name__: each for each in (products, faults, memory, chains, gram, special, paths)} | {"random": at_random}
 for part in parts:
     name, *words = part.split(":")
     with warnings.catch_warnings():

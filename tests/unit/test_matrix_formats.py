@@ -22,6 +22,7 @@ NAMES = [
     ("dir.h5/A.HDF5:/group/name/", ("hdf5", "dir.h5/A.HDF5", "group/name")), ("A.h5:/x.h5:/y", ("hdf5", "A.h5:/x.h5", "y")),
     ("run:3/A.h5:x", ("hdf5", "run:3/A.h5", "x")), ("A.h5.npy", ("npy", "A.h5.npy", "")), ("A.zarr/", ("zarr", "A.zarr/", "")),
     ("A.zarr/:/g/x", ("zarr", "A.zarr/", "g/x")), ("A.zarr:/g/x", ("zarr", "A.zarr", "g/x")), ("A.mtx", ("mtx", "A.mtx", "")),
+    ("G.bed", ("bed", "G.bed", "")), ("G.bed:called", ("bed", "G.bed", "called")),
 ]  # fmt: skip
 
 

@@ -26,6 +26,11 @@ def test_what_is_special_and_products_at_random_on_what_stands_for_gpus(seed, ra
     successful(start(command, "special", f"random:{seed}:{count}", ranks=ranks if ranks > 1 else 0, limit=550))
 
 
+@pytest.mark.needs("compiler")
+def test_gram_matrices_on_what_stands_for_a_gpu():
+    successful(start([sys.executable, "-m", "hybrid.testing", "--gpus", "1", PROGRAM, "gram"]))
+
+
 # Real GPUs
 
 
@@ -38,6 +43,11 @@ def cupy():
 @pytest.mark.parametrize(("ranks", "count"), [(1, 400), pytest.param(2, 100, marks=MPIRUN)])
 def test_products_at_random(seed, ranks, count):
     successful(start([sys.executable, PROGRAM], f"random:{seed}:{count}", ranks=ranks if ranks > 1 else 0, limit=290))
+
+
+@pytest.mark.gpu
+def test_gram_matrices():
+    successful(start([sys.executable, PROGRAM, "gram"]))
 
 
 SIZES = [(1500, 2000, 1300), (301, 1001, 515), (4096, 4000, 3500), (129, 16384, 100)]

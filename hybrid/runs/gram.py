@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: MIT
+"""Gram matrices, the products of a matrix and its own conjugate transpose: of arrays, of RowBlocks, and of files in slabs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from hybrid.arrays.distributed import Distributed, RowBlock
+from hybrid.arrays.gemm import numpy_type, product_type, type_name
+from hybrid.arrays.interop import await_callers_work, empty_beside, empty_on_gpu, on_device_of, on_gpu, to_device_of
+from hybrid.arrays.root_operands import arrays_of
+from hybrid.core.problem import INTEGERS, Span, pieces
+from hybrid.core.settings import Settings
+from hybrid.core.text import tell_nobody
+from hybrid.devices.cuda_gpus import usable_gpus
+from hybrid.errors import DeviceUnavailable, UsageError
+from hybrid.execution.compiled import Compiled, one_call
+from hybrid.execution.multiply import empty_shared
+from hybrid.execution.redistribution import scattered
+from hybrid.host.memory import available_host_bytes, copy_rows, empty_matrix, empty_result
+from hybrid.host.threads import on_threads, usable_cores
+from hybrid.runs.operands import FileElements
+
+_SLAB_BYTES = 256 << 20  # of a file's rows that are added to C together
+_TILE = 256  # rows and columns that are transposed together, within a core's caches
+
+
+class Gram:
+    """a·aᴴ; with `transposed`, aᴴ·a. `options`: all keywords of `multiply` but `out`, which hold for each of the products."""
+
+    def __init__(self, transposed: bool, comm: Any, root: int, options: Mapping[str, Any]) -> None:
+        self._transposed, self._comm, self._root, self._options = transposed, comm, root, options
+        self._stall = options["stall"]
+
+    def of(self, a: Any) -> Any:
+        """The Gram matrix of this array, RowBlock or file."""
+        if isinstance(a, RowBlock):
+            return self._of_rows(a)
+        if isinstance(a, Distributed):
+            raise UsageError(
+                "gram takes no Block2D: a @ a.T is its product, hybrid.scatter(a) makes RowBlocks", code="mixed-kinds"
+            )
+        if isinstance(a, (str, os.PathLike)):
+            if self._comm is not None and self._comm.Get_size() > 1:
+                raise UsageError("a file's Gram matrix is one process's work: call gram(path) without comm", code="communicator")
+            return self._of_file(os.fspath(a))
+        with one_call(self._comm, self._stall) as session, session.team.phase("agree", timed=False) as looking:
+            session.team.refuse_no_rank(self._root)
+            if session.team.rank == self._root:
+                a, _ = arrays_of(a, a, on_device=True)
+                if a.ndim != 2:
+                    raise UsageError(f"a has {a.ndim} dimensions: gram takes a matrix", code="dimensions")
+                looking.mine = a.dtype
+            else:
+                a = None
+        self._settle(looking.all[self._root])
+        return self._of_matrix(a)
+
+    def _settle(self, held: np.dtype) -> None:
+        """Settle the type of C for elements of this type: NumPy's, but int64 for integers."""
+        asked = type_name(self._options["dtype"]) or ("int64" if held.kind in "biu" else "")
+        self._result = product_type(held, held, asked).result
+
+    def _products(self, a: Any, b: Any, c: Any, options: Mapping[str, Any]) -> Compiled:
+        return Compiled.of((a, b, c), self._comm, self._root, {**self._options, "dtype": self._result, **options})
+
+    def _product(self, a: Any, b: Any, **options: Any) -> Any:
+        return self._products(a, b, None, options).run(a, b, None, None)
+
+    def _of_matrix(self, a: Any, c: Any = None, out: Any = None) -> Any:
+        """The Gram matrix of the root's array, None elsewhere; with real numbers that of others may be added, in `out`."""
+        if not self._result.startswith("complex"):
+            return self._of_real(a, c, out, beta=None if c is None else 1)
+        # With x + iy = a and r the two side by side, Re a·aᴴ = r·rᵀ, of which one triangle is computed, and
+        # Im a·aᴴ = p - pᵀ for p = y·xᵀ: half of the multiply-adds of a complex product.
+        both = x = y = None
+        if a is not None:
+            n, l = a.shape
+            both = empty_beside(a, (2 * n, l) if self._transposed else (n, 2 * l), a.real.dtype.newbyteorder("="))
+            x, y = (both[:n], both[n:]) if self._transposed else (both[:, :l], both[:, l:])
+            with on_device_of(a):
+                for half, of_a in ((x, a.real), (y, a.imag)):
+                    copy_rows(half, of_a, self._threads if not on_gpu(a) else 1)
+            x, y = (x.T, y) if self._transposed else (y, x.T)
+        dtype = {"complex64": "float32", "complex128": "float64"}[self._result]
+        real, twisted = self._of_real(both, dtype=dtype), self._product(x, y, dtype=dtype)
+        return None if a is None else self._joined(real, twisted)
+
+    def _of_real(self, a: Any, c: Any = None, out: Any = None, **options: Any) -> Any:
+        """As of `_of_matrix`, of a real array. Where no triangle was computed, sums may be rounded otherwise below the diagonal:
+        they are then taken from above it."""
+        first, second = (a, None if a is None else a.T)[:: -1 if self._transposed else 1]
+        products = self._products(first, second, c, options)
+        c = products.run(first, second, c, out)
+        if c is None or c.dtype.kind in "biu" or products.by_triangle:
+            return c
+
+        every = Span(0, len(c))
+
+        def mirror(rows: Span) -> None:
+            for columns in pieces(Span(0, rows.lo), _TILE):
+                c[rows.slice, columns.slice] = c[columns.slice, rows.slice].T
+            diagonal = c[rows.slice, rows.slice]
+            np.copyto(diagonal, diagonal.T.copy(), where=to_device_of(c, np.tri(len(rows), k=-1, dtype=bool)))
+
+        with on_device_of(c):
+            on_threads(self._threads, mirror, [every] if on_gpu(c) else pieces(every, _TILE))
+        await_callers_work(c)
+        return c
+
+    def _joined(self, real: Any, twisted: Any) -> Any:
+        """The matrix with this real part, and `twisted` less its transpose as the imaginary one."""
+        if on_gpu(real):
+            c = empty_beside(real, real.shape, self._result)
+            with on_device_of(real):
+                c.real[...], c.imag[...] = real, twisted - twisted.T
+            await_callers_work(c)
+            return c
+        every, c = Span(0, len(real)), empty_result(len(real), len(real), self._result)
+
+        def write(rows: Span) -> None:
+            c.real[rows.slice] = real[rows.slice]
+            for columns in pieces(every, _TILE):
+                tile = rows.slice, columns.slice
+                np.subtract(twisted[tile], twisted[tile[::-1]].T, out=c.imag[tile])
+
+        on_threads(self._threads, write, pieces(every, _TILE))
+        return c
+
+    @property
+    def _threads(self) -> int:
+        return self._options["threads"] or len(usable_cores())
+
+    def _of_rows(self, a: RowBlock) -> RowBlock:
+        """The Gram matrix of RowBlocks. Sums of the same products may be rounded otherwise on another rank: what is below the
+        diagonal is taken from above it."""
+        self._comm = a.comm if self._comm is None else self._comm
+        with one_call(self._comm, self._stall) as session, session.team.phase("agree", timed=False):
+            self._settle(a.dtype)
+        turned = dict.fromkeys(("transpose_a", "conjugate_a") if self._transposed else ("transpose_b", "conjugate_b"), True)
+        c = self._product(a, a, **turned)
+        if self._result in ("bool", *INTEGERS):
+            return c
+        with one_call(self._comm, self._stall) as session:
+            mirrored = scattered(session, c.T, len(c.array), 0, self._stall).array.conj()
+        rows, columns = c.indices
+        with on_device_of(c.array):
+            below, mirrored = (to_device_of(c.array, each) for each in (rows[:, None] > columns, mirrored))
+            np.copyto(c.array, mirrored, where=below)
+            if c.dtype.kind == "c":
+                np.copyto(c.array.imag, 0, where=to_device_of(c.array, rows[:, None] == columns))
+        return c
+
+    def _of_file(self, name: str) -> Any:
+        """The Gram matrix of a file, in host memory: the sum of those of its slabs, or the products of any two of them."""
+        file = FileElements(name)
+        file.load()
+        self._settle(file.dtype)
+        settings = Settings.gather({"device": self._options["device"]})
+        height, width = file.shape
+        at_once = _SLAB_BYTES if self._transposed else max(_SLAB_BYTES, available_host_bytes() // 8)
+        rows = height if file.at_once else settings.slab_rows or at_once // max(1, width * file.dtype.itemsize)
+        slabs = [*pieces(Span(0, height), max(1, rows))] or [Span(0, 0)]
+        read = self._slabs(file, slabs)
+        if len(slabs) == 1:
+            return self._of_matrix(next(read))
+        return self._sum(read, len(slabs), width, settings) if self._transposed else self._of_pairs(file, slabs)
+
+    def _slabs(self, file: FileElements, slabs: Sequence[Span]) -> Iterator[np.ndarray]:
+        """The slabs in turn, in two buffers: while one is multiplied, threads fill the other."""
+        buffers = [empty_matrix(len(slabs[0]), file.shape[1], file.dtype) for _ in slabs[:2]]
+
+        with ThreadPoolExecutor(self._threads) as pool:
+
+            def begin(number: int) -> tuple[np.ndarray, list[Any]]:
+                rows = slabs[number]
+                into = buffers[number % 2][: len(rows)]
+                parts = pieces(rows, max(1, -(-len(rows) // self._threads)))
+                return into, [pool.submit(file.write, each, into[each.within(rows).slice], 1, tell_nobody) for each in parts]
+
+            following = begin(0)
+            for number in range(len(slabs)):
+                slab, reading = following
+                for each in reading:
+                    each.result()
+                if number + 1 < len(slabs):
+                    following = begin(number + 1)
+                yield slab
+
+    def _sum(self, slabs: Iterator[np.ndarray], count: int, width: int, settings: Settings) -> Any:
+        """The sum of the slabs' Gram matrices. Of integers it lies on the GPU, if there is one, until the last is added."""
+        there: Any = None
+        c: Any = None
+        result = self._result
+        if result in INTEGERS and settings.device in ("auto", "cuda"):
+            with suppress(DeviceUnavailable), one_call(None, self._stall):
+                there = empty_on_gpu(usable_gpus()[0].index, (width, width), result)
+        if result in ("float16", "bfloat16"):  # which would round each sum
+            self._result = "float32"
+        for number, slab in enumerate(slabs, 1):
+            if result.startswith("complex"):
+                of_slab = self._of_matrix(slab)
+                c = of_slab if c is None else np.add(c, of_slab, out=c)
+            else:
+                c = self._of_matrix(slab, c, None if there is not None and number == count else there if c is None else c)
+        return c.astype(numpy_type(result), copy=False)
+
+    def _of_pairs(self, file: FileElements, slabs: Sequence[Span]) -> Any:
+        """The Gram matrix by the products of any two slabs: each is read once more for every one that follows it."""
+        with one_call(None, self._stall) as session:
+            c: Any = empty_shared(session, (file.shape[0],) * 2, self._result, 0, self._stall)
+        for number, rows in enumerate(slabs):
+            own = next(self._slabs(file, [rows]))
+            for others, read in zip(slabs[:number], self._slabs(file, slabs[:number]) if number else (), strict=True):
+                across = self._product(own, read, transpose_b=True, conjugate_b=True)
+                c[rows.slice, others.slice], c[others.slice, rows.slice] = across, across.conj().T
+            c[rows.slice, rows.slice] = self._of_matrix(own)
+        return c
