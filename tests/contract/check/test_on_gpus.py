@@ -78,9 +78,9 @@ def test_every_wrong_piece_of_a_copy_is_found(rng, kind, trials):
         with plant(kind, times=0) as counted:
             hybrid.multiply(a, b, out=c, device="cuda")
         a -= 1
-        with plant(kind, at=int(rng.integers(counted.seen)), how=PIECES[trial % len(PIECES)]) as planted:
-            with pytest.raises(CheckFailed) as refusal:
-                hybrid.multiply(a, b, out=c, device="cuda")
+        piece = plant(kind, at=int(rng.integers(counted.seen)), how=PIECES[trial % len(PIECES)])
+        with piece as planted, pytest.raises(CheckFailed) as refusal:
+            hybrid.multiply(a, b, out=c, device="cuda")
         assert planted.done, trial
         assert refusal.value.code == "check-copy", trial
 
