@@ -8,11 +8,10 @@ import math
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any, NoReturn
 
 from hybrid import __version__
-from hybrid.core.settings import Settings, nearest, one_of, parse_bytes
+from hybrid.core.settings import OPTIONS, Settings, nearest, one_of, parse_bytes
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import CATALOGUE
 from hybrid.ranks.launcher import rank_by_launcher
@@ -127,13 +126,12 @@ def number_of(unit: str) -> Callable[[str], float]:
 
 
 _KERNELS = ("auto", "list", *(kernel.name for kernel in CATALOGUE))
-_OPTIONS = {setting.name: setting for setting in fields(Settings) if "help" in setting.metadata}
 
 
 def add_settings(parser: argparse._ActionsContainer, *names: str, **helps: str) -> None:
     """The options of these settings. `helps`: by setting, for commands in which it means something else."""
     for name in names:
-        told, kind = _OPTIONS[name].metadata, type(_OPTIONS[name].default)
+        told, kind = OPTIONS[name].metadata, type(OPTIONS[name].default)
         types = {int: at_least(told.get("least", 0)), float: number_of("seconds")}
         convert: Any = parse_bytes if name.endswith("_memory") else types.get(kind)
         allowed = _KERNELS if name == "kernel" else told.get("allowed")
@@ -148,4 +146,4 @@ def add_settings(parser: argparse._ActionsContainer, *names: str, **helps: str) 
 
 def settings_of(options: argparse.Namespace, **others: Any) -> Settings:
     """The settings that the options and the environment give. `others`: those that the command decides."""
-    return Settings.gather({**{name: getattr(options, name, None) for name in _OPTIONS}, **others})
+    return Settings.gather({**{name: getattr(options, name, None) for name in OPTIONS}, **others})

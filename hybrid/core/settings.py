@@ -86,6 +86,8 @@ class Settings:
 
 
 _VARIABLES = tuple((f"HYBRID_{setting.name.upper()}", setting) for setting in fields(Settings))
+OPTIONS = {setting.name: setting for _, setting in _VARIABLES if "help" in setting.metadata}  # of commands
+OF_CALLS = OPTIONS.keys() - {"grid", "resume_rows"}  # keywords of `hybrid.multiply` and `hybrid.use`, too
 _OF_SCRIPTS = ("MPI", "PYTHON", "SITE", "ROOT", "SIZE", "KERNELS")  # in scripts/ and slurm/
 _PREFIX = "HYBRID_"
 _IN_BYTES = ("_bytes", "_memory")  # settings that end so may be texts such as 4G

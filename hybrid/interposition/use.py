@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import hybrid
 from hybrid.core.problem import Problem, Topology, record
-from hybrid.core.settings import Settings, as_int
+from hybrid.core.settings import OF_CALLS, Settings, as_int
 from hybrid.core.text import warn
 from hybrid.devices.cuda_gpus import cuda_driver, usable_gpus
 from hybrid.errors import CheckFailed, DeviceUnavailable, HybridError, RankMissing, UsageError, one_line
@@ -24,7 +24,6 @@ from hybrid.planning.decision import may_use_gpus, this_processor, threads_of_ra
 from hybrid.planning.machine_model import MachineModel
 from hybrid.ranks.team import Requests, team_of
 
-OPTIONS = ("kernel", "device", "precision", "check", "on_fault", "threads", "transport", "host_memory", "gpu_memory", "stall")
 # Rooms that make products: what their functions hand to BLAS is left to BLAS.
 _MAKERS = tuple(f"hybrid.{room}." for room in ("execution", "host", "devices", "verification", "arrays", "transport"))
 _MOST_REFUSED = 1000  # shapes that are remembered
@@ -109,7 +108,7 @@ class use:
     threshold
         Multiply-adds from which on a product goes to `hybrid.multiply`, faster or not. None: the machine model decides.
     **options
-        Of `hybrid.multiply`: kernel, device, precision, check, on_fault, threads, transport, host_memory, gpu_memory, stall.
+        The keywords of `hybrid.multiply` from `kernel` on.
 
     Raises
     ------
@@ -128,7 +127,7 @@ class use:
     """
 
     def __init__(self, comm: Any = None, *, root: int = 0, threshold: float | None = None, **options: Any) -> None:
-        if unknown := options.keys() - {*OPTIONS}:
+        if unknown := options.keys() - OF_CALLS:
             raise TypeError(f"use() got an unexpected keyword argument {min(unknown)!r}")
         if threshold is not None and not (isinstance(threshold, Real) and threshold >= 0):
             raise UsageError(f"threshold must be a number of multiply-adds, not {threshold!r}", code="number")
