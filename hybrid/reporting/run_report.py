@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from hybrid.core.problem import AskedProduct, Span
-from hybrid.core.text import counted, ranges, rate_in_units, rounded_up
+from hybrid.core.text import aligned, counted, ranges, rate_in_units, rounded_up
 from hybrid.core.timeline import PHASES, Interval, Spread
 from hybrid.errors import with_code
 from hybrid.host.files import atomic_write
@@ -44,17 +44,14 @@ def table(plans: Plans, phases: dict[str, Spread], total: Spread) -> str:
     rest = total.median - sum(medians)
     *shares, share_of_rest = _percents([*medians, rest])
     share_of = dict(zip(inside, shares, strict=True)) if total.median else {}
-    lines = [f"  {'phase':<10}{'seconds':>10}{'min':>10}{'max':>10}{'share':>8}  rate"]
-    for phase in PHASES:
-        if phase not in phases:
-            continue
-        spread = phases[phase]
+    rows: list[tuple[str, ...]] = [("phase", "seconds", "min", "max", "share", "rate")]
+    for phase, spread in ((phase, phases[phase]) for phase in PHASES if phase in phases):
         share = f"{share_of[phase]} %" if phase in share_of else "–"
-        seconds = f"{spread.median:>10.4f}{spread.min:>10.4f}{spread.max:>10.4f}"
-        lines.append(f"  {phase:<10}{seconds}{share:>8}  {rate(plans, phase, spread.median)}".rstrip())
+        seconds = (f"{each:.4f}" for each in (spread.median, spread.min, spread.max))
+        rows.append((phase, *seconds, share, rate(plans, phase, spread.median)))
     if share_of_rest:
-        lines.append(f"  {'between' if rest > 0 else 'overlap':<10}{rest:>10.4f}{'':>20}{share_of_rest:>6} %")
-    return "\n".join(lines)
+        rows.append(("between" if rest > 0 else "overlap", f"{rest:.4f}", "", "", f"{share_of_rest} %", ""))
+    return "\n".join(f"  {line}" for line in aligned(rows, "lrrrrl"))
 
 
 def rate(plans: Plans, phase: str, seconds: float) -> str:

@@ -1,7 +1,5 @@
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
-// Okabe and Ito's colours, which the colour-blind tell apart.
-const COLOURS = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#cc79a7", "#d55e00", "#8fa8ff", "#b8b8b8"];
 const LARGEST = 40, SMALL = 32, FEW_THREADS = 16;
 const byId = (id) => document.getElementById(id);
 let block = 0, step = 0, timer = 0, marks = 2;  // marks: of a cell, at most
@@ -80,7 +78,7 @@ function show() {
     cell.classList.add("now");
     for (const thread of some) {
       const mark = made("span", "mark", threadName(thread) + (thread === some.at(-1) && threads.size > some.length ? "…" : ""));
-      mark.style.background = COLOURS[thread % COLOURS.length];
+      mark.style.background = data.colours[thread % data.colours.length];
       cell.append(mark);
     }
   }
@@ -97,7 +95,7 @@ function said(at, now, count) {
   const others = threads.length - FEW_THREADS;
   byId("threads").replaceChildren(...threads.slice(0, FEW_THREADS).map((thread) => {
     const mark = made("span", "mark", threadName(thread)), name = ([, array, element]) => elementName(data.arrays[array], element);
-    mark.style.background = COLOURS[thread % COLOURS.length];
+    mark.style.background = data.colours[thread % data.colours.length];
     const own = now.touches.filter((each) => each[0] === thread);
     const parts = [own.filter((each) => !each[3]), own.filter((each) => each[3])].map((some) => some.map(name).join(" "));
     const told = made("span", "told");

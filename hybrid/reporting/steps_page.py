@@ -21,8 +21,6 @@ from hybrid.reporting import svg
 from hybrid.reporting.html_page import document
 
 _MOST_THREADS, _MOST_WALK = 4, 8  # in words: threads that have a column; elements of a walk that are shown
-# Okabe and Ito's colours, which the colour-blind tell apart, as in steps_page.js.
-_COLOURS = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#cc79a7", "#d55e00", "#8fa8ff", "#b8b8b8")
 _CELL, _SHARED, _GAP, _NAME = 27, 38, 12, 16  # sides of cells, between arrays, above each
 _ACROSS, _TOP, _CAPTION, _LEAST = 3, 60, 48, 400
 _MOST = 12  # panels
@@ -137,6 +135,7 @@ def stage(picture: Picture) -> list[str]:
     """The lines of HTML that show the steps, in a page that has the css and js that lie beside this file."""
     data = {
         "block": picture.block,
+        "colours": svg.COLOURS,
         "arrays": list(map(asdict, picture.arrays)),
         "source": picture.source,
         "blocks": [{"at": f"{x},{y}", "steps": list(map(asdict, steps))} for (x, y), steps in picture.steps.items()],
@@ -251,7 +250,7 @@ def _marks(x: int, y: int, side: int, threads: Sequence[int], across: int, below
     top = y + 14 if below else y + (side - height * len(shown)) / 2
     for number, thread in enumerate(shown):
         name = f"{thread % across},{thread // across}" + ("…" if number == 1 and len(threads) > 2 else "")
-        colour = f'fill="{_COLOURS[thread % len(_COLOURS)]}"'
+        colour = f'fill="{svg.COLOURS[thread % len(svg.COLOURS)]}"'
         yield f'<rect x="{x + 3:g}" y="{top + height * number:g}" width="{side - 6}" height="{height - 1}" rx="2" {colour}/>'
         yield svg.text(x + side / 2, top + height * number + 8.2, name, "mark")
 

@@ -21,6 +21,8 @@ PALETTE = {
     "second": ("#bb5566", "#ee99aa"),
     "third": ("#ddaa33", "#eecc66"),
 }
+# Of things that have no order, such as threads: Okabe and Ito's, which the colour-blind tell apart on either ground.
+COLOURS = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#cc79a7", "#d55e00", "#8fa8ff", "#b8b8b8")
 _FONT = "system-ui, sans-serif"
 
 

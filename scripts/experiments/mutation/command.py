@@ -26,6 +26,7 @@ from typing import Any
 
 from experiments.common import frame
 from experiments.start import ROOT
+from hybrid.core.text import aligned
 from hybrid.ranks.launcher import mpirun
 from hybrid.reporting import jsonl
 
@@ -151,12 +152,13 @@ def table(mutants: Iterable[Mutant], results: dict[str, dict[str, Any]]) -> Iter
         if verdict in _MISSED:
             missed.append(f"{verdict}: {mutant.file}: {mutant.what} [{mutant.key}]: {mutant.survives or 'NO REASON'}")
     total: Counter[str] = sum(counts.values(), Counter())
-    yield f"{'room':<16} found of planted"
+    rows = [("room", "found of planted", "", "")]
     for room, of_room in [*sorted(counts.items()), ("all", total)]:
         planted = of_room["found"] + of_room["survived"] + of_room["no tests"]
-        share = f"{100 * of_room['found'] / planted:4.0f} %" if planted else ""
+        share = f"{100 * of_room['found'] / planted:.0f} %" if planted else ""
         others = ", ".join(f"{of_room[each]} {each}" for each in ("not applicable", "not run") if of_room[each])
-        yield f"{room:<16} {of_room['found']:>5} of {planted:<5} {share}  {others}".rstrip()
+        rows.append((room, f"{of_room['found']} of {planted}", share, others))
+    yield from aligned(rows, "lrrl")
     yield from missed
 
 
