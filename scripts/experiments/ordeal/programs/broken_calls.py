@@ -162,25 +162,15 @@ def never_raises(frame):
 # --- trials
 
 
-class Ranks:
-    """What all ranks tell each other outside of the package, on a communicator of its own."""
+OUTSIDE = WORLD.Dup()  # of the package
 
-    def __init__(self):
-        self._comm, self._number = WORLD.Dup(), 0
 
-    def tell(self, mine):
-        self._number = self._number % 30000 + 1
-        others = [each for each in range(SIZE) if each != RANK]
-        sent = [self._comm.isend(mine, each, self._number) for each in others]
-        got = {RANK: mine}
-        while len(got) < SIZE:
-            for each in others:
-                if each not in got and self._comm.iprobe(each, self._number):
-                    got[each] = self._comm.recv(source=each, tag=self._number)
-            time.sleep(1e-4)
-        for request in sent:
-            request.wait()
-        return [got[each] for each in range(SIZE)]
+def told(mine):
+    """What all ranks tell each other. They wait without using the cores."""
+    all_have_come = OUTSIDE.Ibarrier()
+    while not all_have_come.Test():
+        time.sleep(1e-4)
+    return OUTSIDE.allgather(mine)
 
 
 def outcome(call, comm):
@@ -230,7 +220,7 @@ def counted(call, comm):
 
 def main():
     seed, first, last = map(int, sys.argv[1:])
-    ranks, comm, before, known = Ranks(), None, None, {}
+    comm, before, known = None, None, {}
     handler = signal.getsignal(signal.SIGINT)
     for number in range(first, last):
         dice = random.Random(f"{seed} {number}")  # noqa: S311 (no secret)
@@ -248,22 +238,22 @@ def main():
         place = name, kind, str(settings)
         if place not in known:
             known[place] = counted(call, WORLD.Dup() if kind == "first" else comm)
-        ranks.tell(None)
+        told(None)
         began, failed_at = time.monotonic(), ""
         if victim == RANK:
             said, failed_at = broken(call, comm, error, known[place], dice)
         else:
             said = outcome(call, comm)
         seconds = time.monotonic() - began
-        told = ranks.tell((said, failed_at, seconds))
-        afterwards = ranks.tell(outcome(call, comm))
+        of_ranks = told((said, failed_at, seconds))
+        afterwards = told(outcome(call, comm))
         comm, before = None if any(afterwards) else comm, (name, settings)
         signal.signal(signal.SIGINT, handler)
         faulthandler.cancel_dump_traceback_later()
         if RANK == 0:
-            said, _, seconds = zip(*told, strict=True)
+            said, _, seconds = zip(*of_ranks, strict=True)
             about = {"number": number, "ranks": SIZE, "victim": victim, "call": name, "kind": kind, "settings": settings}
-            line = about | {"error": error, "at": told[victim][1], "seconds": max(seconds), "said": said, "next": afterwards}
+            line = about | {"error": error, "at": of_ranks[victim][1], "seconds": max(seconds), "said": said, "next": afterwards}
             print(json.dumps(line), flush=True)
 
 

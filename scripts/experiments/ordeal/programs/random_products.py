@@ -13,7 +13,6 @@ the process's memory over time. Ends with 1 if anything is not as it must be.
 import gc
 import json
 import mmap
-import queue
 import random
 import sys
 import tempfile
@@ -22,6 +21,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -99,26 +99,11 @@ class Arrays:
             array *= 1 - 1j
 
 
-class Dying:
-    """A thread that frees arrays, at any time in the next product."""
-
-    def __init__(self) -> None:
-        self._given: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._free, daemon=True)
-        self._thread.start()
-
-    def take(self, arrays: list[Any]) -> None:
-        self._given.put(arrays)
-
-    def _free(self) -> None:
-        while (arrays := self._given.get()) is not None:
-            time.sleep(0.003 * random.random())  # noqa: S311
-            while arrays:
-                arrays.pop()
-
-    def end(self) -> None:
-        self._given.put(None)
-        self._thread.join()
+def free(arrays: list[Any]) -> None:
+    """At any time in the next product, by another thread."""
+    time.sleep(0.003 * random.random())  # noqa: S311
+    while arrays:
+        arrays.pop()
 
 
 @contextmanager
@@ -169,7 +154,7 @@ class Product:
     def __str__(self) -> str:
         return f"{self.n}×{self.l}×{self.m} {self.dtype}: {self.holders}"
 
-    def faults(self, arrays: Arrays, dying: Dying, device: str) -> str:
+    def faults(self, arrays: Arrays, dying: ThreadPoolExecutor, device: str) -> str:
         """What is wrong with it, on this rank."""
         dice, here, given = self.dice, comm.rank == 0, []
         for place, (holder, shape) in enumerate(
@@ -205,7 +190,7 @@ class Product:
                 if each.base is None or each.flags.owndata:
                     each.flags.writeable = True
         given += [a, b, c, out]
-        dying.take(given)
+        dying.submit(free, given)
         return fault
 
 
@@ -265,7 +250,7 @@ def main(products: int, seconds: float, largest: int, seed: int, device: str = "
     wrong = failed = done = left = 0
     memory, began = [], time.monotonic()
     while done < products and comm.bcast(time.monotonic() - began) < seconds:
-        dying = Dying()
+        dying = ThreadPoolExecutor(1)
         for _ in range(-(-products // ROUNDS)):
             again = done % 3 == 2  # with the same views: memory is pinned when it is seen again
             product = Product(seed * products + done - again, largest)
@@ -282,7 +267,7 @@ def main(products: int, seconds: float, largest: int, seed: int, device: str = "
             done += 1
             if done == products or comm.bcast(time.monotonic() - began) > seconds:
                 break
-        dying.end()
+        dying.shutdown()
         arrays.renew()
         gc.collect()
         left += watched.pinned_without_array()
