@@ -22,8 +22,8 @@ SCRIPTS = {  # what to type: the module of scripts/experiments, and what it show
     "2d": ("lectures.figures:two_dimensions", "CUDA in two dimensions: CPU, global memory, shared memory"),
     "hochberg": ("lectures.figures:hochberg", "with and without shared memory, against the matrices' size"),
     "siegel": ("lectures.figures:siegel", "matrix multiplication in three programs, at 8000"),
-    "largest": ("lectures.largest", "how large may matrices be, in core and out of core?"),
-    "pascal": ("lectures.pascal", "how large may Pascal's triangle be?"),
+    "largest": ("lectures.limits:largest", "how large may matrices be, in core and out of core?"),
+    "pascal": ("lectures.limits:pascal", "how large may Pascal's triangle be?"),
     "ladder": ("lectures.ladder", "every kernel of the catalogue, beside cuBLAS where there is a GPU"),
     "bugs": ("lectures.bugs", "the errors in teaching documents' CUDA programs, found without a GPU"),
 }

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable
 
-from experiments.bench.network import SLOW, Network, why_not
+from experiments.bench.nodes import SLOW, Network, why_not
 from experiments.ordeal.job import End, Job, may_mount, open_mpi, private
 from hybrid.testing import mpirun
 

@@ -34,7 +34,7 @@ import numpy as np
 
 import hybrid
 from experiments.common import frame
-from experiments.common.product_check import ProductCheck, refuse_wrong
+from experiments.common.cuda import ProductCheck, refuse_wrong
 from hybrid.core.problem import block
 from hybrid.devices.base import Device
 from hybrid.devices.cuda_gpus import usable_gpus

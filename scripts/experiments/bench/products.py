@@ -18,8 +18,7 @@ import numpy as np
 
 import hybrid
 from experiments.common import frame
-from experiments.common.cuda import matrices
-from experiments.common.product_check import ProductCheck
+from experiments.common.cuda import ProductCheck, matrices
 from hybrid.core.problem import ITEM_SIZES
 from hybrid.devices.cuda_gpus import usable_gpus
 

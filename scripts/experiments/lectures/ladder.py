@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 
 from experiments.common import frame
-from experiments.common.cuda import kernel_of
+from experiments.common.cuda import ProductCheck, kernel_of
 from experiments.common.frame import Line
-from experiments.common.product_check import ProductCheck
 from hybrid.classroom.cuda_run import resources
 from hybrid.core.problem import copy_width
 from hybrid.core.settings import one_of

@@ -1,5 +1,32 @@
 # SPDX-License-Identifier: MIT
-"""How large may N×N matrices be? python -m hybrid.lectures largest [--gpu-memory BYTES]
+"""How large may matrices be, by the memory and by what a type holds exactly?"""
+
+import argparse
+import math
+import secrets
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+import hybrid
+import hybrid.testing
+from experiments.common import cuda, frame
+from hybrid.core.problem import ITEM_SIZES, Span, pieces
+from hybrid.core.settings import Settings, parse_bytes
+from hybrid.core.text import aligned, readable
+from hybrid.devices.cuda_gpus import free_bytes
+from hybrid.errors import CheckFailed, DoesNotFit, UsageError
+from hybrid.host.memory import available_host_bytes
+from hybrid.kernels.catalogue import BOTH, Kernel, fastest
+from hybrid.planning.decision import kernel_asked_for
+from hybrid.runs.operands import fill_rows
+
+# --- by the memory
+
+_LARGEST = """How large may N×N matrices be? python -m hybrid.lectures largest [--gpu-memory BYTES]
 
 Question 2 of the matrix multiplication module: N by the memory alone, floor(sqrt(bytes / (3·bytes an element))), beside the
 largest N that really runs in core, where the three matrices are allocated as multShare and multNoShare do: searched from above,
@@ -10,29 +37,6 @@ On a GPU its free memory counts, or --gpu-memory (HYBRID_GPU_MEMORY) of it; a se
 Without one 1 MiB of the CPU's memory stands for a GPU's (--quick: 256 KiB): the module's kernels run on the CPU's CUDA runtime,
 and the runner copies into buffers of that size as into a GPU's.
 """
-
-import argparse
-import secrets
-from collections.abc import Iterator
-from functools import partial
-from math import isqrt
-from typing import Any
-
-import numpy as np
-
-import hybrid
-import hybrid.testing
-from experiments.common import cuda, frame
-from hybrid.core.problem import ITEM_SIZES, Span, pieces
-from hybrid.core.settings import Settings, parse_bytes
-from hybrid.core.text import readable
-from hybrid.devices.cuda_gpus import free_bytes
-from hybrid.errors import CheckFailed, DoesNotFit, UsageError
-from hybrid.host.memory import available_host_bytes
-from hybrid.kernels.catalogue import BOTH, Kernel, fastest
-from hybrid.planning.decision import kernel_asked_for
-from hybrid.runs.operands import fill_rows
-
 PIECE_BYTES = 256 << 20  # of a matrix that the host holds beside the device's
 _THREADS = 16  # that make numbers
 _OF_FREE_HOST_MEMORY = 7 / 8  # what is free changes between the search and the product
@@ -47,7 +51,7 @@ PARTS = {  # of lines: what they are called
 
 def theoretical(memory: int, dtype: str) -> int:
     """The largest N of which three N×N matrices are no more than `memory` bytes."""
-    return isqrt(memory // (3 * ITEM_SIZES[dtype]))
+    return math.isqrt(memory // (3 * ITEM_SIZES[dtype]))
 
 
 def seconds_in_core(runtime: cuda.Runtime, kernel: Kernel, dtype: str, n: int) -> float | None:
@@ -97,7 +101,7 @@ def seconds_out_of_core(device: str, memory: int, dtype: str, n: int) -> float:
         return frame.seconds_of(partial(hybrid.multiply, a, b, check="full", device="cuda" if device == "cuda" else "cpu"))
 
 
-class Results(frame.Results):
+class Largest(frame.Results):
     """For each type the largest N of each part."""
 
     command, again = "largest", "python -m hybrid.lectures largest"
@@ -119,7 +123,7 @@ def _about(line: frame.Line, most: int) -> str:
     return f"{line.get('kernel', 'the runner')}: multiplied{seconds} and right, {far}"
 
 
-def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
+def _largest(options: argparse.Namespace) -> Iterator[frame.Line]:
     runtime = cuda.Runtime(options.device)
     memory = parse_bytes(options.gpu_memory) if options.gpu_memory else Settings.gather({}).gpu_memory
     if runtime.gpu:
@@ -150,10 +154,127 @@ def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
             yield {**about, "part": "out of core", "n": n, "seconds": seconds}
 
 
-main = frame.experiment(
-    __doc__, Results, measured, frame.DEVICE, frame.QUICK,
+largest = frame.experiment(
+    _LARGEST, Largest, _largest, frame.DEVICE, frame.QUICK,
     frame.option("--dtype", choices=BOTH, help="only this one (both; --quick: float32)"),
     frame.option("--gpu-memory", metavar="BYTES", help="of the GPU, or of the CPU in its place (free; 1 MiB)"),
     frame.option("--kernels", nargs="+", metavar="NAME", help="for in core (the fastest; without a GPU naive and tiled)"),
     frame.option("--times", type=float, default=4.0, metavar="T", help="out of core, up to T times as large (4)"),
+)  # fmt: skip
+
+
+# --- by the type
+
+_PASCAL = """Question 4 of the matrix multiplication lecture: how large may Pascal's triangle be? python -m hybrid.lectures pascal
+
+L[i][j] = C(i, j) and R[i][j] = (-1)^(i+j)·C(i, j) multiply to the identity. For each element type, the largest N of N×N with
+  (a) fit     every entry held exactly by the type,
+  (b) exact   every sum exact in whatever order it is added up: Σ|terms| stays within the integers that the type holds,
+  (c) right   the identity in fact: all sizes up to N multiplied by the runner, with the kernel of choice.
+
+(a) and (b) are computed, (c) is measured, in seconds and without a GPU; --quick stops at the first size that is wrong, else
+larger ones that come out right by luck are looked for too.
+"""
+LIMITS = {"int32": 2**31 - 1, "int64": 2**63 - 1, "float32": 2**24, "float64": 2**53}  # of integers held without a gap
+MOST_SHOWN = 20  # rows and columns
+
+
+def multiplied(size: int, dtype: str, options: argparse.Namespace) -> list[np.ndarray]:
+    """L and R, each entry rounded once, and L·R. UsageError for sizes whose entries exceed the type."""
+    most = LIMITS[dtype] if dtype.startswith("int") else int(np.finfo(dtype).max)
+    if math.comb(size - 1, (size - 1) // 2) > most:
+        raise UsageError(f"the triangle of size {size} has entries beyond the largest {dtype}: a smaller --size")
+    whole = np.array([[math.comb(row, column) for column in range(size)] for row in range(size)], object)
+    signs = (-1) ** np.add.outer(range(size), range(size))
+    left, right = whole.astype(dtype), (whole * signs).astype(dtype)
+    return [left, right, hybrid.multiply(left, right, device=options.device, kernel=options.kernel)]
+
+
+def first_wrong(product: np.ndarray) -> tuple[int, int, str] | None:
+    """Row and column of the first element that is not the identity's, and what to say of it; None where all are."""
+    wrong = np.argwhere(product != np.eye(len(product), dtype=product.dtype))
+    if not len(wrong):
+        return None
+    row, column = map(int, wrong[0])
+    said = f"N = {len(product)}: [{row}][{column}] is {float(product[row, column]):.12g}, not {int(row == column)}"
+    return row, column, said
+
+
+def magnitude(row: int, column: int) -> int:
+    """Σ|terms| of an element of the product: Σ C(i, k)·C(k, j) = C(i, j)·2^(i-j)."""
+    return math.comb(row, column) << (row - column) if row >= column else 0
+
+
+def holds(dtype: str, number: int) -> bool:
+    """Whether the type has this number, exactly; floating point also has large ones that end in enough zero bits."""
+    if dtype.startswith("int"):
+        return number <= LIMITS[dtype]
+    odd_part = number >> ((number & -number).bit_length() - 1) if number else 0
+    return odd_part <= LIMITS[dtype]
+
+
+def assess(dtype: str, options: argparse.Namespace) -> frame.Line:
+    """All three, and what is wrong first."""
+    fit = next(size for size in count(1) if not all(holds(dtype, math.comb(size, each)) for each in range(size + 1)))
+    exact = next(size for size in count(1) if max(magnitude(size, each) for each in range(size + 1)) > LIMITS[dtype])
+    right, wrong, again = 0, None, []
+    for size in frame.shown(range(1, fit + 1), dtype):
+        found = first_wrong(multiplied(size, dtype, options)[2])
+        if found is None and wrong is None:
+            right = size
+        elif found is None:
+            again.append(size)
+        wrong = wrong or found
+        if wrong and options.quick:
+            break
+    why = "all that fit: the runner adds integers up exactly, and sums that wrap around would be the identity for every N"
+    if wrong:
+        why = f"{wrong[2]}; its terms add up to 2^{math.log2(magnitude(*wrong[:2])):.1f}"
+    if again:
+        why += f"; right again at {', '.join(map(str, again))}"
+    return {"part": "all sizes", "dtype": dtype, "fit": fit, "exact": exact, "right": right, "why": why}
+
+
+class Triangles(frame.Results):
+    """The newest line of each type."""
+
+    command, again = "pascal", "python -m hybrid.lectures pascal"
+
+    @classmethod
+    def selected(cls, lines: Sequence[frame.Line]) -> list[frame.Line]:
+        return list({line["dtype"]: line for line in lines if line["part"] == "all sizes"}.values())
+
+    def blocks(self) -> Iterator[frame.Table]:
+        rows = [[line["dtype"], *(str(line[key]) for key in ("fit", "exact", "right")), line["why"]] for line in self.lines]
+        yield frame.Table(["type", "(a) fit", "(b) exact", "(c) right", ""], "lrrrl", rows)
+
+
+def _triangles(options: argparse.Namespace) -> Iterator[frame.Line]:
+    for dtype in options.dtype:
+        yield {"device": options.device, **assess(dtype, options)}
+
+
+def work(options: argparse.Namespace) -> int:
+    if not options.show:
+        return frame.present(options, Triangles, _triangles)
+    if options.show > MOST_SHOWN or options.json or options.source:
+        raise UsageError(f"--show takes one size to {MOST_SHOWN} and measures nothing: --dtype, --device and --kernel go with it")
+    made = multiplied(options.show, options.dtype[-1], options)
+    # Whole numbers in aligned columns, zeros as dots: the triangles can be seen.
+    for name, matrix in zip(("L", "R", f"L·R, {options.dtype[-1]}"), made, strict=True):
+        cells = [[f"{value:.12g}" if value else "·" for value in row] for row in matrix]
+        print(name, *(f"  {line}" for line in aligned(cells)), "", sep="\n")
+    found = first_wrong(made[2])
+    print(found[2] if found else "the identity")
+    return int(found is not None)
+
+
+pascal = frame.experiment(
+    _PASCAL, Triangles, _triangles,
+    frame.option("--dtype", nargs="+", choices=LIMITS, default=list(LIMITS), metavar="TYPE", help="only these (all)"),
+    frame.option("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU (auto)"),
+    frame.option("--kernel", help="auto, or a name: python -m hybrid.matmul --kernel list (auto)"),
+    frame.option("--show", type=frame.positive, metavar="N", help=f"only print L, R and L·R of size N, to {MOST_SHOWN}"),
+    frame.option("--quick", action="store_true", help="stop at the first size that is wrong"),
+    work=work,
 )  # fmt: skip
