@@ -313,5 +313,6 @@ class RootProduct(CheckedRun):
         ones."""
         plan, c = self.plan, self.views["C"]
         if self.settings.poison or (not plan.at_root and (self.comes_again or self.in_workspace)):
-            own = c.rows if plan.at_root else plan.c_rows_at_the_end(self.team.rank)
-            fill(c[own], np.nan, self.threads)
+            rank = self.team.rank
+            for rows in [c.rows] if plan.at_root else {plan.c_rows_at_the_end(rank), plan.shares[rank].rows}:
+                fill(c[rows if rows.lies_in(c.rows) else Span(0, 0)], np.nan, self.threads)

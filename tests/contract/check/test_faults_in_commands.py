@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support import matmul
 from support.checked import named
+from support.commands import ROOT
 from support.selection import exhaustive
 
 pytestmark = pytest.mark.launcher
@@ -70,6 +71,17 @@ def test_what_was_repaired_in_any_part_is_told(tmp_path):
         done, line = run(tmp_path, *arguments, plant=[f"multiply how=element at={at}"])
         assert (done.returncode, line["check"]["ok"], len(line["check"]["repaired"])) == (0, True, 1), done.stderr
         (tmp_path / "C.npy").unlink()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_repetition_that_computes_nothing_is_wrong(tmp_path, rank):
+    """Though the one before has left the right C: at the root, and on another node."""
+    (tmp_path / "faults.py").write_text("def keep(into, source, before):\n    into[:] = before\n")
+    fault = f"multiply rank={rank} how=faults.py:keep at=1"
+    done, _ = run(
+        tmp_path, "--repeat", "2", plant=[fault], ranks=2, cwd=tmp_path, PYTHONPATH=str(ROOT), HYBRID_RANKS_PER_NODE="1"
+    )
+    assert done.returncode == 3, done.stdout
 
 
 def test_what_cannot_be_repaired_ends_with_3(tmp_path):
