@@ -63,8 +63,6 @@ def least_received(problem: Problem, nodes: int) -> float:
     A node that computes its part of the multiplications, seen as a box, needs as many elements as the faces of the box have, and
     has a P-th of the matrices before.
     """
-    if not (problem.n and problem.l and problem.m):
-        return 0.0
     small, middle, large = sorted((problem.n, problem.l, problem.m))
     if nodes * middle <= large:
         needed = (large * middle + large * small) / nodes + middle * small
