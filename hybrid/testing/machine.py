@@ -68,19 +68,12 @@ def _landlock() -> str:
     return "" if landlock_version() else "Landlock: Linux 5.13 or newer, with it turned on"
 
 
-def _user_namespaces() -> str:
-    from hybrid.emulation import confined
-
-    return "" if confined.possible(confined.keep_to_itself) else "a system that lets users make namespaces"
-
-
 _LACKING: dict[str, Callable[[], str]] = {
     "compiler": lambda: _refused("emulation.build", "compiler", "a C++ compiler"),
     "c compiler": lambda: _refused("emulation.build", "c_compiler", "a C compiler"),
     "gpu": lambda: _refused("devices.cuda_gpus", "usable_gpus", "a GPU", why=True),
     "mpirun": lambda: _refused("ranks.launcher", "mpirun", "mpirun", 1, why=True),
     "landlock": _landlock,
-    "user namespaces": _user_namespaces,
     "no launcher above": lambda: "a start without mpirun" if launcher_above() != "" else "",
 }
 
@@ -92,8 +85,7 @@ def lacking(thing: str) -> str:
     Parameters
     ----------
     thing
-        ``"compiler"`` (of C++), ``"c compiler"``, ``"gpu"``, ``"mpirun"``, ``"landlock"``, ``"user namespaces"`` or
-        ``"no launcher above"``.
+        ``"compiler"`` (of C++), ``"c compiler"``, ``"gpu"``, ``"mpirun"``, ``"landlock"`` or ``"no launcher above"``.
 
     Raises
     ------

@@ -45,6 +45,13 @@ def _namespaces() -> str:
     return "" if tried.returncode == 0 else "leave to mount things in a namespace of its own"
 
 
+def _user_namespaces() -> str:
+    """Asked without the package, whose confinement would be tested nowhere if it took them for lacking."""
+    mount = ["unshare", "--map-root-user", "--net", "--mount", "--ipc", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]
+    tried = shutil.which("unshare") and subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    return "" if tried else "a system that lets users make namespaces"
+
+
 _LACKING: dict[str, Callable[[], str]] = {
     "addr2line": _program("addr2line", called="addr2line (binutils)"),
     "chromium": _program("chromium", "chromium-browser", "google-chrome", called="Chromium"),
@@ -55,13 +62,14 @@ _LACKING: dict[str, Callable[[], str]] = {
     "ml_dtypes": _package("ml_dtypes"),
     "namespaces": _namespaces,
     "notebooks": lambda: _package("nbclient", "Jupyter's nbclient")() or _package("ipykernel", "Jupyter's ipykernel")(),
+    "user namespaces": _user_namespaces,
     "root": lambda: "" if os.geteuid() == 0 else "root",
     "scipy": _package("scipy", "SciPy"),
     "shared memory": _path(Path("/dev/shm"), "/dev/shm"),
     "zarr": _package("zarr", "zarr-python 3, which needs Python 3.11"),
     "zsh": _program("zsh"),
 }
-_OF_THE_PACKAGE = ("compiler", "c compiler", "gpu", "mpirun", "landlock", "user namespaces", "no launcher above")
+_OF_THE_PACKAGE = ("compiler", "c compiler", "gpu", "mpirun", "landlock", "no launcher above")
 _IMPLIED = {"gpu": "gpu", "launcher": "mpirun"}  # by marks that say something else as well
 
 
