@@ -210,6 +210,7 @@ GOOD = {"driver": 13000, "status": 0, "visible": 1, "cupy": "14.2.0", "runtime":
 
 
 def test_gpus_that_are_visible_but_unusable_are_wrong_and_it_is_said_what_to_do():
+    no_answer = {name: GOOD[name] for name in GOOD if name != "gpus"}
     for said, remedy in [
         ({"driver": None}, "--gpus all"),
         ({**GOOD, "status": 999, "status_name": "CUDA_ERROR_UNKNOWN"}, "nvidia-smi"),
@@ -218,6 +219,8 @@ def test_gpus_that_are_visible_but_unusable_are_wrong_and_it_is_said_what_to_do(
         ({**GOOD, "driver": 12080, "packages": ["cupy-cuda13x"]}, "pip uninstall cupy-cuda13x"),
         ({**GOOD, "packages": ["cupy-cuda12x", "cupy-cuda13x"]}, "pip uninstall cupy-cuda12x cupy-cuda13x"),
         ({**GOOD, "driver": 11040}, "a newer driver"),
+        (no_answer, "nvidia-smi"),  # its process died of asking for GPUs
+        ({**no_answer, "missing": "cudaErrorInsufficientDriver"}, "a driver for CUDA 13.2"),
         ({**GOOD, "gpus": [{**H200, "capability": 35}]}, "--device cpu"),
     ]:
         sight = checks.interpret_gpus(said, "was killed by SIGSEGV", driver_loaded=True, environment={})

@@ -4,7 +4,9 @@ bit; the refusal has its code and names rank, rows and columns (docs/check.md, W
 
 import numpy as np
 import pytest
+from support import matmul
 from support.checked import FORMS, WAYS, exact, named, operands, place_of, product, rounding, way
+from support.commands import ROOT
 from support.selection import exhaustive, pairs_first
 
 import hybrid
@@ -207,6 +209,15 @@ def test_elements_whose_square_overflows(rng, way_, value):
     a, b = operands(rng, "normal", (N, L, M))
     with way(way_), plant("multiply", how=lambda into, source, before: into.__setitem__((3, 4), value)):
         assert refused(a, b).holds(3, 4)
+
+
+def test_such_an_element_is_found_without_a_c_compiler_too(tmp_path):
+    (tmp_path / "faults.py").write_text("def spoil(into, source, before):\n    into[3, 4] = 1e117\n")
+    bare = {"PATH": "/nowhere", "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    planted = {"planted": ["multiply how=faults.py:spoil"], "anew": True, "cwd": tmp_path}
+    np.save(tmp_path / "tiny.npy", 1e-25 * np.random.default_rng(1).standard_normal((50, 50)))
+    done = matmul.run("--a", "tiny.npy", "--b", "tiny.npy", **planted, **bare)
+    assert (done.returncode, "wrong: row 3 of C, columns 4:" in done.stdout) == (3, True), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,15 @@ def test_only_the_checkout_s_own_environment_is_ever_made_anew(tmp_path, environ
     assert (done.stdout, done.stderr) == (f"{made_anew}\n", "")
 
 
+def test_an_environment_that_cannot_be_made_is_named_with_the_place_of_all_that_was_said(tmp_path):
+    program(tmp_path / "python", "[ $1 = -c ] || { echo planted; exit 1; }")
+    ask = 'source "$1" && ENVIRONMENT=$2/new NOTES=$2/new/notes ROOT=$2 && create_environment "$2/python"'
+    done = bash("-c", ask, "ask", ROOT / "scripts" / "setup.sh", tmp_path, cwd=tmp_path)
+    assert (done.returncode, done.stderr.splitlines()[-2]) == (1, "planted")
+    assert done.stderr.endswith(f" is in {tmp_path}/new/notes/log\n")
+    assert sorted(note.name for note in (tmp_path / "new" / "notes").iterdir()) == ["log", "origin", "unfinished"]
+
+
 @pytest.fixture
 def checkout(tmp_path):
     folder = tmp_path / "checkout"

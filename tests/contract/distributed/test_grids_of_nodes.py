@@ -77,9 +77,10 @@ def test_faults_on_a_grid_reach_all_ranks_and_the_next_product_is_right(comm, rn
             with hybrid.testing.pretend(device="cpu", ranks_per_node=1, grid=grid, staged=staged):
                 with hybrid.testing.plant("rank", rank=1, phase="multiply", how="raise"), refused(RankFailed, "rank-failed"):
                     product()
-                with hybrid.testing.plant("multiply", rank=1, how="element"), refused(CheckFailed, "check-product") as found:
-                    product()
-                assert "rank 1 " in str(found.value)
+                for how in ("element", lambda into, *_: into.__setitem__((0, 0), -9)):
+                    with hybrid.testing.plant("multiply", rank=1, how=how), refused(CheckFailed, "check-product") as found:
+                        product()
+                    assert "rank 1 " in str(found.value)
                 with hybrid.testing.plant("arrive", rank=1, how="element"), pytest.raises(CheckFailed):
                     product()
                 product()

@@ -130,6 +130,7 @@ VARIANTS = {
         "no tiles at all": ("element", [], 0),
     },
     "tiles": {
+        "wrong on whole tiles alone": ("tiles", [("if (row < n && column < m)", "if (row < n && column < m && n % TILE)")], 4),
         "by blocks of one dimension": ("tiles",
             [("#define TILE 16", "// lab: block(256) grid((m + 15) / 16, (n + 15) / 16)\n#define TILE 16"),
             ("int x = threadIdx.x, y = threadIdx.y", "int x = threadIdx.x % TILE, y = threadIdx.x / TILE")], 14),

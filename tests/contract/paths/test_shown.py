@@ -78,6 +78,10 @@ def test_pictures_of_the_graph_and_a_panel_for_each_path(tmp_path):
     assert "7 paths of length 4 from C to J" in title
     assert [text for text in rest if "-" in text][-1] == "C-E-H-G-J"
     assert rest.count("A") == 7
+    successful(run("five", "--length", 3, "--from", "B", "--to", "D", "--list", "--picture", "six.svg", cwd=tmp_path))
+    across = {name: {place.split()[0] for place in re.findall(r"translate\((.*?)\)", (tmp_path / name).read_text())}
+              for name in ("six.svg", "seven.svg")}  # fmt: skip
+    assert list(map(len, across.values())) == [3, 4]
 
 
 def test_names_cannot_break_the_picture_and_vertices_stay_apart(tmp_path):

@@ -1,5 +1,5 @@
 // The first kernel of a lecture: one block, a thread an element.
-__global__ void multiply(float* Md, float* Nd, float* Pd, int Width)
+__global__ void multiply(float* Nd, float* Md, float* Pd, int Width)
 {
     int tx = threadIdx.x, ty = threadIdx.y;
     float Pvalue = 0;
