@@ -356,10 +356,12 @@ def test_a_program_is_run_and_a_function_of_a_file_is_planted(tmp_path):
     (tmp_path / "faults.py").write_text("def spoil(into, source, before):\n    into[0, 0] = 99\n")
     (tmp_path / "beside.py").write_text("import numpy as np\nONES = np.ones((2, 2))\n")
     (tmp_path / "program.py").write_text(
-        "import sys, hybrid, beside\nprint(sys.argv[1:], hybrid.multiply(beside.ONES, beside.ONES, check=False)[0])\n"
+        "import sys, hybrid, beside\nassert __file__.endswith(sys.argv[0])\n"
+        "print(sys.argv[1:], hybrid.multiply(beside.ONES, beside.ONES, check=False)[0])\n"
     )
-    done = started("--plant", "multiply how=faults.py:spoil", command=("program.py", "x", "-m"), cwd=tmp_path)
-    assert done.stdout == "['x', '-m'] [99.  2.]\n", done.stderr
+    for command in (("program.py",), ("-m", "program")):
+        done = started("--plant", "multiply how=faults.py:spoil", command=(*command, "x", "-m"), cwd=tmp_path)
+        assert done.stdout == "['x', '-m'] [99.  2.]\n", done.stderr
 
 
 @pytest.mark.parametrize(
