@@ -49,6 +49,7 @@ REFUSED = {
     "Thrust": (f"#include <thrust/device_vector.h>\n__global__ void k() {{}}\n{MAIN}", "lab-unsupported", 1),
     "CUDA graphs": (f"__global__ void k() {{}}\ncudaGraph_t graph;\n{MAIN}", "lab-unsupported", 2),
     "a call that is not known": (f"__global__ void k() {{}}\nvoid f() {{ cudaMalloc3D(0, 0); }}\n{MAIN}", "lab-unsupported", 2),
+    "a zero byte": (f"{KERNEL}\0", "file-format", 0),
     "half a launch": ("__global__ void k() {}\nint main() { k<<<1, 1>>; }\n", "lab-launch", 2),
     # what nvcc refuses
     "a kernel that is called": ("__global__ void k(int* x) { *x = 1; }\nint main() {\n  int* x;\n  k(x); }", "compile-failed", 4),
@@ -57,7 +58,8 @@ REFUSED = {
     "a function of the device": (
         f"__global__ void k() {{}}\n__device__ int f() {{ return 1; }}\nint g() {{ return f(); }}\n{MAIN}", "compile-failed", 3),
 }  # fmt: skip
-BY_DEFAULT = ["an unknown size", "too many threads", "PTX", "cuBLAS", "a kernel that is called", "a call that CUDA 13 removed"]
+BY_DEFAULT = ["an unknown size", "too many threads", "PTX", "a zero byte", "cuBLAS", "a kernel that is called",
+              "a call that CUDA 13 removed"]  # fmt: skip
 
 
 def refusal(done):
