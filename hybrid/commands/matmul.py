@@ -85,7 +85,7 @@ def _add_what(what: argparse._ArgumentGroup) -> None:
     what.add_argument("--a", type=file_name, metavar="A.npy", help=f"take A from a file, {formats}; each rank reads its rows")
     what.add_argument("--b", type=file_name, metavar="B.npy", help="take B from a file")
     what.add_argument("--out", type=file_name, metavar="C.npy", help="write C to a file, which appears whole or not at all")
-    part = "with --out (not to .mtx): compute C in parts, some rows each, and go on where a job that was ended has left off"
+    part = "with --out (not to .mtx): compute C in parts that fit into memory, and go on where a job that was ended has left off"
     what.add_argument("--resume", action="store_true", help=part)
     add_settings(what, "resume_rows")
 
@@ -250,7 +250,7 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
     if options.resume:
         from hybrid.commands.matmul_resume import part_to_explain
 
-        problem, line = part_to_explain(machine, problem, options, settings)
+        problem, line = part_to_explain(machine, product, options, settings)
         print(line)
     if line := how_computed(product):
         print(f"{product}, {line.strip()}:")

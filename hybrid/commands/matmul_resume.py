@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """`--resume` of python -m hybrid.matmul: C is computed in parts, each written to the disk before the next, so that a later job
-can go on."""
+can go on, and memory has to hold some rows of A and some columns of B only."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import json
 import os
 import shlex
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -21,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.root_operands import MatrixSource
 from hybrid.core.installation import is_own
 from hybrid.core.problem import Problem, Span, pieces, record
 from hybrid.core.settings import Settings
@@ -32,7 +32,7 @@ from hybrid.execution.session import Session, agree
 from hybrid.host.files import allocated, code_of_reading, discard, flush, flush_names, led_to, publish, write_whole, written_to
 from hybrid.host.memory import RowView
 from hybrid.host.threads import rows_of_about
-from hybrid.planning.decision import Decision, Inventory, Machine
+from hybrid.planning.decision import Decision, Inventory, Machine, decide
 from hybrid.planning.plan import Plan
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.heartbeat import busy, tell_how_to_go_on
@@ -40,14 +40,38 @@ from hybrid.ranks.launcher import launched
 from hybrid.ranks.team import Team
 from hybrid.reporting.run_report import parts_line
 from hybrid.runs.matrix_file import MatrixOutput, matrix_name, new_matrix
-from hybrid.runs.measured import Outcome, Parts, RunOptions, run_product
+from hybrid.runs.measured import Outcome, Parts, Room, RunOptions, run_product
 from hybrid.runs.operands import TypedProduct
 from hybrid.verification.check import Check
 
 Line = dict[str, Any]
 Facts = Mapping[str, str]
 
-_MARK: Line = {"journal": "hybrid.matmul", "schema": 3}  # in the first line
+_MARK: Line = {"journal": "hybrid.matmul", "schema": 4}  # in the first line
+
+
+@record
+class Tile:
+    """A part of the product: these rows of A, these columns of B, and the elements of C that they give."""
+
+    rows: Span
+    columns: Span
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.rows), len(self.columns)
+
+    @property
+    def elements(self) -> int:
+        return len(self.rows) * len(self.columns)
+
+
+def _in_tiles(shape: tuple[int, int], rows: int, columns: int) -> list[Tile]:
+    """A matrix in tiles of so many rows and columns, each of which has its rows or its columns in common with the one before:
+    down the first columns, up the next ones."""
+    slabs = list(pieces(Span(0, shape[1]), columns)) if columns else []
+    bands = list(pieces(Span(0, shape[0]), rows))
+    return [Tile(band, slab) for number, slab in enumerate(slabs) for band in bands[:: -1 if number % 2 else 1]]
 
 
 @record
@@ -56,12 +80,9 @@ class State:
 
     asked: Facts
     rows: int  # of a part
+    columns: int
     begun: int
-    written: Mapping[Span, str]
-
-    @property
-    def rows_there(self) -> int:
-        return sum(map(len, self.written))
+    written: Mapping[Tile, str]
 
 
 def journal_of(path: str) -> str:
@@ -162,10 +183,11 @@ def _read(descriptor: int, path: str) -> tuple[State | None, int]:
         return None, end
     first, *parts = lines
     try:
-        written = {Span(*line["part"]): str(line["digest"]) for line in parts}  # the last line of each counts
-        state = State(dict(first["asked"]), int(first["rows"]), int(first["begun"]), written)
-        if state.rows < 1:
-            raise ValueError(f"parts of {state.rows} rows")
+        # The last line of each counts.
+        written = {Tile(Span(*line["rows"]), Span(*line["columns"])): str(line["digest"]) for line in parts}
+        state = State(dict(first["asked"]), int(first["rows"]), int(first["columns"]), int(first["begun"]), written)
+        if state.rows < 1 or state.columns < 0:
+            raise ValueError(f"parts of {state.rows} rows and {state.columns} columns")
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"{path} is malformed ({type(error).__name__}: {error}): remove it to begin anew", code="file-format"
@@ -174,28 +196,47 @@ def _read(descriptor: int, path: str) -> tuple[State | None, int]:
 
 
 _PARTS, _LEAST_BYTES = 50, 256 << 20  # the most parts of C, and the fewest bytes of each: a job that is killed loses so much
-_ROWS_OF_A_RANK = 64  # the fewest in a part: with fewer, too little is computed for each time that B is read
+_LEAST = 64  # rows of a rank in a part, and columns: with fewer, too little is computed for what is read
+_FASTER = 16  # so many bytes come from memory to a device while one comes from a disk
 
 
-def rows_of_a_part(problem: Problem, ranks: int) -> int:
-    """The rows of a part where memory is not short."""
-    large_enough = _LEAST_BYTES // max(1, problem.bytes(1, problem.m))
-    return max(1, min(problem.n, max(-(-problem.n // _PARTS), large_enough, _ROWS_OF_A_RANK * ranks)))
+def shape_of_parts(product: TypedProduct, ranks: int, rows: int, fits: Callable[[int, int], bool]) -> tuple[int, int]:
+    """The rows and columns of a part: all columns where B fits into memory, else those for which reading takes the least time.
+
+    `rows`: of a part, where that is asked for, else 0. `fits(rows, columns)`: whether there is memory for such a part.
+    """
+    (n, _, m), p = product.sizes, product.problem
+    least = min(n, _LEAST * ranks)
+    usual = rows or max(1, least, min(n, max(-(-n // _PARTS), _LEAST_BYTES // max(1, p.bytes(1, p.m)))))
+    if fits(min(usual, n), m):
+        return usual, m
+    of_a, of_b = p.operand_bytes(p.n, p.l), p.operand_bytes(p.l, p.m)
+    found = []
+    widths = range(_LEAST * -(-m // _LEAST), 0, -_LEAST)
+    for height in {min(rows, n)} if rows else {max(least, n >> halvings) for halvings in range(n.bit_length())}:
+        most = m if rows else usual * m // height  # columns: more is lost where the job is killed than need be
+        widest = bisect_left(widths, True, key=lambda width: min(width, m) <= most and fits(height, min(width, m)))
+        if widest < len(widths):
+            # From a disk: B, and A for each slab, but for the band in memory. From memory: each slab of B for each band.
+            bands, slabs = -(-n // height), -(-m // widths[widest])
+            seconds = of_b + of_a * (slabs - (slabs - 1) / bands) + of_b * bands / _FASTER
+            found.append((seconds, rows or height, min(m, _LEAST * -(-m // (_LEAST * slabs)))))
+    return min(found, default=(0, rows or least, min(m, _LEAST)))[1:]
 
 
 _WRITING = 0  # the rank that writes the journal; C is gathered on its node
-_GROUP_BYTES = 4 << 20  # of the rows that have a digest together: such groups are shared by the ranks of the node
+_GROUP_BYTES = 4 << 20  # of a part's rows that have a digest together: such groups are shared by the ranks of the node
 
 
 class _PartsFile:
     """The file and its journal. Every rank makes one, and calls its methods. `there`: the parts that are in the file."""
 
     def __init__(self, team: Team, output: MatrixOutput) -> None:
-        """UsageError for a format in which rows have no place before they are written."""
+        """UsageError for a format in which elements have no place before they are written."""
         if not output.by_rows:
             raise UsageError(
                 f"{output.path} cannot be written part by part: --resume writes .npy, .h5 and .zarr, "
-                "in which rows have their place before they are known (a .mtx file is text)",
+                "in which elements have their place before they are known (a .mtx file is text)",
                 code="file-kind",
             )
         self._team, self._output = team, output
@@ -205,7 +246,7 @@ class _PartsFile:
         self._named = False  # all is there, and the file has its name
         self._begun = 0
         self.state: State | None = None
-        self.there: set[Span] = set()
+        self.there: set[Tile] = set()
 
     @property
     def name(self) -> str:
@@ -232,9 +273,9 @@ class _PartsFile:
             raise UsageError(str(found), code=found.code)
         self.state = found
 
-    def look(self, parts: Sequence[Span]) -> None:
-        """Find out which of these parts are in the file; if the rows of one have another digest, none is used. DoesNotFit where
-        there is no room for the others.
+    def look(self, parts: Sequence[Tile]) -> None:
+        """Find out which of these parts are in the file; if the elements of one have another digest, none is used. DoesNotFit
+        where there is no room for the others.
 
         A job that was killed after it named the file and before it removed the journal has left it at its final place.
         """
@@ -254,8 +295,8 @@ class _PartsFile:
             if self._team.rank == _WRITING and not self._named:
                 self._output.refuse(max(0, self._output.size - allocated(self._part)))
 
-    def begin(self, asked: Facts, rows: int) -> None:
-        """Begin file and journal, unless rows are there that can be used. `rows`: of a part."""
+    def begin(self, asked: Facts, rows: int, columns: int) -> None:
+        """Begin file and journal, unless parts are there that can be used. `rows`, `columns`: of a part."""
         with self._team.phase("write", timed=False) as beginning, self._writing():
             if self._journal is not None:
                 if self.state is None:
@@ -266,27 +307,28 @@ class _PartsFile:
                     flush(self._part)
                     flush_names(self._part.parent)
                 if self.state is None:
-                    self._journal.begin({"asked": dict(asked), "rows": rows, "begun": self._begun})
+                    self._journal.begin({"asked": dict(asked), "rows": rows, "columns": columns, "begun": self._begun})
                 beginning.mine = self._begun
         self._begun = beginning.all[_WRITING]
 
-    def write(self, part: Span, c: np.ndarray, before_it_counts: Callable[[], None]) -> None:
-        """Write the part's rows, and then the journal's line, each of which is on the disk before the next step.
+    def write(self, part: Tile, c: np.ndarray, before_it_counts: Callable[[], None]) -> None:
+        """Write the part's elements, and then the journal's line, each of which is on the disk before the next step.
 
         `before_it_counts`: is called by one rank between the two, and may raise.
         """
         with self._team.phase("write", timed=False) as writing, self._writing():
             total = 0
             for group in self._mine(part):
-                values = c[group.within(part).slice]
-                self._output.write(self._part, self._begun, group, values, partial(self._team.enter, "write"))
+                values = c[group.within(part.rows).slice]
+                self._output.write(self._part, self._begun, group, values, partial(self._team.enter, "write"), part.columns)
                 total += _group_digest(group, values.reshape(-1).view(np.uint8))
             writing.mine = total
         with self._team.phase("write", timed=False), self._writing(), busy():
             if self._journal is not None:
                 before_it_counts()
                 flush(self._part)
-                self._journal.append({"part": [part.lo, part.hi], "digest": _as_text(sum(writing.all))})
+                rows, columns = ([span.lo, span.hi] for span in (part.rows, part.columns))
+                self._journal.append({"rows": rows, "columns": columns, "digest": _as_text(sum(writing.all))})
         self.there.add(part)
 
     def finish(self) -> None:
@@ -312,20 +354,20 @@ class _PartsFile:
     def _writing(self) -> AbstractContextManager[None]:
         return written_to(f"{self._output.path}.part", self._part, self._output.size)
 
-    def _mine(self, part: Span) -> Iterable[Span]:
+    def _mine(self, part: Tile) -> Iterable[Span]:
         """This rank's share of the part's groups of rows. The groups are the same however many ranks share them."""
         members = self._team.topology.nodes[self._team.topology.node_of(_WRITING)]
         if self._team.rank not in members:
             return ()
-        groups = list(rows_of_about(_GROUP_BYTES, part, self._output.row_bytes))
+        groups = list(rows_of_about(_GROUP_BYTES, part.rows, len(part.columns) * self._output.dtype.itemsize))
         return groups[Span(0, len(groups)).part(len(members), members.index(self._team.rank)).slice]
 
-    def _sum_on_disk(self, path: Path, part: Span) -> int:
+    def _sum_on_disk(self, path: Path, part: Tile) -> int:
         """The sum of the digests of this rank's groups, as the file has them; another one where rows cannot be read."""
         total = 0
         for group in self._mine(part):
             with suppress(OSError):
-                total += _group_digest(group, self._output.read_back(path, self._begun, group))
+                total += _group_digest(group, self._output.read_back(path, self._begun, group, part.columns))
             self._team.enter("look")
         return total
 
@@ -340,16 +382,6 @@ def _as_text(total: int) -> str:
 
 
 _STEPS = 10**6  # the whole work, where progress is told
-
-
-class _PartOfA(MatrixSource):
-    """Rows `part` of A, as a matrix of their own."""
-
-    def __init__(self, a: MatrixSource, part: Span) -> None:
-        self.shape, self._a, self._part = (len(part), a.shape[1]), a, part
-
-    def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
-        self._a.rows(Span(self._part.lo + rows.lo, self._part.lo + rows.hi), into, threads, progress)
 
 
 class ProductInParts:
@@ -371,13 +403,12 @@ class ProductInParts:
                 code="dtype",
             )
         self._session, self._team, self._settings, self._inventories = session, session.team, settings, inventories
-        self._problem, self._sources = product.problem, product.sources()
-        self._ask = partial(_what_is_asked, product, options, settings)
-        n, _, m = product.sizes
-        self._disk = _PartsFile(self._team, new_matrix(options.out, (n, m), product.result))
-        self._decisions: dict[int, Decision] = {}  # by the rows of a part
-        self.rows = 0
-        self._parts: list[Span] = []
+        self._product, self._ask = product, partial(_what_is_asked, product, options, settings)
+        self.shape = product.sizes[0], product.sizes[2]
+        self._disk = _PartsFile(self._team, new_matrix(options.out, self.shape, product.result))
+        self._decisions: dict[tuple[int, int], Decision] = {}  # by the rows and columns of a part
+        self._rows = self._columns = 0
+        self._tiles: list[Tile] = []
         try:
             self._prepare()
         except BaseException:
@@ -386,11 +417,17 @@ class ProductInParts:
 
     def _prepare(self) -> None:
         self._disk.open()
-        state = self._disk.state
-        self._decide(self._settings.resume_rows or (state.rows if state else 0))
+        state, rows = self._disk.state, self._settings.resume_rows
+        if state:
+            self._rows, self._columns = rows or state.rows, state.columns
+        else:
+            self._rows, self._columns = shape_of_parts(self._product, self._team.size, rows, self._fits)
+        self._tiles = _in_tiles(self.shape, self._rows, self._columns)
+        shapes = dict.fromkeys([self._largest, *(tile.shape for tile in self._tiles)])
+        self._decisions = {shape: self._decided(*shape) for shape in shapes}
         with self._team.phase("agree", timed=False) as asking:
             asking.mine = self._ask()
-        self._asked: Facts = {**asking.all[0], "--resume-rows": str(self.rows)}
+        self._asked: Facts = {**asking.all[0], "--resume-rows": str(self._rows)}
         there = state.asked if state else self._asked
         if names := [name for name in {**there, **self._asked} if there.get(name) != self._asked.get(name)]:
             other = [f"{name} {there.get(name, 'not known')} there, {self._asked.get(name, 'not known')} here" for name in names]
@@ -400,43 +437,50 @@ class ProductInParts:
                 code="resume-other",
             )
         wall.enter("resume")
-        self._disk.look(self._parts)
+        self._disk.look(self._tiles)
 
     def run(self, progress: Progress) -> Outcome:
         """Compute, check and write the parts that are missing, and give the file its name. A part that fails its check ends it.
         Whoever ends the job meanwhile is told how to go on."""
         made: Outcome | None = None
-        plans, before = list[Plan](), self.rows_there
-        left = self._problem.n - before
+        before: Tile | None = None
+        plans, spared, parts, left = list[Plan](), 0, self.parts, self.elements_left
         wall.enter("write")
-        self._disk.begin(self._asked, self.rows)
+        self._disk.begin(self._asked, self._rows, self._columns)
         self._tell()
-        for part in [part for part in self._parts if part not in self._disk.there]:
-            done = self.rows_there - before
+        wall.enter("allocate")
+        room = Room(self._team, self._decisions[self._largest].plan) if left else None
+        for tile in [tile for tile in self._tiles if tile not in self._disk.there]:
+            done = left - self.elements_left
 
-            def tell(phase: str, multiplied: int, of: int, part: Span = part, done: int = done) -> None:
+            def tell(phase: str, multiplied: int, of: int, tile: Tile = tile, done: int = done) -> None:
                 if phase == "multiply" and of:
-                    progress(phase, int(_STEPS * (done + len(part) * multiplied / of) / left), _STEPS)
+                    progress(phase, int(_STEPS * (done + tile.elements * multiplied / of) / left), _STEPS)
 
-            a, b = self._sources
-            how = RunOptions(progress=tell, after=made)
-            outcome = run_product(self._session, self._decisions[len(part)], _PartOfA(a, part), b, self._settings, how)
-            plans.append(outcome.decision.plan)
+            decision, part = self._decisions[tile.shape], self._product.part(tile.rows, tile.columns)
+            plan, p = decision.plan, part.problem
+            has_a = before is not None and before.rows == tile.rows
+            has_b = before is not None and before.columns == tile.columns and plans[-1].b_stays_parted == plan.b_stays_parted
+            how = RunOptions(progress=tell, room=room, there="A" * has_a + "B" * has_b)
+            outcome = run_product(self._session, decision, *part.sources(), self._settings, how)
+            plans.append(plan)
+            spared += p.operand_bytes(p.n, p.l) * has_a + p.operand_bytes(p.l, p.m) * has_b
             if outcome.check is not None:
-                named = outcome.check.of(f"in the part of rows {part}, counted from {part.lo}", part.lo)
-                outcome = replace(outcome, check=named)
-            made = made.followed_by(outcome) if made is not None else outcome
+                named = f"rows {tile.rows}" + f" and columns {tile.columns}" * (len(tile.columns) < self.shape[1])
+                check = outcome.check.of(f"in the part of {named}, counted from its first", tile.rows.lo)
+                outcome = replace(outcome, check=check)
+            made, before = made.followed_by(outcome) if made is not None else outcome, tile
             wall.enter("write")
             if outcome.check is not None and not outcome.check.ok:
                 break
-            self._disk.write(part, outcome.c.array, self._refuse_changed)
+            self._disk.write(tile, outcome.c.array, self._refuse_changed)
             self._tell()
         else:
             self._disk.finish()
         tell_how_to_go_on("")
-        nothing, parts = RowView(np.empty((0, 0)), Span(0, 0)), Parts(self.rows, before, tuple(plans))
+        nothing, parts = RowView(np.empty((0, 0)), Span(0, 0)), replace(parts, plans=tuple(plans), spared=spared)
         if made is None:
-            check = Check("checksums", 0.0, 0.0, ok=True, note="all rows were there")
+            check = Check("checksums", 0.0, 0.0, ok=True, note="all parts were there")
             return Outcome(self.decision, nothing, nothing, nothing, {}, Spread(0.0, 0.0, 0.0), check, parts=parts)
         return replace(made, decision=self.decision, a=nothing, b=nothing, c=nothing, intervals=[], parts=parts)
 
@@ -445,38 +489,45 @@ class ProductInParts:
         self._disk.close()
 
     @property
-    def rows_there(self) -> int:
-        return sum(map(len, self._disk.there))
+    def parts(self) -> Parts:
+        """How far the product is."""
+        return Parts(self._rows, self._columns, len(self._disk.there), len(self._tiles))
+
+    @property
+    def elements_left(self) -> int:
+        """The elements of C that are not on the disk."""
+        return sum(tile.elements for tile in self._tiles if tile not in self._disk.there)
 
     def on_the_disk(self) -> str:
-        """How far the product is, for its progress."""
-        return f", {self.rows_there} of {self._problem.n} rows are on the disk"
+        """The same, for its progress."""
+        return f", {len(self._disk.there)} of {len(self._tiles)} parts are on the disk"
 
     @property
     def name(self) -> str:
-        """The name of the file that has these rows."""
+        """The name of the file that has these parts."""
         return self._disk.name
 
     @property
     def decision(self) -> Decision:
         """The decision for a part, but with the whole problem."""
-        decision = self._decisions[min(self.rows, self._problem.n)]
-        return replace(decision, plan=replace(decision.plan, problem=self._problem))
+        decision = self._decisions[self._largest]
+        return replace(decision, plan=replace(decision.plan, problem=self._product.problem))
 
-    def _decide(self, wanted: int) -> None:
-        """Decide how many rows a part has, and how parts are computed: as is wanted, or in parts that fit."""
-        self.rows, least = wanted or rows_of_a_part(self._problem, self._team.size), _ROWS_OF_A_RANK * self._team.size
-        while True:
-            self._parts, self._decisions = list(pieces(Span(0, self._problem.n), self.rows)), {}
-            try:
-                for rows in dict.fromkeys(map(len, self._parts)) or {0: None}:
-                    request = PlanRequest(replace(self._problem, n=rows))
-                    self._decisions[rows] = agree(self._session, request, self._settings, self._inventories)
-                return
-            except DoesNotFit:
-                if wanted or self.rows <= least:
-                    raise
-                self.rows = max(least, -(-self.rows // 2))
+    @property
+    def _largest(self) -> tuple[int, int]:
+        """The shape of the largest part."""
+        return min(self._rows, self.shape[0]), min(self._columns, self.shape[1])
+
+    def _decided(self, rows: int, columns: int) -> Decision:
+        """How a part of this shape is computed, as all ranks agree. DoesNotFit where it cannot be."""
+        request = PlanRequest(self._product.part(Span(0, rows), Span(0, columns)).problem)
+        return agree(self._session, request, self._settings, self._inventories)
+
+    def _fits(self, rows: int, columns: int) -> bool:
+        with suppress(DoesNotFit):
+            self._decided(rows, columns)
+            return True
+        return False
 
     def _refuse_changed(self) -> None:
         """HybridError where A or B is not any more what it was when this job began to read it."""
@@ -491,7 +542,7 @@ class ProductInParts:
         launch = launched()
         before = [launch.name.split()[0], "-n", str(launch.size)] if launch else []
         python, *arguments = sys.orig_argv
-        there = f"{self.rows_there} rows are in {self.name}, go on with: "
+        there = f"{len(self._disk.there)} of {len(self._tiles)} parts are in {self.name}, go on with: "
         command = shlex.join([*before, os.path.basename(python), *arguments])
         tell_how_to_go_on(there + command) or tell_how_to_go_on(f"{there}the same command")
 
@@ -541,14 +592,26 @@ def _fingerprint(path: str) -> str:
     return f"{target} ({size} bytes, changed at {seconds}.{nanoseconds:09d}, {digest.hexdigest()})"
 
 
-def part_to_explain(machine: Machine, problem: Problem, options: argparse.Namespace, settings: Settings) -> tuple[Problem, str]:
-    """A part of the product for `--explain`, and a line about it: by the journal, without a look at the rows themselves."""
+def part_to_explain(
+    machine: Machine, product: TypedProduct, options: argparse.Namespace, settings: Settings
+) -> tuple[Problem, str]:
+    """A part of the product for `--explain`, and a line about it: by the journal, without a look at the parts themselves."""
     state = None
     if os.path.lexists(journal := journal_of(matrix_name(options.out).file)):
         descriptor = os.open(journal, os.O_RDONLY)
         with suppress(HybridError):  # of one that cannot be read nothing is known
             state, _ = _read(descriptor, journal)
         os.close(descriptor)
-    rows = settings.resume_rows or (state.rows if state else 0) or rows_of_a_part(problem, machine.topology.size)
-    line = parts_line(rows, problem.n, state.rows_there if state else 0, f"{options.out}.journal").strip()
-    return replace(problem, n=min(rows, problem.n)), f"{line}; the plan of a part:"
+    n, _, m = product.sizes
+
+    def problem(rows: int, columns: int) -> Problem:
+        return product.part(Span(0, min(rows, n)), Span(0, columns)).problem
+
+    def fits(rows: int, columns: int) -> bool:
+        return decide(machine, PlanRequest(problem(rows, columns)), settings).shortage is None
+
+    ranks, rows = machine.topology.size, settings.resume_rows
+    shape = (rows or state.rows, state.columns) if state else shape_of_parts(product, ranks, rows, fits)
+    parts = Parts(*shape, len(state.written) if state else 0, len(_in_tiles((n, m), *shape)))
+    line = parts_line(parts, (n, m), f"{options.out}.journal").strip()
+    return problem(*shape), f"{line}; the plan of a part:"

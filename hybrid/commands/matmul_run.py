@@ -101,9 +101,9 @@ class _Job:
 
         problem = self.product.problem
         parts = ProductInParts(self.session, self.options, self.settings, self.product, self.inventories)
-        there = parts.rows_there
-        self._say_begin(parts.decision, run_report.parts_line(parts.rows, problem.n, there, f"the checksums of {parts.name}"))
-        plan = replace(parts.decision.plan, problem=replace(problem, n=problem.n - there))
+        self._say_begin(parts.decision, run_report.parts_line(parts.parts, parts.shape, f"the checksums of {parts.name}"))
+        rows_left = parts.elements_left // max(1, parts.shape[1])
+        plan = replace(parts.decision.plan, problem=replace(problem, n=rows_left))
         with closing(parts), self._progress(plan, 1, parts.on_the_disk) as progress:
             outcome = parts.run(progress)
         self._report(outcome, warmup=0)
@@ -139,7 +139,8 @@ class _Job:
                 f"hybrid: asked to end: {outcome.repeats} of {options.repeat} products were finished [terminated]",
                 file=sys.stderr,
             )
-        print(run_report.table(plans, outcome.phases, outcome.total), file=self.stream)
+        spared = outcome.parts.spared if outcome.parts else 0
+        print(run_report.table(plans, outcome.phases, outcome.total, spared), file=self.stream)
         if outcome.arithmetic:
             print(run_report.arithmetic_line(outcome.arithmetic), file=self.stream)
         if options.json:

@@ -117,13 +117,13 @@ class RootProduct(CheckedRun):
             copy_rows(self._result, c, self.threads)
             return self._result, check
 
-    def prepare(self, kept: dict[str, RowView]) -> None:
-        """Have the matrices, of which A and B are filled, and set up the multiplication. `kept`: matrices of an earlier product
-        that this one takes over, the same ones on all ranks; a B among them is filled."""
+    def prepare(self, kept: dict[str, RowView], there: str = "") -> None:
+        """Have the matrices, of which A and B are filled, and set up the multiplication. `kept`: matrices that this product takes
+        over, the same ones on all ranks. `there`: which of A and B are filled if they are among them."""
         wall.enter("allocate")
         self.views = self._host_matrices(kept)
         wall.enter("fill")
-        self._fill(b_is_there="B" in kept)
+        self._fill([key for key in there if key in kept])
         wall.enter("prepare")
         if len(self.plan.topology.nodes) > 1 and not self.plan.at_root:
             keys = "AB" if self.plan.b_stays_parted else "A"
@@ -214,12 +214,11 @@ class RootProduct(CheckedRun):
                     source.rows(views[key].rows, into, self.threads, lambda done: team.enter("scatter"))
         return views
 
-    def _fill(self, *, b_is_there: bool) -> None:
-        """Have every rank make or read its own rows of the operands that are not the root's arrays; of B where it is not there
-        already."""
+    def _fill(self, there: Sequence[str]) -> None:
+        """Have every rank make or read its own rows of the operands that are not the root's arrays, nor `there` already."""
         team, share, (a, b) = self.team, self.plan.shares[self.team.rank], self._operands
-        wanted = ((a, "A", share.rows), (b, "B", share.b_rows))[: 1 if b_is_there or self.plan.problem.symmetric else 2]
-        parts = [(source, key, rows) for source, key, rows in wanted if not source.at_root]
+        wanted = ((a, "A", share.rows), (b, "B", share.b_rows))[: 1 if self.plan.problem.symmetric else 2]
+        parts = [(source, key, rows) for source, key, rows in wanted if not source.at_root and key not in there]
         if not parts:
             return
         before, all_rows = 0, sum(len(rows) for *_, rows in parts)

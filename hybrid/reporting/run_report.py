@@ -19,7 +19,7 @@ from hybrid.planning.plan import Plan
 
 if TYPE_CHECKING:
     from hybrid.planning.decision import Decision, RankPlacement
-    from hybrid.runs.measured import Outcome
+    from hybrid.runs.measured import Outcome, Parts
     from hybrid.verification.check import Check
 
 
@@ -34,10 +34,11 @@ def operations(plans: Plans) -> int:
     return sum(plan.problem.operations for plan in plans)
 
 
-def table(plans: Plans, phases: dict[str, Spread], total: Spread) -> str:
+def table(plans: Plans, phases: dict[str, Spread], total: Spread, spared: int = 0) -> str:
     """A line for each phase: median, least and most seconds of its slowest rank over the repeats, share of the total, rate.
 
-    The shares add up to 100 %: the last line has the time between phases, or by how much they overlapped.
+    `spared`: bytes of A and B that were not filled, as they were in memory already. The shares add up to 100 %: the last line has
+    the time between phases, or by how much they overlapped.
     """
     inside = [phase for phase in PHASES if phase in phases and phase not in OUTSIDE_TOTAL]
     medians = [phases[phase].median for phase in inside]
@@ -48,22 +49,20 @@ def table(plans: Plans, phases: dict[str, Spread], total: Spread) -> str:
     for phase, spread in ((phase, phases[phase]) for phase in PHASES if phase in phases):
         share = f"{share_of[phase]} %" if phase in share_of else "–"
         seconds = (f"{each:.4f}" for each in (spread.median, spread.min, spread.max))
-        rows.append((phase, *seconds, share, rate(plans, phase, spread.median)))
+        rows.append((phase, *seconds, share, rate(plans, phase, spread.median, spared)))
     if share_of_rest:
         rows.append(("between" if rest > 0 else "overlap", f"{rest:.4f}", "", "", f"{share_of_rest} %", ""))
     return "\n".join(f"  {line}" for line in aligned(rows, "lrrrrl"))
 
 
-def rate(plans: Plans, phase: str, seconds: float) -> str:
+def rate(plans: Plans, phase: str, seconds: float, spared: int = 0) -> str:
     """The rate of a phase that takes so many seconds: the work of all ranks, divided by the time of the slowest; "" where it has
-    none."""
+    none. `spared`: as for `table`."""
     if seconds <= 0:
         return ""
     if phase == "multiply":
         return rate_in_units(operations(plans) / seconds, "F")
-    moved = sum(moved_bytes(of_part, phase) for of_part in plans)
-    if phase == "fill":  # B is the same for all parts
-        moved -= sum(each.problem.operand_bytes(each.problem.l, each.problem.m) for each in plans[1:])
+    moved = sum(moved_bytes(of_part, phase) for of_part in plans) - spared * (phase == "fill")
     return rate_in_units(moved / seconds, "B") if moved else ""
 
 
@@ -192,13 +191,16 @@ def plans_of(outcome: Outcome) -> Plans:
     return outcome.parts.plans if outcome.parts else [outcome.decision.plan]
 
 
-def parts_line(rows: int, of: int, there: int, name: str) -> str:
-    """A line about a product in parts, before they are computed. `rows`: of a part; `of`: rows of C; `there`: rows that an
-    earlier job has written, as `name` tells."""
-    left = of - there
-    rest = f"{left} rows are computed in {counted(-(-left // rows), 'part')} of {counted(rows, 'row')}" if left else ""
-    known = f"{there} of {of} rows are there, by {name}" if there else ""
-    return f"  resume: {'; '.join(filter(None, (known, rest))) or 'C has no rows'}"
+def parts_line(parts: Parts, shape: tuple[int, int], name: str) -> str:
+    """A line about a C of this shape in parts, before they are computed. `name`: what tells which parts are there."""
+    left, slabs = parts.count - parts.there, -(-shape[1] // max(1, parts.columns))
+    size = counted(parts.rows, "row") + f" and {counted(parts.columns, 'column')}" * (slabs > 1)
+    told = [
+        f"{parts.there} of {counted(parts.count, 'part')} are there, by {name}" if parts.there else "",
+        f"{counted(left, 'part')} of {size} {'is' if left == 1 else 'are'} computed" if left else "",
+        f"B is read once, in {slabs} slabs of columns, and A once for each" if left and slabs > 1 else "",
+    ]
+    return f"  resume: {'; '.join(filter(None, told)) or 'C has no elements'}"
 
 
 def describe(placement: RankPlacement, rows: Span) -> str:
@@ -260,9 +262,9 @@ def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any
     plan, decision, check = outcome.decision.plan, outcome.decision, outcome.check
     problem, resume = plan.problem, {}
     if parts := outcome.parts:
-        computed = sum(each.problem.n for each in parts.plans)
-        told = {"part_rows": parts.rows, "rows_there": parts.there, "rows_computed": computed, "parts_computed": len(parts.plans)}
-        resume = {"resume": {**told, "rows_missing": problem.n - parts.there - computed}}
+        told = {"part_rows": parts.rows, "part_columns": parts.columns, "parts_there": parts.there}
+        computed = len(parts.plans)
+        resume = {"resume": {**told, "parts_computed": computed, "parts_missing": parts.count - parts.there - computed}}
     return {
         "command": "matmul",
         "n": problem.n,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Matrices in files: .npy, HDF5, Zarr, Matrix Market and PLINK's genotypes. The ending of a file's name says the format.
 
-`open_matrix` gives a MatrixFile, from which every rank reads the rows it needs. `new_matrix` gives a MatrixOutput: one process
-begins the file under a temporary name, then several write rows of it. Elements are read and written, never mapped, so that a
+`open_matrix` gives a MatrixFile, from which every rank reads the part it needs. `new_matrix` gives a MatrixOutput: one process
+begins the file under a temporary name, then several write parts of it. Elements are read and written, never mapped, so that a
 file which is cut short, or a full disk, is an error and not a SIGBUS. Pickles are not read.
 """
 
@@ -113,7 +113,7 @@ def _lacks(what: str, name: str, names: Sequence[str], *, is_group: bool) -> Usa
 
 
 class MatrixFile:
-    """A matrix of numbers in a file. Every rank reads the rows it needs."""
+    """A matrix of numbers in a file. Every rank reads the part it needs."""
 
     at_once = False  # `read` takes as long as the whole file takes, whatever the rows, and tells of its progress at the end only
 
@@ -140,14 +140,21 @@ class MatrixFile:
     def load(self) -> None:
         """Read now what can only be read as a whole. UsageError or DoesNotFit, without the file's name."""
 
-    def read(self, rows: Span, into: np.ndarray, progress: Callable[[int], None] = lambda done: None) -> None:
-        """Write these rows to `into`, converted to its type; `progress` gets the number of rows done so far.
+    def read(
+        self,
+        rows: Span,
+        into: np.ndarray,
+        progress: Callable[[int], None] = lambda done: None,
+        columns: Span | None = None,
+    ) -> None:
+        """Write these rows, of all columns or of these, to `into`, converted to its type; `progress` gets the number of rows done
+        so far.
 
         HybridError for what cannot be read, UsageError for values that the type cannot hold.
         """
-        done = 0
-        for height, width in _rectangles(rows, self.shape[1], self._chunk, self.dtype.itemsize) if into.size else ():
-            target = into[height.within(rows).slice, width.slice]
+        done, columns = 0, Span(0, self.shape[1]) if columns is None else columns
+        for height, width in _rectangles(rows, columns, self._chunk, self.dtype.itemsize) if into.size else ():
+            target = into[height.within(rows).slice, width.within(columns).slice]
             found = self._fetch(height, width, target)
             if found is not None:
                 try:
@@ -156,19 +163,19 @@ class MatrixFile:
                 except FloatingPointError:
                     raise UsageError(f"{self.path} holds values too large for {into.dtype}", code="file-values") from None
             done += len(height) * len(width)
-            progress(done // self.shape[1])
+            progress(done // len(columns))
 
 
-def _rectangles(rows: Span, width: int, chunk: tuple[int, ...], item: int) -> Iterator[tuple[Span, Span]]:
-    """The rows of a matrix in rectangles of about BYTES_AT_ONCE, but of at least a chunk.
+def _rectangles(rows: Span, columns: Span, chunk: tuple[int, ...], item: int) -> Iterator[tuple[Span, Span]]:
+    """The rows and columns of a matrix in rectangles of about BYTES_AT_ONCE, but of at least a chunk.
 
     No two of them need the same chunk, so each chunk is read and decompressed once.
     """
-    in_columns = _most(width, min(width, chunk[1]), BYTES_AT_ONCE // max(1, chunk[0] * item))
-    in_rows = _most(rows.hi, chunk[0], BYTES_AT_ONCE // max(1, min(width, in_columns) * item))
+    in_columns = _most(columns.hi, min(columns.hi, chunk[1]), BYTES_AT_ONCE // max(1, chunk[0] * item))
+    in_rows = _most(rows.hi, chunk[0], BYTES_AT_ONCE // max(1, min(len(columns), in_columns) * item))
     for height in _aligned(rows, in_rows):
-        for columns in _aligned(Span(0, width), in_columns):
-            yield height, columns
+        for width in _aligned(columns, in_columns):
+            yield height, width
 
 
 def _most(length: int, chunk: int, wanted: int) -> int:
@@ -225,7 +232,7 @@ def _refuse_folder(path: str) -> None:
 
 
 class Place(NamedTuple):
-    """Some rows of a matrix, which lie in a file one after the other, from byte `at` on."""
+    """Some rows of a matrix, or some columns of one, which lie in a file one after the other, from byte `at` on."""
 
     path: Path
     at: int
@@ -238,7 +245,7 @@ class MatrixOutput:
     One process begins it under the temporary name `beside`; what `begin` returns, the first row's byte, others pass to `write`.
     """
 
-    by_rows = True  # rows have their place before they are known
+    by_rows = True  # elements have their place before they are known
 
     def __init__(self, path: str, shape: tuple[int, int], dtype: np.dtype, header: bytes = b"") -> None:
         self.path, self.shape, self.dtype, self._header = path, shape, dtype, header
@@ -259,26 +266,36 @@ class MatrixOutput:
         os.truncate(beside, max(os.path.getsize(beside), begun + self.shape[0] * self.row_bytes))
 
     def places(self, beside: Path, begun: int, rows: Span) -> Iterator[Place]:
-        """The places of these rows in the files."""
+        """The places of these whole rows in the files."""
         yield Place(beside, begun + rows.lo * self.row_bytes, rows)
 
-    def write(self, beside: Path, begun: int, rows: Span, values: np.ndarray, told: Callable[[], None]) -> None:
-        """Write these rows, which `values` holds; other processes may write others meanwhile. `told` is called now and then."""
-        for place in self.places(beside, begun, rows):
+    def _places_of(self, beside: Path, begun: int, rows: Span, columns: Span) -> Iterator[Place]:
+        """The places of these columns of the rows."""
+        for some in (rows,) if len(columns) == self.shape[1] else pieces(rows, 1):
+            for place in self.places(beside, begun, some):
+                yield place._replace(at=place.at + columns.lo * self.dtype.itemsize)
+
+    def write(
+        self, beside: Path, begun: int, rows: Span, values: np.ndarray, told: Callable[[], None], columns: Span | None = None
+    ) -> None:
+        """Write these rows, or these columns of them, which `values` holds; other processes may write others meanwhile. `told` is
+        called now and then."""
+        for place in self._places_of(beside, begun, rows, Span(0, self.shape[1]) if columns is None else columns):
             data = memoryview(values[place.rows.within(rows).slice].reshape(-1).view(np.uint8).data)
             with open(place.path, "r+b", buffering=0) as file:
                 for part in pieces(Span(0, len(data)), BYTES_AT_ONCE):
                     write_whole(file.fileno(), data[part.slice], place.at + part.lo)
                     told()
 
-    def read_back(self, beside: Path, begun: int, rows: Span) -> np.ndarray:
-        """The bytes of these rows, as they are in the files; fewer where a file ends before."""
-        data = np.empty(len(rows) * self.row_bytes, np.uint8)
-        for place in self.places(beside, begun, rows):
+    def read_back(self, beside: Path, begun: int, rows: Span, columns: Span) -> np.ndarray:
+        """The bytes of these columns of the rows, as they are in the files; fewer where a file ends before."""
+        each = len(columns) * self.dtype.itemsize
+        data = np.empty(len(rows) * each, np.uint8)
+        for place in self._places_of(beside, begun, rows, columns):
             some = place.rows.within(rows)
             with open(place.path, "rb", buffering=0) as file:
-                if left := read_whole(file.fileno(), data[some.lo * self.row_bytes : some.hi * self.row_bytes].data, place.at):
-                    return data[: some.hi * self.row_bytes - left]
+                if left := read_whole(file.fileno(), data[some.lo * each : some.hi * each].data, place.at):
+                    return data[: some.hi * each - left]
         return data
 
 
@@ -313,16 +330,17 @@ def open_npy(path: str) -> MatrixFile:
         return _filled(array, file, path, begins + first * dtype.itemsize)
 
     def fetch(rows: Span, columns: Span, target: np.ndarray) -> np.ndarray | None:
-        if by_columns:
-            part = np.empty((len(columns), len(rows)), dtype)
-            for column, values in zip(range(columns.lo, columns.hi), part, strict=True):
-                fill(values, column * shape[0] + rows.lo)
-            return part.T
-        as_it_is = target.dtype == dtype and target.flags.c_contiguous
-        part = fill(target if as_it_is else np.empty(target.shape, dtype), rows.lo * shape[1])
-        return None if as_it_is else part
+        lines, along, length = (columns, rows, shape[0]) if by_columns else (rows, columns, shape[1])
+        as_it_is = not by_columns and target.dtype == dtype and target.flags.c_contiguous
+        part = target if as_it_is else np.empty((len(lines), len(along)), dtype)
+        if len(along) == length:
+            fill(part, lines.lo * length)
+        else:
+            for line, values in zip(range(lines.lo, lines.hi), part, strict=True):
+                fill(values, line * length + along.lo)
+        return None if as_it_is else part.T if by_columns else part
 
-    matrix = MatrixFile(path, shape, dtype, (shape[0], 1) if by_columns else (1, shape[-1] if shape else 1), fetch)
+    matrix = MatrixFile(path, shape, dtype, (shape[0], 1) if by_columns else (1, 1), fetch)
     more = os.fstat(file.fileno()).st_size - begins - math.prod(shape) * dtype.itemsize
     if min(shape) < 0 or more:
         but = f"{more} bytes follow" if more > 0 else "the file is cut short, or malformed"
@@ -379,7 +397,7 @@ def _open_bed(path: str, inside: str) -> MatrixFile:
     def fetch(rows: Span, columns: Span, target: np.ndarray) -> None:
         packed = _filled(np.empty((len(rows), stride), np.uint8), file, path, len(_BED) + rows.lo * stride)
         for some in rows_of_about(_BYTES_DECODED, Span(0, len(rows)), stride):
-            target[some.slice] = of_byte[packed[some.slice]].view(np.int8)[:, :samples]
+            target[some.slice] = of_byte[packed[some.slice]].view(np.int8)[:, columns.slice]
 
     return MatrixFile(path, (size // stride, samples), np.dtype(np.int8), (1, samples), fetch)
 
@@ -456,10 +474,10 @@ class MtxFile(MatrixFile):
         found: Any = self._loaded
         self._loaded = None
         if isinstance(found, np.ndarray):
-            return found[rows.slice]
-        mine = (rows.lo <= found.row) & (found.row < rows.hi)
+            return found[rows.slice, columns.slice]
+        mine = (rows.lo <= found.row) & (found.row < rows.hi) & (columns.lo <= found.col) & (found.col < columns.hi)
         dense = np.zeros((len(rows), len(columns)), found.dtype)
-        dense[found.row[mine] - rows.lo, found.col[mine]] = found.data[mine]
+        dense[found.row[mine] - rows.lo, found.col[mine] - columns.lo] = found.data[mine]
         return dense
 
     @contextmanager
@@ -501,7 +519,9 @@ class _MtxOutput(MatrixOutput):
         super().__init__(path, shape, dtype, header.encode())
         self.size = len(header) + shape[0] * shape[1] * self._line
 
-    def write(self, beside: Path, begun: int, rows: Span, values: np.ndarray, told: Callable[[], None]) -> None:
+    def write(
+        self, beside: Path, begun: int, rows: Span, values: np.ndarray, told: Callable[[], None], columns: Span | None = None
+    ) -> None:
         with open(beside, "r+b", buffering=0) as file:
             for column in range(self.shape[1]):
                 for part in pieces(rows, _NUMBERS_AT_ONCE):

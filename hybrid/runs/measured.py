@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from hybrid.core.settings import Settings
 from hybrid.core.text import tell_nobody
 from hybrid.core.timeline import ON_DEVICE, PHASES, Interval, Spread, Timeline, wall
 from hybrid.emulation.loaded_soon import wait_until_loaded
-from hybrid.execution.product import RootProduct
+from hybrid.execution.product import RootProduct, element_types
 from hybrid.execution.rank_run import Progress
 from hybrid.execution.real_products import RealProducts, element_of_rows
 from hybrid.execution.session import Session
@@ -28,22 +29,49 @@ from hybrid.planning.decision import Decision
 from hybrid.planning.plan import Plan
 from hybrid.ranks.launcher import has_come, heed
 from hybrid.ranks.shared_memory import make_shared_matrices
+from hybrid.ranks.team import Team
 from hybrid.runs.operands import TypedProduct
 from hybrid.verification.check import Check
+
+
+class Room:
+    """Memory for the matrices of one product after the other, none of which is larger than `plan`'s. Every rank makes it."""
+
+    def __init__(self, team: Team, plan: Plan) -> None:
+        self._plan = plan
+        widths = {key: width for key, (_, width) in _shapes_on(plan, team.node).items()}
+        self._memory = make_shared_matrices(team, plan.rows_on(team.node), widths, element_types(plan.problem))
+
+    def matrices(self, plan: Plan, node: int) -> dict[str, RowView]:
+        """A, B and C of this plan; without those for which the memory of some node is too small."""
+        views: dict[str, RowView] = {}
+        nodes = range(len(plan.topology.nodes))
+        for key, rows in plan.rows_on(node).items():
+            if all(math.prod(_shapes_on(plan, each)[key]) <= math.prod(_shapes_on(self._plan, each)[key]) for each in nodes):
+                shape = _shapes_on(plan, node)[key]
+                memory = self._memory[key].array.reshape(-1)
+                views[key] = RowView(memory[: math.prod(shape)].reshape(shape), rows)
+        return views
+
+
+def _shapes_on(plan: Plan, node: int) -> dict[str, tuple[int, int]]:
+    """Of A, B and C in a node's host memory."""
+    widths = {"A": plan.problem.l, "B": plan.problem.m, "C": plan.problem.m}
+    return {key: (len(rows), widths[key]) for key, rows in plan.rows_on(node).items()}
 
 
 @record
 class RunOptions:
     """How often the product is computed, and what is told meanwhile.
 
-    `after`: a product of other rows of A with the same B, by the same ranks, of which this one takes over the matrices; B is
-    there already.
+    `room`: where its matrices are, as those of the products before. `there`: which of A and B are those of the product before.
     """
 
     repeat: int = 1
     warmup: int = 0
     progress: Progress = tell_nobody
-    after: Outcome | None = None
+    room: Room | None = None
+    there: str = ""
 
 
 @record
@@ -90,12 +118,15 @@ def worse_of(before: Check | None, check: Check) -> Check:
 
 @record
 class Parts:
-    """A product in parts, each of which is some rows of A and C. `there`: the rows of C that an earlier job had written
+    """A product in parts, each of which is some rows of A and some columns of B. `there`: how many an earlier job had written
     already."""
 
-    rows: int  # in a part; the last one may have fewer
+    rows: int  # of a part; the last ones may have fewer
+    columns: int
     there: int
-    plans: tuple[Plan, ...]  # those of the parts that this job has computed
+    count: int
+    plans: tuple[Plan, ...] = ()  # those of the parts that this job has computed
+    spared: int = 0  # bytes of A and B that were in memory already, from the part before
 
 
 def run_product(
@@ -120,14 +151,15 @@ class _Repeated(RootProduct):
     ) -> None:
         super().__init__(session, decision, operands, settings, progress=options.progress)
         self._options = options
-        self.comes_again = options.repeat + options.warmup > 1 or options.after is not None
+        self.comes_again = options.repeat + options.warmup > 1 or options.room is not None
         self._check: Check | None = None  # of the last product, or of the first one that is wrong
 
     def outcome(self) -> Outcome:
         team = self.team
         team.timeline = Timeline(traced=team.timeline.traced)
         with limited_threads(self.threads):
-            self.prepare(self._kept())
+            room = self._options.room
+            self.prepare(room.matrices(self.plan, team.node) if room is not None else {}, self._options.there)
             try:
                 totals = self._repeat()
             except BaseException:
@@ -150,18 +182,6 @@ class _Repeated(RootProduct):
             arithmetic=joined(arithmetic),
             repeats=len(totals),
         )
-
-    def _kept(self) -> dict[str, RowView]:
-        """The matrices of the product before that this one's plan takes over."""
-        before = self._options.after
-        if before is None:
-            return {}
-        plan, earlier, nodes = self.plan, before.decision.plan, range(len(self.plan.topology.nodes))
-        found, shares = {"A": before.a, "B": before.b, "C": before.c}, zip(plan.shares, earlier.shares, strict=True)
-        alike = {key for key in found if all(plan.rows_on(node)[key] == earlier.rows_on(node)[key] for node in nodes)}
-        if any(one.b_rows != other.b_rows for one, other in shares):
-            alike.discard("B")
-        return {key: view for key, view in found.items() if key in alike}
 
     def _repeat(self) -> list[float]:
         """The seconds of each product after the warm-up, from the operands in host memory to C at the root; fewer than asked for

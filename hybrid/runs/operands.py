@@ -11,6 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -102,10 +103,20 @@ def _make_block(into: np.ndarray, generator: Any, number: int, fill: str, seed: 
 
 
 class Elements(ABC):
-    """A matrix that is generated or read from a file, of any type that a product may have. Any rank can make any rows."""
+    """A matrix that is generated or read from a file, of any type that a product may have; or a part of one. Any rank can make
+    any rows."""
 
-    shape: tuple[int, int]
     dtype: np.dtype
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self.shape = self._whole = shape
+        self._rows, self._columns = (Span(0, length) for length in shape)  # those of the whole matrix that these are
+
+    def part(self, rows: Span, columns: Span) -> Elements:
+        """These rows and columns of the whole matrix."""
+        part = copy(self)
+        part._rows, part._columns, part.shape = rows, columns, (len(rows), len(columns))
+        return part
 
     @abstractmethod
     def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
@@ -130,7 +141,8 @@ class GeneratedElements(Elements):
     """A matrix made from a seed. Complex ones are real ones of twice the columns; those of the fill `index` are real."""
 
     def __init__(self, shape: tuple[int, int], fill: str, seed: int, matrix: str, dtype: np.dtype) -> None:
-        self.shape, self.dtype = shape, dtype
+        super().__init__(shape)
+        self.dtype = dtype
         self._fill, self._seed, self._matrix = fill, seed, matrix
         largest = {"lecture": _LECTURE[matrix] - 1, "index": max(0, shape[0] * shape[1] - 1)}.get(fill)
         holds = largest_of_type(dtype) if dtype.kind in "iu" else _HALVES.get(dtype.name, np.inf)
@@ -146,19 +158,22 @@ class GeneratedElements(Elements):
 
     def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
         how: Any = {"fill": self._fill, "seed": self._seed, "matrix": self._matrix, "threads": threads}
-        is_short = self.dtype.name in _HALVES
-        if into.dtype.kind == "c" and self._fill != "index":
-            into = real_view(into)
-        if into.dtype.kind != "c" and not is_short and self.dtype.kind != "b":
+        is_short, rows, width = self.dtype.name in _HALVES, rows.moved(self._rows.lo), self._whole[1]
+        each = 2 if into.dtype.kind == "c" and self._fill != "index" else 1  # numbers of an element
+        into = real_view(into) if each == 2 else into
+        converts = into.dtype.kind == "c" or is_short or self.dtype.kind == "b"
+        if not converts and len(self._columns) == width:
             fill_rows(into, rows, **how, progress=progress)
             return
+        columns = slice(each * self._columns.lo, each * self._columns.hi)
         dtype = np.dtype(np.float32) if is_short else into.real.dtype  # what the generator makes, before it is rounded
-        for part in rows_of_about(BYTES_AT_ONCE, rows, into.shape[1] * dtype.itemsize):
-            numbers, to = np.empty((len(part), into.shape[1]), dtype), into[part.within(rows).slice]
+        for part in rows_of_about(BYTES_AT_ONCE, rows, each * width * dtype.itemsize):
+            numbers, to = np.empty((len(part), each * width), dtype), into[part.within(rows).slice]
             fill_rows(numbers, part, **how)
 
             def convert(some: Span, numbers: np.ndarray = numbers, to: np.ndarray = to) -> None:
-                _store(numbers[some.slice].astype(self.dtype), to[some.slice])
+                made = numbers[some.slice, columns]
+                _store(made.astype(self.dtype) if converts else made, to[some.slice])
 
             of_thread = rows_of_about(BYTES_AT_ONCE // 8, Span(0, len(numbers)), numbers.shape[1] * numbers.itemsize)
             on_threads(threads, convert, of_thread)
@@ -179,7 +194,8 @@ class FileElements(Elements):
         self._name = name
         with _naming(name):
             self._file = open_matrix(name, readers)
-        self.path, self.shape = self._file.path, self._file.shape
+        super().__init__(self._file.shape)
+        self.path = self._file.path
         self.held = self.dtype = self._stored = self._file.dtype.newbyteorder("=")  # `held`: in the file
         self._converts = False
 
@@ -215,7 +231,7 @@ class FileElements(Elements):
 
     def _read(self, rows: Span, into: np.ndarray, progress: Progress) -> None:
         with busy() if self.at_once else nullcontext():  # reading takes as long as the whole file takes
-            self._file.read(rows, into, progress)
+            self._file.read(rows.moved(self._rows.lo), into, progress, self._columns)
 
     def _parts(self, rows: Span) -> list[Span]:
         """The rows in parts that are read at a time: one, where reading any rows reads the whole file."""
@@ -322,6 +338,11 @@ class TypedProduct:
     def __str__(self) -> str:
         n, l, m = self.sizes
         return f"{n}×{l} · {l}×{m} {self.types}"
+
+    def part(self, rows: Span, columns: Span) -> TypedProduct:
+        """The product that gives these rows and columns of C."""
+        depth = Span(0, self.a.shape[1])
+        return TypedProduct(self.a.part(rows, depth), self.b.part(depth, columns), self.types)
 
     def sources(self, prime: int = 0) -> tuple[MatrixSource, MatrixSource]:
         """A and B of a real product."""

@@ -31,10 +31,10 @@ def test_the_ending_of_a_name_says_the_format(text, meant):
     assert matrix_name(text) == meant
 
 
-def rows_of(name, rows, dtype):
+def rows_of(name, rows, dtype, columns=None):
     file = open_matrix(str(name))
-    into, told = np.full((len(rows), file.shape[1]), 99, dtype), []
-    file.read(rows, into, told.append)
+    into, told = np.full((len(rows), file.shape[1] if columns is None else len(columns)), 99, dtype), []
+    file.read(rows, into, told.append, columns)
     assert told == sorted(told)
     assert not into.size or told[-1] == len(rows)
     return into
@@ -82,7 +82,7 @@ IN_TURN = list(zip([*STORES, *reversed(STORES)], cycle(STORED)))  # two types of
 
 @pytest.mark.needs("h5py", "zarr")
 @pytest.mark.parametrize(("stored", "dtype"), exhaustive(IN_TURN, product(STORES, STORED)))
-def test_any_rows_of_any_stored_matrix_in_any_type(tmp_path, stored, dtype):
+def test_any_rows_and_columns_of_any_stored_matrix_in_any_type(tmp_path, stored, dtype):
     store, how = STORES[stored]
     if store is stored_zarr and dtype == ">u8":
         pytest.skip("zarr-python takes no such byte order for this type")
@@ -91,6 +91,18 @@ def test_any_rows_of_any_stored_matrix_in_any_type(tmp_path, stored, dtype):
         for rows in (Span(0, 12), Span(3, 10), Span(11, 12), Span(4, 4)):
             for wanted in ("float64", "float32"):
                 np.testing.assert_array_equal(rows_of(name, rows, wanted), matrix[rows.slice].astype(wanted))
+            for columns in (Span(1, 4), Span(4, 5), Span(2, 2)):
+                found = rows_of(name, rows, "float64", columns)
+                np.testing.assert_array_equal(found, matrix[rows.slice, columns.slice].astype(float))
+
+
+def test_some_columns_of_genotypes(tmp_path, rng):
+    packed = rng.integers(0, 256, (5, 3), np.uint8)
+    (tmp_path / "G.bed").write_bytes(b"\x6c\x1b\x01" + packed.tobytes())
+    (tmp_path / "G.fam").write_text("sample\n" * 10)
+    whole = rows_of(tmp_path / "G.bed", Span(0, 5), "int8")
+    for columns in (Span(1, 10), Span(5, 6)):
+        np.testing.assert_array_equal(rows_of(tmp_path / "G.bed", Span(2, 5), "int8", columns), whole[2:, columns.slice])
 
 
 MTX = [  # header, lines, and the matrix
@@ -110,6 +122,8 @@ def test_matrix_market_files_of_every_kind(tmp_path, kind, lines, matrix):
     (tmp_path / "m.mtx").write_text(f"%%MatrixMarket matrix {kind}\n{lines}")
     wanted = "complex128" if "complex" in kind else "float64"
     np.testing.assert_array_equal(rows_of(tmp_path / "m.mtx", Span(0, len(matrix)), wanted), matrix)
+    last = Span(1, len(matrix[0]))
+    np.testing.assert_array_equal(rows_of(tmp_path / "m.mtx", Span(0, 1), wanted, last), np.array(matrix)[:1, 1:])
 
 
 def written(path, matrix, cuts):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from support.commands import own_lines
 from support.jobs import open_mpi
-from support.matmul import code_in, doing, good, line_of_failure, names_in, record, run
+from support.matmul import WAYS, code_in, doing, good, line_of_failure, names_in, record, run
 from support.selection import exhaustive
 
 from hybrid.testing import mpirun
@@ -42,13 +42,9 @@ def resumed(*arguments, **more):
 def parts_of(journal):
     """The parts that a journal tells of, in whole lines; all of them different."""
     lines = Path(journal).read_bytes().split(b"\n")[:-1] if Path(journal).exists() else []
-    parts = [tuple(line["part"]) for line in map(json.loads, lines) if "part" in line]
+    parts = [(*line["rows"], *line["columns"]) for line in map(json.loads, lines) if "digest" in line]
     assert len(set(parts)) == len(parts), "a part was computed twice"
     return parts
-
-
-def rows_of(parts):
-    return sum(hi - lo for lo, hi in parts)
 
 
 def contents(path):
@@ -69,15 +65,18 @@ def undisturbed(*arguments, **more):
     for name in ("A.npy", "B.npy"):
         if Path(name).exists():
             shutil.copy2(name, "undisturbed")
-    assert resumed(*arguments, cwd=Path("undisturbed"), **more)["rows_there"] == 0
+    assert resumed(*arguments, cwd=Path("undisturbed"), **more)["parts_there"] == 0
     found = contents(f"undisturbed/{target}")
     shutil.rmtree("undisturbed")
     return found
 
 
-def beside(cases):
+def beside(cases, first=1):
     """The first of them, and the others where all run."""
-    return [pytest.param(case, marks=[pytest.mark.exhaustive] * (number > 0)) for number, case in enumerate(cases)]
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else [case]), marks=[pytest.mark.exhaustive] * (number >= first))
+        for number, case in enumerate(cases)
+    ]
 
 
 def killed(*arguments, parts=3, **more):
@@ -94,7 +93,7 @@ def killed(*arguments, parts=3, **more):
 def test_in_parts_the_product_is_right_and_nothing_else_stays(folder):
     for way, ranks in (("alone", 1), ("2 nodes", 3)):
         said = resumed(*SMALL, "--fill", "lecture", way=way)
-        assert said == {"part_rows": 7, "rows_there": 0, "rows_computed": 60, "parts_computed": 9, "rows_missing": 0}, ranks
+        assert said == {"part_rows": 7, "part_columns": 40, "parts_there": 0, "parts_computed": 9, "parts_missing": 0}, ranks
         assert names_in(folder) == ["C.npy"]
         good(*SIZES, "--out", "D.npy", "--threads", 1)
         assert contents("C.npy") == contents("D.npy")  # of integers, so that the parts' bits are those of the whole
@@ -148,7 +147,7 @@ def test_killed_at_any_file_operation_it_goes_on_with_what_was_on_the_disk(folde
         tried, before = tried + 1, parts_of(f"{file}.journal")
         if not Path(file).exists() or Path(f"{file}.journal").exists():  # else it had done all by then
             said = resumed(*arguments, way=way)
-            assert (said["rows_there"], said["parts_computed"]) == (rows_of(before), 3 - len(before)), number
+            assert (said["parts_there"], said["parts_computed"]) == (len(before), 3 - len(before)), number
         assert contents(file) == whole, number
         assert names_in(folder) == [file]
         remove(file)
@@ -169,7 +168,7 @@ def test_killed_again_and_again_it_ends(folder, way, dtype):
         there = len(parts)
     assert there
     if not Path("C.npy").exists() or Path("C.npy.journal").exists():
-        assert resumed(*asked, way=way)["rows_there"] == min(60, there * 7)
+        assert resumed(*asked, way=way)["parts_there"] == there
     assert contents("C.npy") == whole
     assert names_in(folder) == ["C.npy"]
 
@@ -184,7 +183,7 @@ def test_where_nothing_can_be_used_it_begins_anew(folder, stop):
     whole = undisturbed(*FEW)
     killed(*FEW, parts=1)
     stop()
-    assert resumed(*FEW)["rows_there"] == 0
+    assert resumed(*FEW)["parts_there"] == 0
     assert contents("C.npy") == whole
     assert names_in(folder) == ["C.npy"]
 
@@ -198,10 +197,10 @@ def test_of_a_journal_that_is_torn_whole_lines_count_and_with_rows_that_differ_i
         damaged = bytearray(part)
         row = int(rng.integers(parts[1][0], parts[1][1]))
         damaged[128 + 8 * 40 * row + int(rng.integers(0, 320))] ^= 1 << int(rng.integers(0, 8))
-        for rows, there in ((part, rows_of(parts[:-2])), (damaged, 0)):
+        for rows, there in ((part, len(parts) - 2), (damaged, 0)):
             Path("C.npy.journal").write_bytes(b"".join(lines[:-2]) + garbage + lines[-1])  # which nobody believes
             Path("C.npy.part").write_bytes(rows)
-            assert resumed(*SMALL)["rows_there"] == there, garbage
+            assert resumed(*SMALL)["parts_there"] == there, garbage
             assert contents("C.npy") == whole
             assert names_in(folder) == ["C.npy"]
             os.unlink("C.npy")
@@ -228,9 +227,9 @@ def test_parts_go_on_with_any_number_of_ranks(folder):
     whole = undisturbed(*exact)
     killed(*exact, parts=2)
     assert run(*exact, planted=["disk rank=0 at=20 how=killed before"], way="2 ranks").returncode
-    there = rows_of(parts_of("C.npy.journal"))
-    assert there > 2 * 7
-    assert resumed(*exact, way="2 nodes")["rows_there"] == there
+    there = len(parts_of("C.npy.journal"))
+    assert there > 2
+    assert resumed(*exact, way="2 nodes")["parts_there"] == there
     assert contents("C.npy") == whole
 
 
@@ -239,7 +238,7 @@ def test_operands_that_were_changed_are_another_product(folder, rng):
         np.save(name, rng.standard_normal(shape))
     files = ["--a", "A.npy", "--b", "B.npy", *SMALL[3:]]
     whole = undisturbed(*files)
-    assert resumed(*files)["rows_there"] == 0
+    assert resumed(*files)["parts_there"] == 0
     assert contents("C.npy") == whole
     os.unlink("C.npy")
     killed(*files, parts=2)
@@ -265,19 +264,18 @@ def test_a_part_that_fails_its_check_ends_the_job_with_3_and_does_not_count(fold
     assert done.returncode == 3, done.stderr
     assert "check FAILED" in done.stdout.splitlines()[-1]
     assert "in the part of rows 25:50" in done.stdout + done.stderr
-    there = rows_of(parts_of("C.npy.journal"))
-    assert there == 25
+    there = len(parts_of("C.npy.journal"))
+    assert there == 1
     assert not Path("C.npy").exists()
-    assert resumed(*FEW, way=way)["rows_there"] == there
+    assert resumed(*FEW, way=way)["parts_there"] == there
     assert contents("C.npy") == whole
 
 
 def test_without_rows_of_its_own_choice_a_job_takes_those_of_the_journal_and_explain_tells_them(folder):
     parts = killed(*SMALL)
-    rows = rows_of(parts)
     before = contents("C.npy.part"), contents("C.npy.journal")
     told = good(*SMALL, "--explain").stdout
-    assert f"{rows} of 60 rows" in told
+    assert f"{len(parts)} of 9 parts" in told
     assert "C (7×40) = A (7×50)" in told
     good(*SIZES, "--out", "C.npy")  # without --resume the parts stay
     assert (contents("C.npy.part"), contents("C.npy.journal")) == before
@@ -285,6 +283,79 @@ def test_without_rows_of_its_own_choice_a_job_takes_those_of_the_journal_and_exp
     assert resumed(*SMALL[:-2])["part_rows"] == 7
     os.unlink("C.npy")
     assert resumed(*SMALL[:-2])["part_rows"] == 60  # of so small a matrix all
+
+
+PROCESS = 96 << 20  # bytes that --host-memory has to allow each rank beside the matrices
+
+
+def store(name, matrix):
+    """In Fortran's order where the name says so."""
+    if name.endswith(".npy"):
+        np.save(name, np.asfortranarray(matrix) if "by columns" in name else matrix)
+        return
+    import h5py
+
+    with h5py.File(name, "w") as file:
+        file.create_dataset("X", data=matrix, chunks=(90, 70))
+
+
+def stored(name):
+    if name.endswith(".npy"):
+        return np.load(name)
+    import zarr
+
+    return zarr.open_array(name, mode="r")[...]
+
+
+@pytest.mark.needs("h5py", "zarr")
+@pytest.mark.parametrize(("way", "names", "dtype", "target"), beside([
+    ("alone", ("A.npy", "B by columns.npy"), "float64", "C.npy"), ("2 ranks", ("A.h5", "B.npy"), "float64", "C.zarr"),
+    ("2 nodes", ("A.npy", "B.h5"), "float32", "C.zarr"), ("staged", ("A.h5", "B.npy"), "complex128", "C.npy"),
+    ("a grid", ("A by columns.npy", "B.h5"), "float64", "C.npy"),
+], first=2))  # fmt: skip
+def test_matrices_of_three_times_the_memory_are_multiplied_also_after_a_kill(folder, rng, way, names, dtype, target):
+    """In parts of some rows and some columns; an element that was changed on the disk meanwhile is found."""
+    size, ranks = 1000, max(1, WAYS[way][0])
+    a, b = (rng.integers(-9, 10, (size, size)).astype(dtype) * (2 - 1j if dtype[0] == "c" else 1) for _ in "ab")
+    for name, matrix in zip(names, (a, b), strict=True):
+        store(name, matrix)
+    copies = 1 if way in ("alone", "2 ranks") else 4  # pretended nodes have B each, and staged ranks buffers
+    limited = {"way": way, "HYBRID_HOST_MEMORY": str(ranks * PROCESS + copies * a.nbytes // 3)}
+    files = ["--a", names[0], "--b", names[1], "--out", target, "--resume", "--threads", 1]
+    done = run(*files, planted=[f"rank rank=0 phase=multiply at={100 if copies == 1 else 20} how=SIGKILL"], **limited)
+    parts, part, journal = parts_of(f"{target}.journal"), Path(f"{target}.part"), Path(f"{target}.journal")
+    assert parts, done.stderr
+    told = good(*files, "--explain", **limited).stdout
+    assert f"{len(parts)} of " in told
+    assert "slabs of columns" in told
+    for each in (part, journal):
+        (shutil.copytree if each.is_dir() else shutil.copy)(each, f"copy of {each}")
+    said = resumed(*files, **limited)
+    assert said["parts_there"] == len(parts)
+    assert min(said["parts_computed"], size - said["part_rows"], size - said["part_columns"]) > 0
+    np.testing.assert_array_equal(stored(target), a @ b)
+    remove(target)
+    for each in (part, journal):
+        os.rename(f"copy of {each}", each)
+    row, _, _, end = parts[-1]
+    begun = json.loads(journal.read_bytes().split(b"\n")[0])["begun"]
+    with open(part / "c/0/0" if part.is_dir() else part, "r+b") as file:  # another bit in the last byte of its first row
+        file.seek(begun + (row * size + end) * a.itemsize - 1)
+        last = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([last ^ 1]))
+    done = run(*files, planted=["rank rank=0 phase=multiply how=SIGKILL"], **limited)
+    assert "slabs of columns" in done.stdout
+    assert "are there" not in done.stdout
+
+
+@pytest.mark.parametrize(("dtype", "fill"), beside([("complex128", "lecture"), ("float64", "index"), ("complex64", "index")]))
+def test_some_columns_of_generated_matrices_are_those_of_the_whole_ones(folder, dtype, fill):
+    asked = (300, 200, 250, "--fill", fill, "--dtype", dtype, "--threads", 1, "--out")
+    enough = PROCESS + (1 << 20 if dtype == "complex128" else 400 << 10)
+    assert resumed(*asked, "C.npy", "--resume", HYBRID_HOST_MEMORY=str(enough))["part_columns"] < 250
+    good(*asked, "D.npy")
+    assert contents("C.npy") == contents("D.npy")
 
 
 def test_what_is_printed_of_c_comes_from_the_file_and_empty_sizes_are_written(folder):
@@ -376,7 +447,7 @@ def test_who_asks_it_to_end_is_told_how_to_go_on(folder, ranks, name):
     command = shlex.join(asked)
     assert os.fsencode(command).decode(errors="replace").split(" --out")[0] in line
     assert (f"mpirun -n {ranks} " in line) == bool(ranks)
-    assert f"{rows_of(parts_of(f'{name}.journal'))} rows" in line
+    assert f"{len(parts_of(f'{name}.journal'))} of 9 parts" in line
 
 
 @pytest.mark.needs("namespaces")
@@ -386,7 +457,7 @@ def test_where_the_disk_fills_the_parts_stay_and_a_later_job_goes_on(folder):
     line = line_of_failure(done, 1)
     assert "C.npy.part" in line
     assert code_in(line) == "disk-full"
-    there = rows_of(parts_of("C.npy.journal"))
+    there = len(parts_of("C.npy.journal"))
     assert there
-    assert resumed(*SMALL)["rows_there"] == there
+    assert resumed(*SMALL)["parts_there"] == there
     assert contents("C.npy") == whole
