@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from hybrid.commands.cli import agree, run
 from hybrid.commands.parser import Parser, add_settings, at_least, file_name, settings_of, whole_number
 from hybrid.core.problem import DTYPES, FILLS, Problem
-from hybrid.core.settings import Settings, one_of
+from hybrid.core.settings import OPTIONS, Settings, one_of
 from hybrid.core.text import aligned
 from hybrid.core.timeline import wall
 from hybrid.errors import UsageError
@@ -91,12 +91,14 @@ def _add_what(what: argparse._ArgumentGroup) -> None:
 
 
 def _add_how(how: argparse._ArgumentGroup) -> None:
-    add_settings(how, "device", "kernel", "precision", "transport", "grid", "threads", "stall")
+    names = [name for name in OPTIONS if name != "resume_rows"]
+    of_check = names.index("check")
+    add_settings(how, *names[:of_check])
     how.add_argument("--repeat", type=at_least(1), default=1, metavar="R", help="products timed (1)")
     how.add_argument("--warmup", type=at_least(0), metavar="W", help="products before that (0 on a CPU, 1 on a GPU)")
     add_settings(how, "check")
     how.add_argument("--no-check", dest="check", action="store_const", const="off", help="the same as --check off")
-    add_settings(how, "on_fault", "host_memory", "gpu_memory")
+    add_settings(how, *names[of_check + 1 :])
 
 
 def _add_shown(shown: argparse._ArgumentGroup) -> None:

@@ -27,7 +27,7 @@ def _option(default: Any, text: str, **more: Any) -> Any:
 
 @record
 class Settings:
-    """How a product is carried out. Each field is also the environment variable HYBRID_<FIELD>."""
+    """How a product is carried out. Each field is also the environment variable HYBRID_<FIELD>; the help has options as here."""
 
     device: str = _option(
         "auto",
@@ -40,6 +40,12 @@ class Settings:
         "of GPUs: native; auto: also from 8-bit remainders, where as accurate and faster; fast: with fewer of them (auto)",
         allowed=("auto", "native", "fast"),
     )
+    transport: str = _option(
+        "auto", "how operands reach the GPUs: auto, host, peers or nccl (auto)", allowed=("auto", "host", "peers", "nccl")
+    )
+    grid: str = _option("auto", "of nodes: auto, rows (none: every node gets all of B), RxC or RxCxL (auto)", metavar="RxC")
+    threads: int = _option(0, "CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)", metavar="T")
+    stall: float = _option(60.0, "end the job when a rank shows no progress for S seconds (60; 0: never)", metavar="S")
     check: str = _option(
         "on",
         "verify every product: on (where it is multiplied), full (and all that was copied), host (from host memory alone), "
@@ -47,26 +53,18 @@ class Settings:
         choices=("on", "full", "host", "off"),
     )
     on_fault: str = _option(
-        "raise",
-        "what fails its check: raise refuses it, repair computes it again (raise)",
-        allowed=("raise", "repair"),
+        "raise", "what fails its check: raise refuses it, repair computes it again (raise)", allowed=("raise", "repair")
     )
-    threads: int = _option(0, "CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)", metavar="T")
-    transport: str = _option(
-        "auto", "how operands reach the GPUs: auto, host, peers or nccl (auto)", allowed=("auto", "host", "peers", "nccl")
-    )
-    grid: str = _option("auto", "of nodes: auto, rows (none: every node gets all of B), RxC or RxCxL (auto)", metavar="RxC")
-    stall: float = _option(60.0, "end the job when a rank shows no progress for S seconds (60; 0: never)", metavar="S")
+    host_memory: int = _option(0, "memory a node may use (what is available)", metavar="BYTES")
+    gpu_memory: int = _option(0, "memory of each GPU that may be used (what is free)", metavar="BYTES")
+    resume_rows: int = _option(0, "rows of a part (a 50th of C, at least 256 MiB)", metavar="R", least=1)
     message_bytes: int = field(default=256 * MiB, metadata={"least": 1})  # largest message between nodes
     panel_rows: int = 0  # rows of A in a row panel; 0: the plan chooses
     panel_columns: int = 0  # columns of B in a column panel; 0: the plan chooses
     slab_rows: int = 0  # rows of B in a k-slab, where B comes in k-slabs; 0: the plan chooses
-    resume_rows: int = _option(0, "rows of a part (a 50th of C, at least 256 MiB)", metavar="R", least=1)
     staged: bool = False  # on a CPU, copy panels into buffers as for a GPU
     poison: bool = False  # fill the devices' buffers with NaN before each product, so that elements nobody wrote are found
     ranks_per_node: int = 0  # pretend that each node has this number of ranks; 0: the real nodes
-    host_memory: int = _option(0, "memory a node may use (what is available)", metavar="BYTES")
-    gpu_memory: int = _option(0, "memory of each GPU that may be used (what is free)", metavar="BYTES")
     machine: str = ""  # file of the plan's numbers of this machine, as `hybrid.doctor --json` writes it; "": an NVIDIA H200's
 
     @classmethod

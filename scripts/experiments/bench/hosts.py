@@ -23,11 +23,13 @@ import os
 import statistics
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import product
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -79,11 +81,10 @@ class Start:
 def starts(options: argparse.Namespace) -> Iterator[Start]:
     """For each number of GPUs round by round, each round in another order."""
     parts = [part for part in PARTS if part in options.only]
-    for gpus in options.gpus:
-        for number in range(options.rounds):
-            first = number % len(parts)
-            for part in parts[first:] + parts[:first]:
-                yield from _in_round(part, options, gpus, number)
+    for gpus, number in product(options.gpus, range(options.rounds)):
+        first = number % len(parts)
+        for part in parts[first:] + parts[:first]:
+            yield from _in_round(part, options, gpus, number)
 
 
 def _in_round(part: str, options: argparse.Namespace, gpus: int, number: int) -> Iterator[Start]:
@@ -180,9 +181,9 @@ class Cell:
 
     def __init__(self, lines: Sequence[frame.Line]) -> None:
         self.block = lines[0].get("block", 0)
-        by_round: dict[tuple[str, int], list[float]] = {}
+        by_round: dict[tuple[str, int], list[float]] = defaultdict(list)
         for line in lines:
-            by_round.setdefault((line["run"], line["round"]), []).append(line["seconds"]["median"])
+            by_round[line["run"], line["round"]].append(line["seconds"]["median"])
         self.medians = {number: statistics.median(times) for number, times in by_round.items()}
         self.seconds = statistics.median(self.medians.values())
         # Once; the least: rounds after the first find files and kernels in caches.
@@ -202,15 +203,10 @@ class Results(frame.MachineResults):
 
     def __init__(self, lines: Sequence[frame.Line]) -> None:
         super().__init__(lines)
-        grouped: dict[tuple[str, int, int, int], list[frame.Line]] = {}
-        for line in lines:
-            if line.get("seconds"):
-                grouped.setdefault((line["part"], line["gpus"], line["n"], line.get("block", 0)), []).append(line)
-        self.cells: dict[tuple[str, int, int], Cell] = {}
-        for (part, gpus, n, _), of_key in grouped.items():
-            cell, best = Cell(of_key), self.cells.get((part, gpus, n))
-            if best is None or cell.seconds < best.seconds:
-                self.cells[part, gpus, n] = cell
+        grouped: dict[tuple[str, int, int], dict[int, list[frame.Line]]] = defaultdict(lambda: defaultdict(list))
+        for line in (line for line in lines if line.get("seconds")):
+            grouped[line["part"], line["gpus"], line["n"]][line.get("block", 0)].append(line)
+        self.cells = {key: min(map(Cell, blocks.values()), key=attrgetter("seconds")) for key, blocks in grouped.items()}
         self.compared = {(gpus, n) for part, gpus, n in self.cells if part in NAMES}
 
     @staticmethod
@@ -237,7 +233,7 @@ class Results(frame.MachineResults):
         counts = sorted({count for count, _ in self.compared})
         for title, texts in ((_TIMES, times), (_SETUP, setups)):
             rows = []
-            for n, (part, name) in ((n, named) for n in sorted({n for _, n in self.compared}) for named in NAMES.items()):
+            for n, (part, name) in product(sorted({n for _, n in self.compared}), NAMES.items()):
                 cells = [texts.get((part, count, n), "–") for count in counts]
                 rows += [[str(n), name, *cells]] * (set(cells) != {"–"})
             if rows:
