@@ -137,7 +137,10 @@ def empty_matrix(rows: int, columns: int, dtype: str | np.dtype) -> np.ndarray:
     return np.ndarray((rows, columns), dtype, buffer=pages)
 
 
-_kept: list[np.ndarray] = []  # the memory of the result that became free last, for the next one; at most one
+# The memory of results that became free, for next ones: by the bit length of its bytes, that of the last one of each, since
+# programs have results of several shapes in turn.
+_kept: dict[int, np.ndarray] = {}
+_MOST_KEPT = 8  # memory that is not of the next result's size is kept up to this part of what is available
 
 
 class ResultMemory:
@@ -148,7 +151,7 @@ class ResultMemory:
         self.__array_interface__ = interface
 
     def __del__(self) -> None:
-        self._kept[:] = [self.memory]
+        self._kept[self.memory.nbytes.bit_length()] = self.memory
 
 
 def empty_result(rows: int, columns: int, dtype: str) -> np.ndarray:
@@ -168,25 +171,23 @@ def empty_result(rows: int, columns: int, dtype: str) -> np.ndarray:
 
 
 def bytes_kept_for(size: int) -> int:
-    """The bytes of the kept memory, which is freed unless a result of `size` bytes can use it."""
+    """The bytes of kept memory that a result of `size` bytes can use."""
     memory = _take_kept(size)
     if memory is None:
         return 0
-    _kept[:] = [memory]
+    _kept[memory.nbytes.bit_length()] = memory
     return memory.nbytes
 
 
 def _take_kept(size: int) -> np.ndarray | None:
-    """The kept memory, if it has `size` to 2 * `size` bytes; memory of other sizes is given up.
+    """Kept memory of `size` to 2 * `size` bytes. What is too small for others of its bit length is given up.
 
     Each step is atomic: between any two of them another thread, or the garbage collector, may bring back memory of any size.
     """
-    while _kept:
-        with suppress(IndexError):
-            memory = _kept.pop()
-            if size <= memory.nbytes <= 2 * size:
-                return memory
-    return None
+    memory = _kept.pop(size.bit_length(), None)
+    if sum(each.nbytes for each in _kept.copy().values()) > available_host_bytes() // _MOST_KEPT:
+        _kept.clear()
+    return memory if memory is not None and memory.nbytes >= size else None
 
 
 class RowView:

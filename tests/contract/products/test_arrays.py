@@ -130,6 +130,17 @@ FORECASTS = {
 }
 
 
+def test_results_of_several_sizes_in_turn_use_the_memory_of_those_before():
+    places, others = {}, []
+    for n in (400, 800, 1600) * 3:
+        c = hybrid.multiply(np.ones((n, 3)), np.ones((3, n)))
+        assert (c == 3).all()
+        places.setdefault(n, set()).add(c.ctypes.data)
+        del c
+        others.append(np.empty((n, n)))  # lies where the result was, if that was freed
+    assert [*map(len, places.values())] == [1, 1, 1]
+
+
 @pytest.mark.parametrize("case", FORECASTS)
 def test_memory_is_forecast(case):
     """No more is taken than with the least limit that is not refused, and no more is wanted than is needed."""
@@ -140,6 +151,8 @@ def test_memory_is_forecast(case):
         return hybrid.multiply(*arrays, **how, **limit)
 
     with hybrid.testing.pretend(**settings):
+        for kind in (float, complex):  # take the memory that results before may have left
+            KEPT.append(hybrid.multiply(np.ones((N, 1), kind), np.ones((1, M), kind)))
         alone = least_memory(MiB, MiB, lambda **limit: hybrid.multiply(*tiny, beta=how.get("beta"), **limit)) - MiB
         alone = least_memory(alone, 16 * KiB, lambda **limit: hybrid.multiply(*tiny, beta=how.get("beta"), **limit))
         forecast = least_memory(alone, 64 * KiB, partial(call, *operands)) - alone
