@@ -77,19 +77,19 @@ class Gram:
         """The Gram matrix of the root's array, None elsewhere; with real numbers that of others may be added, in `out`."""
         if not self._result.startswith("complex"):
             return self._of_real(a, c, out, beta=None if c is None else 1)
-        # With x + iy = a and r the two side by side, Re a·aᴴ = r·rᵀ, of which one triangle is computed, and
-        # Im a·aᴴ = p - pᵀ for p = y·xᵀ: half of the multiply-adds of a complex product.
-        both = x = y = None
+        # With x + iy = v and r both parts, one below the other, Re vᴴ·v = rᵀ·r, of which one triangle is computed, and
+        # Im vᴴ·v = p - pᵀ for p = xᵀ·y: half of the multiply-adds of a complex product. And a·aᴴ is the conjugate for v = aᵀ.
+        first = second = both = None
         if a is not None:
-            n, l = a.shape
-            both = empty_beside(a, (2 * n, l) if self._transposed else (n, 2 * l), a.real.dtype.newbyteorder("="))
-            x, y = (both[:n], both[n:]) if self._transposed else (both[:, :l], both[:, l:])
+            v = a if self._transposed else a.T
+            both = empty_beside(a, (2 * len(v), v.shape[1]), a.real.dtype.newbyteorder("="))
+            x, y = both[: len(v)], both[len(v) :]
             with on_device_of(a):
-                for half, of_a in ((x, a.real), (y, a.imag)):
-                    copy_rows(half, of_a, self._threads if not on_gpu(a) else 1)
-            x, y = (x.T, y) if self._transposed else (y, x.T)
+                for half, of_v in ((x, v.real), (y, v.imag)):
+                    copy_rows(half, of_v, 1 if on_gpu(a) else self._threads)
+            first, second, both = (x.T, y, both) if self._transposed else (y.T, x, both.T)
         dtype = {"complex64": "float32", "complex128": "float64"}[self._result]
-        real, twisted = self._of_real(both, dtype=dtype), self._product(x, y, dtype=dtype)
+        real, twisted = self._of_real(both, dtype=dtype), self._product(first, second, dtype=dtype)
         return None if a is None else self._joined(real, twisted)
 
     def _of_real(self, a: Any, c: Any = None, out: Any = None, **options: Any) -> Any:
