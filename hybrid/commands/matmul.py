@@ -81,7 +81,7 @@ def _add_what(what: argparse._ArgumentGroup) -> None:
     what.add_argument("--dtype", choices=DTYPES, metavar="DTYPE", help=dtype)
     what.add_argument("--fill", choices=FILLS, default="lecture", metavar="FILL", help=f"{', '.join(FILLS)} (lecture)")
     what.add_argument("--seed", type=whole_number, default=0, help="of the random numbers (0)")
-    formats = ".npy, .h5:/name, .zarr:/name or .mtx"
+    formats = ".npy, .h5:/name, .zarr:/name, .mtx or .bed"
     what.add_argument("--a", type=file_name, metavar="A.npy", help=f"take A from a file, {formats}; each rank reads its rows")
     what.add_argument("--b", type=file_name, metavar="B.npy", help="take B from a file")
     what.add_argument("--out", type=file_name, metavar="C.npy", help="write C to a file, which appears whole or not at all")
