@@ -66,7 +66,7 @@ def test_sizes_are_whole_numbers_of_any_library_and_may_be_0(group):
 @pytest.mark.parametrize("way", WAYS)
 def test_products_use_them_where_they_lie(comm, rng, way):
     """Of operands and result, of their transposes and of rows of them, nothing is sent; of private ones all is."""
-    (n, l, m), settings = (300, 260, 240), dict(WAYS[way])
+    (n, l, m), settings = (600, 260, 480), dict(WAYS[way])
     first, second = rng.standard_normal((n, l)), rng.standard_normal((l, m))
     a, b, c = (hybrid.empty(shape, comm=comm) for shape in ((n, l), (l, m), (n, m)))
     turned_a, turned_b = (filled(comm, hybrid.empty(each.T.shape, comm=comm), each.T) for each in (first, second))
@@ -83,7 +83,7 @@ def test_products_use_them_where_they_lie(comm, rng, way):
                 )
             assert out is (c if comm.rank == 0 else None)
             np.testing.assert_allclose(c, first @ second, rtol=1e-10, atol=1e-10)  # on every rank: the memory is the same
-            assert counts.bytes_sent < 40_000, "as much as they say to each other, and checksums"
+            assert counts.bytes_sent < 250_000, "as much as they say to each other; a sum that looks unusual takes 70,000 bytes"
             assert counts.copied_in == counts.copied_out == 0 or settings
             comm.Barrier()
         part = hybrid.multiply(*at_root(comm, a[5:90], b), comm=comm, check=check)
