@@ -71,13 +71,16 @@ def test_every_wrong_piece_of_a_copy_is_found(rng, kind, trials):
     for trial in range(trials):
         a, b = operands(rng, "normal", SAMPLED, DTYPES[trial % 2])
         c = np.zeros((len(a), b.shape[1]), a.dtype)
-        if trial // 2 % 2:
-            for _ in range(2):
-                hybrid.multiply(a, b, out=c, device="cuda")
-        a += 1  # in place: what is stale on the GPU is not what these arrays hold now
-        with plant(kind, times=0) as counted:
+        again = trial // 2 % 2
+        for _ in range(2 * again):
             hybrid.multiply(a, b, out=c, device="cuda")
-        a -= 1
+        like = (a, b, c) if again else (a.copy(), b.copy(), c.copy())
+        for each in like[:2]:  # what is stale on the GPU is not what the arrays of the next call hold
+            each += 1
+        with plant(kind, times=0) as counted:
+            hybrid.multiply(*like[:2], out=like[2], device="cuda")
+        for each in like[:2]:
+            each -= 1
         piece = plant(kind, at=int(rng.integers(counted.seen)), how=PIECES[trial % len(PIECES)])
         with piece as planted, pytest.raises(CheckFailed) as refusal:
             hybrid.multiply(a, b, out=c, device="cuda")
