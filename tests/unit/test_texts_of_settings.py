@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""How texts of settings are read: numbers of bytes, rates of networks, and names that were nearly meant."""
+"""How texts of settings are read: numbers of bytes, rates of networks, and names that were nearly meant. What calls take."""
+
+import re
+from inspect import getdoc, signature
 
 import pytest
 
+import hybrid
 from hybrid.commands.matmul import rate
-from hybrid.core.settings import Settings, foreign_variables, nearest, parse_bytes
+from hybrid.core.settings import OF_CALLS, Settings, foreign_variables, nearest, parse_bytes
 from hybrid.core.text import readable
 from hybrid.errors import UsageError
 
@@ -55,3 +59,10 @@ def test_names_that_are_nearly_ours_are_refused_and_others_left_alone():
 )  # fmt: skip
 def test_bytes_are_shown_in_the_unit_that_suits_them(count, shown):
     assert readable(count) == shown
+
+
+@pytest.mark.parametrize("name", sorted(OF_CALLS))
+def test_a_setting_of_calls_is_a_keyword_of_multiply_and_told_by_its_docstring(name):
+    assert signature(hybrid.multiply).parameters[name].default is None
+    told = re.findall(r"^(\w+(?:, \w+)*)\n    ", getdoc(hybrid.multiply) or "", re.MULTILINE)
+    assert name in ", ".join(told).split(", ")

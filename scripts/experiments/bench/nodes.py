@@ -104,8 +104,9 @@ class Network:
         self._in(name, "ip", "link", "set", "lo", "up")
         self._in(name, "ip", "link", "set", "eth0", "up")
         if self._rate:
+            bucket = _SLOW_BUCKET if self._rate == SLOW else _BUCKET
             for where, device in ((name, "eth0"), (self._switch, port)):
-                self._in(where, "tc", "qdisc", "add", "dev", device, "root", *_bucket(self._rate))
+                self._in(where, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", self._rate, *bucket)
 
     def __exit__(self, *failure: object) -> None:
         for name in (*self.names, self._switch):
@@ -164,10 +165,6 @@ def why_not() -> str:
             return ""
     except HybridError as refused:
         return one_line(refused)
-
-
-def _bucket(rate: str) -> tuple[str, ...]:
-    return ("tbf", "rate", rate, *(_SLOW_BUCKET if rate == SLOW else _BUCKET))
 
 
 def _ip(*words: str) -> str:

@@ -309,9 +309,12 @@ def measured(options: argparse.Namespace) -> Iterator[Line]:
     os.environ.update(EXACT_CUBLAS)
     gpu = usable_gpus()[0]
     import cupy
+    from cupy_backends.cuda.libs import cublas
 
     cupy.cuda.Device(gpu.index).use()
-    about = {**_software(), "gpu": gpu.name, "capability": gpu.capability, "rounds": options.rounds}
+    cuda, library = cupy.cuda.runtime.driverGetVersion(), cublas.getVersion(cupy.cuda.device.get_cublas_handle())
+    software = {"driver": f"for CUDA {cuda // 1000}.{cuda % 1000 // 10}", "cupy": cupy.__version__, "cublas": library}
+    about = {**software, "gpu": gpu.name, "capability": gpu.capability, "rounds": options.rounds}
     for dtype in options.dtypes:
         able = [each for each in (*options.rungs, kernel_of(YARDSTICK)) if not refusal(each, dtype, 2, gpu.capability)]
         multiplications = [(kernel, multiplication(kernel, dtype, gpu.capability)) for kernel in able]
@@ -339,15 +342,6 @@ def summary(seconds: Sequence[float], yardstick: Sequence[float], products: int)
     times = frame.spread(seconds)
     ratio = statistics.median(theirs / ours for theirs, ours in zip(yardstick, seconds, strict=True))
     return {"seconds": times, "teraflops": 2 * products / times["median"] / 1e12, "ratio": ratio}
-
-
-def _software() -> Line:
-    import cupy
-    from cupy_backends.cuda.libs import cublas
-
-    cuda = cupy.cuda.runtime.driverGetVersion()
-    library = cublas.getVersion(cupy.cuda.device.get_cublas_handle())
-    return {"driver": f"for CUDA {cuda // 1000}.{cuda % 1000 // 10}", "cupy": cupy.__version__, "cublas": library}
 
 
 SIZES = (*((n,) * 3 for n in (4096, 8000, 8192, 16384)), ROW_BLOCK)

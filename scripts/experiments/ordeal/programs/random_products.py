@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -174,7 +175,8 @@ class Product:
             wanted = _seen(a, b)
             for each in (a, b):
                 each.flags.writeable = each.flags.writeable and dice.random() < 0.7
-            a, b, out = (_on_gpu(each) if of == "GPU" else each for each, of in zip((a, b, out), self.holders, strict=True))
+            to_gpu = import_module("cupy").asarray if "GPU" in self.holders else None
+            a, b, out = (to_gpu(each) if of == "GPU" else each for each, of in zip((a, b, out), self.holders, strict=True))
         guards = guards_of(arrays, out, self.holders[2])
         with written_beside(guards) as beside:
             c = hybrid.multiply(a, b, comm=comm, out=out, device=device)
@@ -192,12 +194,6 @@ class Product:
         given += [a, b, c, out]
         dying.submit(free, given)
         return fault
-
-
-def _on_gpu(array: np.ndarray) -> Any:
-    import cupy
-
-    return cupy.asarray(array)
 
 
 def _size(dice: random.Random, largest: int) -> int:
