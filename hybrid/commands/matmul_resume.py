@@ -11,8 +11,9 @@ import json
 import os
 import shlex
 import sys
+import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
@@ -28,10 +29,10 @@ from hybrid.core.settings import Settings
 from hybrid.core.timeline import Spread, wall
 from hybrid.errors import DoesNotFit, HybridError, UsageError
 from hybrid.execution.rank_run import Progress
-from hybrid.execution.session import Session, agree
+from hybrid.execution.session import Session, agree, threads_until_decided
 from hybrid.host.files import allocated, code_of_reading, discard, flush, flush_names, led_to, publish, write_whole, written_to
 from hybrid.host.memory import RowView
-from hybrid.host.threads import rows_of_about
+from hybrid.host.threads import on_threads, rows_of_about
 from hybrid.planning.decision import Decision, Inventory, Machine, decide
 from hybrid.planning.plan import Plan
 from hybrid.planning.tiling import PlanRequest
@@ -231,15 +232,15 @@ _GROUP_BYTES = 4 << 20  # of a part's rows that have a digest together: such gro
 class _PartsFile:
     """The file and its journal. Every rank makes one, and calls its methods. `there`: the parts that are in the file."""
 
-    def __init__(self, team: Team, output: MatrixOutput) -> None:
-        """UsageError for a format in which elements have no place before they are written."""
+    def __init__(self, team: Team, output: MatrixOutput, threads: int) -> None:
+        """UsageError for a format in which elements have no place before they are written. `threads`: write and sum up."""
         if not output.by_rows:
             raise UsageError(
                 f"{output.path} cannot be written part by part: --resume writes .npy, .h5 and .zarr, "
                 "in which elements have their place before they are known (a .mtx file is text)",
                 code="file-kind",
             )
-        self._team, self._output = team, output
+        self._team, self._output, self._threads = team, output, threads
         self._target = Path(os.path.realpath(output.path))
         self._part = self._target.with_name(f"{self._target.name}.part")
         self._journal: Journal | None = None  # on the rank that writes it, while it is open
@@ -316,13 +317,14 @@ class _PartsFile:
 
         `before_it_counts`: is called by one rank between the two, and may raise.
         """
+
+        def written(group: Span) -> int:
+            values = c[group.within(part.rows).slice]
+            self._output.write(self._part, self._begun, group, values, lambda: None, part.columns)
+            return _group_digest(group, values.reshape(-1).view(np.uint8))
+
         with self._team.phase("write", timed=False) as writing, self._writing():
-            total = 0
-            for group in self._mine(part):
-                values = c[group.within(part.rows).slice]
-                self._output.write(self._part, self._begun, group, values, partial(self._team.enter, "write"), part.columns)
-                total += _group_digest(group, values.reshape(-1).view(np.uint8))
-            writing.mine = total
+            writing.mine = self._sum_of_groups(part, written, "write")
         with self._team.phase("write", timed=False), self._writing(), busy():
             if self._journal is not None:
                 before_it_counts()
@@ -354,22 +356,31 @@ class _PartsFile:
     def _writing(self) -> AbstractContextManager[None]:
         return written_to(f"{self._output.path}.part", self._part, self._output.size)
 
-    def _mine(self, part: Tile) -> Iterable[Span]:
-        """This rank's share of the part's groups of rows. The groups are the same however many ranks share them."""
-        members = self._team.topology.nodes[self._team.topology.node_of(_WRITING)]
+    def _sum_of_groups(self, part: Tile, digest: Callable[[Span], int], phase: str) -> int:
+        """The sum of `digest` of this rank's share of the part's groups of rows, which are the same however many ranks and
+        threads there are."""
+        members, here = self._team.topology.nodes[self._team.topology.node_of(_WRITING)], threading.get_ident()
         if self._team.rank not in members:
-            return ()
+            return 0
         groups = list(rows_of_about(_GROUP_BYTES, part.rows, len(part.columns) * self._output.dtype.itemsize))
-        return groups[Span(0, len(groups)).part(len(members), members.index(self._team.rank)).slice]
+
+        def done(group: Span) -> int:
+            if threading.get_ident() == here:
+                self._team.enter(phase)
+            return digest(group)
+
+        own = Span(0, len(groups)).part(len(members), members.index(self._team.rank))
+        return sum(on_threads(self._threads, done, groups[own.slice]))
 
     def _sum_on_disk(self, path: Path, part: Tile) -> int:
         """The sum of the digests of this rank's groups, as the file has them; another one where rows cannot be read."""
-        total = 0
-        for group in self._mine(part):
+
+        def found(group: Span) -> int:
             with suppress(OSError):
-                total += _group_digest(group, self._output.read_back(path, self._begun, group, part.columns))
-            self._team.enter("look")
-        return total
+                return _group_digest(group, self._output.read_back(path, self._begun, group, part.columns))
+            return 0
+
+        return self._sum_of_groups(part, found, "look")
 
 
 def _group_digest(rows: Span, data: np.ndarray) -> int:
@@ -405,7 +416,8 @@ class ProductInParts:
         self._session, self._team, self._settings, self._inventories = session, session.team, settings, inventories
         self._product, self._ask = product, partial(_what_is_asked, product, options, settings)
         self.shape = product.sizes[0], product.sizes[2]
-        self._disk = _PartsFile(self._team, new_matrix(options.out, self.shape, product.result))
+        output, threads = new_matrix(options.out, self.shape, product.result), threads_until_decided(self._team, settings)
+        self._disk = _PartsFile(self._team, output, threads)
         self._decisions: dict[tuple[int, int], Decision] = {}  # by the rows and columns of a part
         self._rows = self._columns = 0
         self._tiles: list[Tile] = []

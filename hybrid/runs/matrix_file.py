@@ -13,6 +13,7 @@ import math
 import os
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,7 +30,7 @@ from hybrid.core.text import counted, readable
 from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
 from hybrid.host.files import code_of_reading, read_whole, refuse_unwritable, write_whole
 from hybrid.host.memory import available_host_bytes
-from hybrid.host.threads import rows_of_about
+from hybrid.host.threads import on_threads, rows_of_about
 
 BYTES_AT_ONCE = 32 << 20  # that one call reads or writes, before progress is told
 _NUMBERS = "biufc"  # the kinds of NumPy's types that are numbers
@@ -115,6 +116,7 @@ def _lacks(what: str, name: str, names: Sequence[str], *, is_group: bool) -> Usa
 class MatrixFile:
     """A matrix of numbers in a file. Every rank reads the part it needs."""
 
+    parallel = False  # several threads may read at a time
     at_once = False  # `read` takes as long as the whole file takes, whatever the rows, and tells of its progress at the end only
 
     def __init__(
@@ -146,15 +148,19 @@ class MatrixFile:
         into: np.ndarray,
         progress: Callable[[int], None] = lambda done: None,
         columns: Span | None = None,
+        threads: int = 1,
     ) -> None:
         """Write these rows, of all columns or of these, to `into`, converted to its type; `progress` gets the number of rows done
-        so far.
+        so far, in this thread. `threads`: read that many pieces at a time where the format allows it.
 
         HybridError for what cannot be read, UsageError for values that the type cannot hold.
         """
-        done, columns = 0, Span(0, self.shape[1]) if columns is None else columns
-        for height, width in _rectangles(rows, columns, self._chunk, self.dtype.itemsize) if into.size else ():
-            target = into[height.within(rows).slice, width.within(columns).slice]
+        across, threads = Span(0, self.shape[1]) if columns is None else columns, threads if self.parallel else 1
+        done, here = list[int](), threading.get_ident()
+
+        def read(piece: tuple[Span, Span]) -> None:
+            height, width = piece
+            target = into[height.within(rows).slice, width.within(across).slice]
             found = self._fetch(height, width, target)
             if found is not None:
                 try:
@@ -162,17 +168,23 @@ class MatrixFile:
                         target[...] = found
                 except FloatingPointError:
                     raise UsageError(f"{self.path} holds values too large for {into.dtype}", code="file-values") from None
-            done += len(height) * len(width)
-            progress(done // len(columns))
+            done.append(len(height) * len(width))
+            if threading.get_ident() == here:
+                progress(sum(done) // len(across))
+
+        if into.size:
+            at_once = BYTES_AT_ONCE // threads  # of all threads, which may convert them in memory of their own
+            on_threads(threads, read, _rectangles(rows, across, self._chunk, self.dtype.itemsize, at_once))
+            progress(len(rows))
 
 
-def _rectangles(rows: Span, columns: Span, chunk: tuple[int, ...], item: int) -> Iterator[tuple[Span, Span]]:
-    """The rows and columns of a matrix in rectangles of about BYTES_AT_ONCE, but of at least a chunk.
+def _rectangles(rows: Span, columns: Span, chunk: tuple[int, ...], item: int, at_once: int) -> Iterator[tuple[Span, Span]]:
+    """The rows and columns of a matrix in rectangles of about `at_once` bytes, but of at least a chunk.
 
     No two of them need the same chunk, so each chunk is read and decompressed once.
     """
-    in_columns = _most(columns.hi, min(columns.hi, chunk[1]), BYTES_AT_ONCE // max(1, chunk[0] * item))
-    in_rows = _most(rows.hi, chunk[0], BYTES_AT_ONCE // max(1, min(len(columns), in_columns) * item))
+    in_columns = _most(columns.hi, min(columns.hi, chunk[1]), at_once // max(1, chunk[0] * item))
+    in_rows = _most(rows.hi, chunk[0], at_once // max(1, min(len(columns), in_columns) * item))
     for height in _aligned(rows, in_rows):
         for width in _aligned(columns, in_columns):
             yield height, width
@@ -342,6 +354,7 @@ def open_npy(path: str) -> MatrixFile:
 
     matrix = MatrixFile(path, shape, dtype, (shape[0], 1) if by_columns else (1, 1), fetch)
     more = os.fstat(file.fileno()).st_size - begins - math.prod(shape) * dtype.itemsize
+    matrix.parallel = True
     if min(shape) < 0 or more:
         but = f"{more} bytes follow" if more > 0 else "the file is cut short, or malformed"
         raise UsageError(f"does not hold the one matrix that its header promises: {but}", code="file-format")

@@ -223,15 +223,15 @@ class FileElements(Elements):
 
     def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
         if not self._converts:
-            self._read(rows, into, progress)
+            self._read(rows, into, progress, threads)
             return
         for part in self._parts(rows):
             _store(self._converted(self._values(part)), into[part.within(rows).slice])
             progress(part.hi - rows.lo)
 
-    def _read(self, rows: Span, into: np.ndarray, progress: Progress) -> None:
+    def _read(self, rows: Span, into: np.ndarray, progress: Progress, threads: int = 1) -> None:
         with busy() if self.at_once else nullcontext():  # reading takes as long as the whole file takes
-            self._file.read(rows.moved(self._rows.lo), into, progress, self._columns)
+            self._file.read(rows.moved(self._rows.lo), into, progress, self._columns, threads)
 
     def _parts(self, rows: Span) -> list[Span]:
         """The rows in parts that are read at a time: one, where reading any rows reads the whole file."""

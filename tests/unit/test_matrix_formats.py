@@ -31,10 +31,10 @@ def test_the_ending_of_a_name_says_the_format(text, meant):
     assert matrix_name(text) == meant
 
 
-def rows_of(name, rows, dtype, columns=None):
+def rows_of(name, rows, dtype, columns=None, threads=1):
     file = open_matrix(str(name))
     into, told = np.full((len(rows), file.shape[1] if columns is None else len(columns)), 99, dtype), []
-    file.read(rows, into, told.append, columns)
+    file.read(rows, into, told.append, columns, threads)
     assert told == sorted(told)
     assert not into.size or told[-1] == len(rows)
     return into
@@ -82,7 +82,8 @@ IN_TURN = list(zip([*STORES, *reversed(STORES)], cycle(STORED)))  # two types of
 
 @pytest.mark.needs("h5py", "zarr")
 @pytest.mark.parametrize(("stored", "dtype"), exhaustive(IN_TURN, product(STORES, STORED)))
-def test_any_rows_and_columns_of_any_stored_matrix_in_any_type(tmp_path, stored, dtype):
+def test_any_rows_and_columns_of_any_stored_matrix_in_any_type(tmp_path, monkeypatch, stored, dtype):
+    monkeypatch.setattr("hybrid.runs.matrix_file.BYTES_AT_ONCE", 200)
     store, how = STORES[stored]
     if store is stored_zarr and dtype == ">u8":
         pytest.skip("zarr-python takes no such byte order for this type")
@@ -91,8 +92,8 @@ def test_any_rows_and_columns_of_any_stored_matrix_in_any_type(tmp_path, stored,
         for rows in (Span(0, 12), Span(3, 10), Span(11, 12), Span(4, 4)):
             for wanted in ("float64", "float32"):
                 np.testing.assert_array_equal(rows_of(name, rows, wanted), matrix[rows.slice].astype(wanted))
-            for columns in (Span(1, 4), Span(4, 5), Span(2, 2)):
-                found = rows_of(name, rows, "float64", columns)
+            for columns, threads in ((Span(1, 4), 1), (Span(4, 5), 3), (Span(2, 2), 1), (Span(0, 5), 3), (Span(1, 4), 3)):
+                found = rows_of(name, rows, "float64", columns, threads)
                 np.testing.assert_array_equal(found, matrix[rows.slice, columns.slice].astype(float))
 
 
