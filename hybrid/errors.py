@@ -129,7 +129,7 @@ CODES: dict[str, str] = {
     "kernel-assert": "an assert() in a kernel failed",
     "data-race": "two threads use an element without a barrier between, and one writes",
     "out-of-bounds": "an index is beyond its array",
-    "illegal-address": "a pointer is null, freed, or of the other kind of memory",
+    "illegal-address": "a pointer is null, freed, of the other kind of memory, or not one to free",
     "uninitialised": "memory is read that nothing has written",
     "no-value": "a variable is used that has no value yet",
     "several-writers": "elements of C are written by several threads",

@@ -79,7 +79,7 @@ def _looked_at(end: Mapping[str, int], telling: Telling) -> str:
     looked += [f"accesses of some blocks of {_launches(sampled)}, all writes among them"] if sampled else []
     looked += [f"the product of {_launches(compared)}"] if compared else []
     left = "" if compared else "products (no launch has the shape of one), "
-    looked.append("copies, streams and CUDA's calls")
+    looked.append("copies, streams, CUDA's calls and host memory")
     return f"looked at: {', '.join(looked)}; not: {left}what the host computes"
 
 

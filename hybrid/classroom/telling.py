@@ -7,6 +7,7 @@ import math
 import re
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,9 @@ _NOTES = {
 _STACK = ": its local arrays may be larger than 256 KiB a thread, which the CPU runtime has"
 # The codes of what the runtime found, by its kinds.
 _CODES = {
-    **dict.fromkeys(("bounds", "index"), "out-of-bounds"),
-    **dict.fromkeys(("freed", "null", "misaligned", "host", "device"), "illegal-address"),
+    **dict.fromkeys(("bounds", "index", "range", "stack"), "out-of-bounds"),
+    **dict.fromkeys(("freed", "freed twice", "not to free", "null", "misaligned", "host", "device"), "illegal-address"),
+    "return": "undefined",
     **dict.fromkeys(("unwritten", "copies unwritten"), "uninitialised"),
     **dict.fromkeys(("early", "race", "race of blocks", "order", "pinned"), "data-race"),
     "clock": "too-early",
@@ -51,6 +53,10 @@ _SIGNALS = {signal.SIGALRM: "no-end", signal.SIGSEGV: "segmentation-fault", sign
 
 _CALL = re.compile(
     r"\bcudaMalloc(?:Managed|Pitch)?\s*\(\s*(?:\((?:[^()]|\([^()]*\))*\)\s*)*?\(?\s*&?\s*([\w.\->\[\]]+)\s*\)?\s*[,)]"
+)
+_OF_HOST_CALL = re.compile(
+    r"([\w.\->\[\]]+)\s*=(?!=)[^=;]*?\b(?:new|(?:malloc|calloc|realloc|aligned_alloc)\s*\()"
+    r"|\bvector\s*<[^;]*?>\s*(\w+)\s*[({=](?![^;]*[)}]\s*,)"
 )
 _ITEM = re.compile(r"sizeof\s*\(?\s*(\w+)")
 _BYTES = {"double": 8, "long": 8, "size_t": 8, "char": 1, "bool": 1, "short": 2}
@@ -73,28 +79,31 @@ def dropped_results(warnings: str) -> set[Place]:
 
 
 class Allocations:
-    """What device arrays are called in messages: the variables that a program gives to cudaMalloc. Each has a number, which
-    the runtime gave it."""
+    """What arrays are called in messages: the variables that a program gives to cudaMalloc, or that take what malloc and new
+    give. Each has a number, which the runtime gave it: less than 0 in host memory."""
 
     def __init__(self, events: Iterable[dict[str, Any]], sources: Mapping[str, Sequence[str]]) -> None:
         self._of = {each["number"]: each for each in events if each["event"] == "allocation"}
-        calls: dict[Place, list[tuple[str, int]]] = {}  # the arrays' names, and bytes of an element
+        calls: dict[tuple[Place, bool], list[tuple[str, int]]] = {}  # the arrays' names, and bytes of an element
         for file, lines in sources.items():
             plain = blanked("\n".join(lines))
-            for call in _CALL.finditer(plain):
+            for call in chain(_CALL.finditer(plain), _OF_HOST_CALL.finditer(plain)):
                 end = plain.find(";", call.end())
                 item = _ITEM.search(plain, call.end(), end if end >= 0 else len(plain))
-                named = call[1], _BYTES.get(item[1], _USUAL) if item else _USUAL
+                named = call[call.lastindex or 0], _BYTES.get(item[1], _USUAL) if item else _USUAL
                 first, last = (plain.count("\n", 0, place) + 1 for place in (call.start(), call.end()))
                 for line in range(first, last + 1):
-                    calls.setdefault((file, line), []).append(named)
+                    calls.setdefault(((file, line), call.re is _OF_HOST_CALL), []).append(named)
         self._called: dict[int, tuple[str, int]] = {}
         so_far: dict[Place, int] = {}
         for number in self._of:
             place = self.place(number)
-            if of_line := calls.get(place):  # several calls in a line are taken in turn
+            of_line = calls.get((place, number < 0), ())
+            if number > 0 and of_line:  # several calls in a line are taken in turn
                 self._called[number] = of_line[so_far.get(place, 0) % len(of_line)]
                 so_far[place] = so_far.get(place, 0) + 1
+            elif len(of_line) == 1:
+                self._called[number] = of_line[0]
 
     def name(self, number: int, *, with_line: bool = False) -> str:
         """The name of an array, maybe with the line that allocates it."""
@@ -109,14 +118,19 @@ class Allocations:
 
     def element(self, number: int, offset: int, item: int) -> str:
         """The name of the element at this byte offset. `item`: bytes of an element; 0: the array's cudaMalloc tells."""
-        return f"{self.name(number)}[{offset // (item or self._called.get(number, ('', _USUAL))[1])}]"
+        return f"{self.name(number)}[{offset // (item or self.item(number))}]"
+
+    def item(self, number: int) -> int:
+        """Bytes of an element, as the array's cudaMalloc or malloc tells."""
+        return self._called.get(number, ("", _USUAL))[1]
 
     def size(self, number: int, item: int) -> str:
         """A clause that says how many elements the array has."""
         event = self._of.get(number)
         if event is None:
             return "it has fewer elements"
-        return f"it has {counted(event['bytes'] // item, 'element')} (allocated in line {event['line']})"
+        where = f" (allocated in line {event['line']})" if event["line"] else ""
+        return f"it has {counted(event['bytes'] // item, 'element')}{where}"
 
 
 class _Matrices(Allocations):
@@ -169,7 +183,6 @@ class Telling:
         self._events = [each for each in ran.findings if not self._is_kernel or each["event"] not in ("leak", "unseen", "use")]
         self._warnings, self._sources, self._own = warnings, sources, next(iter(sources))
         self._limit = f"{math.ceil(seconds)} s (--stall)"
-        self._allocations = Allocations(ran.findings, sources) if matrices is None else _Matrices(matrices)
         self._symbols, plain = symbols_of(program), blanked("\n".join(line for lines in sources.values() for line in lines))
         self._extents, self._dynamic = extents_of(plain, constants_in(plain)), dynamic_arrays(plain)
         launches = ((each, judged(each)) for each in self.of("product"))
@@ -178,6 +191,10 @@ class Telling:
         named = {offset for one in of_events for offset in (one if isinstance(one, list) else [one])}
         offsets = sorted({*named, *(found.at for _, found in self.products)} - {0})
         self._places = dict(zip(offsets, places_of(offsets, program, set(sources)), strict=True))
+        for each in self.of("allocation"):
+            if "frames" in each:  # in host memory
+                each["file"], each["line"] = self._place(*each["frames"])
+        self._allocations = Allocations(self._events, sources) if matrices is None else _Matrices(matrices)
         self._status = ran.status
         self._is_sampled = any(each["sampled"] for each in self.of("end"))
 
@@ -188,18 +205,24 @@ class Telling:
     def findings(self) -> list[Finding]:
         """What was found, each once."""
         found = self.without_value("line {} uses {}, which has no value yet")
-        found += [self._finding(each) for each in self.of("finding")]
+        by_index = any(each["kind"] == "index" and not each["kernel"] for each in self.of("finding"))
+        found += [self._finding(each) for each in self.of("finding") if not (each["kind"] == "stack" and by_index)]
         right = set[int]()  # lines of launches
         for launch, product in self.products:
             if not launch["order"] or launch["launched"] in right:
                 found += filter(None, [self._product(launch, product)])
             (right.discard if product.text else right.add)(launch["launched"])
         ended = [self._ended(each) for each in self.of("ended")]
-        if not ended and not any(self.of("end")) and self._status < 0:
-            name = signal.Signals(-self._status).name
-            why = ": host code may have written beyond what malloc or new gave" * (name == "SIGABRT")
-            ended = [Finding(f"{name} ended the program{why}", "killed")]
-        return list(dict.fromkeys([*found, *ended]))
+        if not (found or ended or any(self.of("end"))) and self._status < 0:
+            ended = [Finding(f"{signal.Signals(-self._status).name} ended the program", "killed")]
+        found = list(dict.fromkeys([*found, *ended]))
+        return [*dict.fromkeys(self._arithmetic()), *found] if found else []
+
+    def _arithmetic(self) -> Iterator[Finding]:
+        """What C++ leaves undefined, and is often meant so: it is no error where nothing else is wrong."""
+        for each in self.of("arithmetic"):
+            place = (each["file"], each["line"])
+            yield Finding(f"undefined: in {self._line(place)} {each['text']}", "undefined", (place,))
 
     def without_value(self, text: str, *, perhaps: bool = False) -> list[Finding]:
         """A finding with this text, of a line and a name, for each variable that is used before it has a value; `perhaps`: that
@@ -223,6 +246,8 @@ class Telling:
         for line, names in leaks.items():
             many = "" if len(set(names)) == len(names) else f", {len(names)} allocations"
             yield f"never freed: {', '.join(dict.fromkeys(names))} (line {line}{many})"
+        if not self.findings():
+            yield from dict.fromkeys(each.text for each in self._arithmetic())
         yield from (_NOTES[each["kind"]] for each in self.of("note"))
 
     def looked(self, printed: str) -> Looked:
@@ -263,13 +288,17 @@ class Telling:
         return Finding(f"unused: {what}", "unused", (self._allocations.place(number),))
 
     def _finding(self, event: dict[str, Any]) -> Finding:
-        place = (event["file"], event["line"]) if "line" in event else self._places.get(event.get("at", 0), ("", 0))
+        place = (event["file"], event["line"]) if "line" in event else self._place(event.get("at", 0), *event.get("frames", ()))
         other = self._places.get(event.get("other_at", 0), ("", 0))
         text, code = self._sentence(event, place, other), _CODES.get(event["kind"], "")
         if event["kind"] == "stopped":
             place = (self._own, int((re.findall(r"\w\.\w+:(\d+)", text) or ["0"])[0]))
             code = CODES_OF_KINDS[event["stop"]]
         return Finding(f"{text}{self._by(event)}", code, tuple(sorted({each for each in (place, other) if each[1]})))
+
+    def _place(self, *offsets: int) -> Place:
+        """The first known place of these in the program."""
+        return next((self._places[each] for each in offsets if self._places.get(each, ("", 0))[1]), ("", 0))
 
     def _sentence(self, event: dict[str, Any], place: Place, other: Place) -> str:
         """What was found, without the thread. `place`: the instruction; `other`: in a race, that of the other thread."""
@@ -288,6 +317,10 @@ class Telling:
             return f"too early: {what}, so it measures the launch: cudaDeviceSynchronize() waits for the kernel"
         if kind == "index":
             return f"out of bounds: {line} uses {self._index(event, place)}"
+        if kind == "return":
+            return f"undefined: the function in {line} ends without a return, and has to return a value"
+        if kind == "stack":
+            return f"out of bounds: the function that ends in {line} has written beyond one of its local arrays"
         if kind == "copies unwritten":
             what = self._allocations.element(event["number"], event["offset"], 0)
             return f"uninitialised: {line} copies {what} to the host, {never}"
@@ -302,6 +335,14 @@ class Telling:
             name = self._variable("OBJECT", event["variable"], event["bytes"]) or "a __device__ variable"
             return f"illegal address: {does} {name}, a variable of the host: kernels have __device__ ones"
         what = self._what(event)
+        if kind in ("freed twice", "not to free"):
+            name = self._allocations.name(event["number"], with_line=True)
+            why = f"{name}, which {self._line(other)} has freed" if kind == "freed twice" else f"what is not the begin of {name}"
+            return f"illegal address: {line} frees {why}"
+        if kind == "range":
+            item = self._allocations.item(event["number"])
+            part = f"{event['bytes']:,} bytes from {self._allocations.element(event['number'], event['offset'], item)} on"
+            return f"out of bounds: {does} {part}, and {self._allocations.size(event['number'], item)}"
         if kind == "bounds":
             if event["space"] == _DYNAMIC:
                 return f"out of bounds: {does} beyond the launch's dynamic shared memory, at byte {event['offset']}"
@@ -309,7 +350,8 @@ class Telling:
         if kind == "device":
             return f"illegal address: {does} {what} of another device: cudaSetDevice, or cudaDeviceEnablePeerAccess, is missing"
         if kind == "freed":
-            return f"illegal address: {does} {what} after cudaFree"
+            freed_by = "cudaFree" if event["number"] > 0 else f"{self._line(other)} has freed it"
+            return f"illegal address: {does} {what} after {freed_by}"
         if kind == "misaligned":
             size = event["bytes"]
             return f"misaligned address: {does} {size} bytes together, from {what} on, whose address is no multiple of {size}"
@@ -360,7 +402,7 @@ class Telling:
         return Finding(f"wrong product: {text}{self._by(event)}", code, (place,) if place[1] else ())
 
     def _ended(self, event: dict[str, Any]) -> Finding:
-        place = next((self._places[offset] for offset in event["frames"] if self._places[offset][1]), ("", 0))
+        place = self._place(*event["frames"])
         where = self._line(place) if place[1] else "an unknown line"
         who = f"the kernel {event['kernel']}" if event["kernel"] else "the host code"
         at, name = f"{where}{self._by(event)}", signal.Signals(event["signal"])

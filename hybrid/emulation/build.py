@@ -136,7 +136,7 @@ def runtime_object(program: str, name: str) -> Path:
 
     "begin" and "end" have no source: they are the first and the last of a library's shared variables.
     """
-    flags = (*COMMON, "-O2")
+    flags = (*COMMON, "-O2", "-fno-omit-frame-pointer")  # for host_memory.cpp
     key = cache_key(program, flags, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
 
     def compile_in(folder: Path, log: Path) -> Path:

@@ -28,6 +28,7 @@ size_t used;  // bytes of `arrays`
 int seconds;
 bool is_rank;  // of several
 constexpr int FRAMES = 32, LATE = 124;
+constexpr size_t MOST_OF_HOST = 60;  // findings
 constexpr size_t SIGNAL_STACK = 64 << 10;
 int findings_file = -1;
 char mark[64];  // and a space
@@ -63,13 +64,8 @@ constexpr int ENDING[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM};
 void ended(int signal, siginfo_t* info, void*)
 {
     for (int each : ENDING) ::signal(each, SIG_DFL);
-    void* frames[FRAMES];
-    int count = backtrace(frames, FRAMES);
-    std::string offsets;
-    for (int i = 0; i < count; ++i)
-        if (unsigned offset = offset_of(frames[i])) offsets += (offsets.empty() ? "" : ", ") + std::to_string(offset);
     const Region* region = signal == SIGSEGV ? region_around(static_cast<char*>(info->si_addr)) : nullptr;
-    tell("{\"event\": \"ended\", \"signal\": %d, \"frames\": [%s], \"number\": %d, %s}", signal, offsets.c_str(),
+    tell("{\"event\": \"ended\", \"signal\": %d, \"frames\": %s, \"number\": %d, %s}", signal, frames().c_str(),
          region ? region->number : 0, where().c_str());
     if (signal == SIGALRM && is_rank) sleep(2);  // the launcher ends the others, which are about to tell where they wait
     if (signal == SIGALRM) _exit(LATE);
@@ -165,6 +161,23 @@ std::string quoted(const std::string& text)
         line += static_cast<unsigned char>(each) < ' ' ? ' ' : each;
     }
     return line + '"';
+}
+
+std::string frames()
+{
+    void* found[FRAMES];
+    std::string offsets;
+    for (int i = 0, count = backtrace(found, FRAMES); i < count; ++i)
+        if (unsigned offset = offset_of(found[i])) offsets += (offsets.empty() ? "" : ", ") + std::to_string(offset);
+    return "[" + offsets + "]";
+}
+
+void tell_of_host(const char* kind, const void* instruction, const std::string& members)
+{
+    static auto& told = *new std::set<std::pair<std::string, const void*>>;
+    if (told.size() >= MOST_OF_HOST || !told.insert({kind, instruction}).second) return;
+    tell("{\"event\": \"finding\", \"kind\": \"%s\", \"at\": %u, \"frames\": %s, \"space\": -1, %s, %s}", kind,
+         offset_of(instruction), frames().c_str(), members.c_str(), where().c_str());
 }
 
 std::string as_json(Place place) { return "\"file\": " + quoted(place.file) + ", \"line\": " + std::to_string(place.line); }

@@ -6,6 +6,7 @@
 
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <map>
 #include <set>
@@ -288,6 +289,8 @@ void note_slowly(const void* at, size_t bytes, bool writes, const void* instruct
     Access access{static_cast<const char*>(at), static_cast<int>(bytes), writes, false, offset_of(instruction), !writes};
     if (current)
         look_at_or_count(access);
+    else if (heap::parts && !heap::may_use(access.at, bytes))
+        heap::look_at(at, bytes, writes, instruction, false);
     else if (kernels_run && is_managed(access.at))
         found("early", access, region_around(access.at));
     else if (std::string meanwhile; memory_check::copies_may_run && !order::host_may_use(access.at, writes, meanwhile) &&
@@ -310,7 +313,8 @@ bool is_own(const char* at)
 inline void note(const void* at, size_t bytes, bool writes, const void* instruction)
 {
     bool may_pass = current ? !looks_at_reads && !observers::watched && (!writes || is_own(static_cast<const char*>(at)))
-                            : !kernels_run && !memory_check::copies_may_run;
+                            : !kernels_run && !memory_check::copies_may_run &&
+                                  (!heap::parts || heap::may_use(static_cast<const char*>(at), bytes));
     if (may_pass) return;
     note_slowly(at, bytes, writes, instruction);
 }
@@ -476,32 +480,74 @@ ATOMICS(uint16_t, 16)
 ATOMICS(uint32_t, 32)
 ATOMICS(uint64_t, 64)
 
-// With -fsanitize=bounds: an index beyond an array whose size the compiler knows.
-struct BoundsType {
+// What the compiler has checked beyond accesses: -fsanitize=bounds and others of UBSan, whose library is not needed.
+struct CheckedType {
     uint16_t kind, info;  // info: of an integer, 1 where it is signed, and twice the logarithm of its bits
     char name[1];
+
+    long long value(unsigned long given) const
+    {
+        unsigned bits = 1u << (info >> 1);
+        long long all = static_cast<long long>(given);
+        return bits >= 64 ? all : info & 1 ? all << (64 - bits) >> (64 - bits) : all & ((1ll << bits) - 1);
+    }
 };
-struct OutOfBounds {
+struct Checked {
     const char* file;
     unsigned line, column;
-    const BoundsType *array, *index;
+    const CheckedType *type, *other_type;
 };
 
-void __ubsan_handle_out_of_bounds(OutOfBounds* what, unsigned long index)
+static bool is_new(const Checked* what)
 {
-    unsigned bits = 1u << (what->index->info >> 1);
-    long long value = static_cast<long long>(index);
-    if (bits < 64) value = what->index->info & 1 ? value << (64 - bits) >> (64 - bits) : value & ((1ll << bits) - 1);
-    static auto& told = *new std::set<unsigned>;  // lines
-    if (told.size() < cuda_on_cpu::MOST_FINDINGS && told.insert(what->line).second)
+    static auto& told = *new std::set<std::pair<unsigned, unsigned>>;
+    static std::mutex one_at_a_time;  // of the host's threads
+    std::lock_guard<std::mutex> lock(one_at_a_time);
+    return told.size() < cuda_on_cpu::MOST_FINDINGS && told.insert({what->line, what->column}).second;
+}
+
+void __ubsan_handle_out_of_bounds(Checked* what, unsigned long index)
+{
+    if (is_new(what))
         cuda_on_cpu::tell(
             "{\"event\": \"finding\", \"kind\": \"index\", \"file\": %s, \"line\": %u, \"column\": %u, \"index\": %lld, "
             "\"type\": %s, %s}",
-            cuda_on_cpu::quoted(what->file).c_str(), what->line, what->column, value,
-            cuda_on_cpu::quoted(what->array->name).c_str(), cuda_on_cpu::where().c_str());
+            cuda_on_cpu::quoted(what->file).c_str(), what->line, what->column, what->other_type->value(index),
+            cuda_on_cpu::quoted(what->type->name).c_str(), cuda_on_cpu::where().c_str());
     if (cuda_on_cpu::current) cuda_on_cpu::stop_thread("illegal", "index");
 }
-void __ubsan_handle_out_of_bounds_abort(OutOfBounds* what, unsigned long index) { __ubsan_handle_out_of_bounds(what, index); }
+
+static void undefined(const Checked* what, const std::string& text)
+{
+    cuda_on_cpu::tell("{\"event\": \"arithmetic\", \"file\": %s, \"line\": %u, \"text\": %s}",
+                      cuda_on_cpu::quoted(what->file).c_str(), what->line, cuda_on_cpu::quoted(text + what->type->name).c_str());
+}
+#define ARITHMETIC(operation, sign)                                                                     \
+    void __ubsan_handle_##operation##_overflow(Checked* what, unsigned long a, unsigned long b)         \
+    {                                                                                                   \
+        auto text = [what](unsigned long number) { return std::to_string(what->type->value(number)); }; \
+        if (is_new(what)) undefined(what, text(a) + sign + text(b) + " overflows ");                    \
+    }
+ARITHMETIC(add, " + ")
+ARITHMETIC(sub, " - ")
+ARITHMETIC(mul, " * ")
+ARITHMETIC(divrem, " / ")
+void __ubsan_handle_negate_overflow(Checked* what, unsigned long a)
+{
+    if (is_new(what)) undefined(what, "-(" + std::to_string(what->type->value(a)) + ") overflows ");
+}
+void __ubsan_handle_shift_out_of_bounds(Checked* what, unsigned long, unsigned long by)
+{
+    if (is_new(what)) undefined(what, std::to_string(what->other_type->value(by)) + " bits are too many, or too few, to shift ");
+}
+void __ubsan_handle_missing_return(Checked* what)
+{
+    cuda_on_cpu::tell("{\"event\": \"finding\", \"kind\": \"return\", \"file\": %s, \"line\": %u, %s}",
+                      cuda_on_cpu::quoted(what->file).c_str(), what->line, cuda_on_cpu::where().c_str());
+    if (cuda_on_cpu::current) cuda_on_cpu::stop_thread("illegal", "return");
+    _exit(1);
+}
+void __ubsan_handle_out_of_bounds_abort(Checked* what, unsigned long index) { __ubsan_handle_out_of_bounds(what, index); }
 }
 
 extern "C" {

@@ -42,6 +42,9 @@ inline unsigned offset_of(const void* at)  // in that file, for addr2line; 0 of 
     return address >= first_byte && address < last_byte ? static_cast<unsigned>(address - first_byte) : 0;
 }
 
+std::string frames();  // the calls that have led here, as a list of JSON, the innermost first
+// A finding of host code, told once of an instruction; `members`: of JSON.
+WHERE_WATCHED void tell_of_host(const char* kind, const void* instruction, const std::string& members);
 std::string where();  // members "kernel", "launched", "block", "thread" of the thread that runs, if there is one
 
 // --- device_memory.cpp: what cudaMalloc allocates, and for each byte who has used it, and whether it was written
@@ -104,6 +107,33 @@ void mark_as(Region& to, size_t to_offset, const Region& from, size_t from_offse
 long long first_unwritten(const Region& region, size_t offset, size_t bytes);                      // -1 where there is none
 void tell_use(const Region& region);  // what kernels and copies have done with it
 Cell* new_cells(size_t bytes);  // of so many bytes of memory; null where there is no room
+
+// --- host_memory.cpp: what the host's malloc and new give, between red zones
+
+namespace heap {
+
+constexpr size_t GRANULE = 16, PART = 16 << 20, PARTS = 1 << 23;  // bytes; of addresses below 2^47
+WHERE_WATCHED extern int8_t* parts[PARTS];
+// Of 16 bytes how many the host may use, from the first on; less than 0: none; 0: they are no block's.
+inline int granule_at(const void* at)
+{
+    size_t place = reinterpret_cast<size_t>(at);
+    const int8_t* part = parts[place / PART % PARTS];
+    return part ? part[place % PART / GRANULE] : 0;
+}
+inline bool may_use(const char* at, size_t bytes)
+{
+    for (size_t last = reinterpret_cast<size_t>(at) % GRANULE + bytes; bytes; at += GRANULE, last -= GRANULE) {
+        int granule = granule_at(at), needed = static_cast<int>(min(last, GRANULE));
+        if (granule && granule < needed) return false;
+        if (last <= GRANULE) break;
+    }
+    return true;
+}
+// Tells what is wrong there, and returns how many bytes from the first on may be used.
+WHERE_WATCHED size_t look_at(const void* at, size_t bytes, bool writes, const void* instruction, bool is_range);
+
+}  // namespace heap
 
 // --- memory_check.cpp looks at each access of instrumented kernels: is it to memory that they may use, is it ordered, was it written?
 

@@ -26,14 +26,27 @@ from hybrid.emulation.child import supervised
 from hybrid.emulation.confined import Bounds, confined, installed_with, of_students
 
 # In this order each is initialized after those that it needs for that.
-_RUNTIME = ("findings", "device_memory", "observers", "memory_check", "runtime", "host_api", "host_api_events", "launches")
+_RUNTIME = (
+    "findings",
+    "device_memory",
+    "host_memory",
+    "observers",
+    "memory_check",
+    "runtime",
+    "host_api",
+    "host_api_events",
+    "launches",
+)
 _FLAGS = (*(flag for flag in COMMON if flag != "-w"), "-DWHOLE_PROGRAM", "-D__CUDA_ARCH__=900")
+_UNDEFINED = ("-fsanitize=bounds", "-fsanitize=signed-integer-overflow", "-fsanitize=shift-exponent", "-fsanitize=return")
 _CHECKED = (  # DWARF 4, because addr2line of binutils 2.40 takes the lines of headers in DWARF 5 for another file's
-    *("-O1", "-g1", "-gdwarf-4", "-fsanitize=thread", "-fsanitize=bounds", "-fno-builtin-printf", "-fno-omit-frame-pointer"),
+    *("-O1", "-g1", "-gdwarf-4", "-fsanitize=thread", *_UNDEFINED, "-fno-builtin-printf", "-fno-omit-frame-pointer"),
     "-fno-ipa-reference-addressable",  # static variables of the host, which kernels may not use, stay variables
     "-fno-tree-sra",  # a float4 is loaded by one instruction, as by a GPU
+    *("-fstack-protector-strong", "-U_FORTIFY_SOURCE"),  # whose functions would not be host_memory.cpp's
     *("-Wunused-result", "-Wuninitialized", "-Wmaybe-uninitialized"),
 )
+_WRAPPED = tuple(f"-Wl,--wrap={name}" for name in ("memcpy", "memmove", "memset"))  # see host_memory.cpp
 _LATER = 5  # seconds that a program has beyond its limit, at which it tells where it is
 _MOST_OUTPUT = 1 << 20  # bytes that are shown
 _MOST_OF_ARRAYS = 64 << 20  # bytes, as in runtime.h
@@ -74,7 +87,7 @@ def built(source: Path, text: str, more_flags: Sequence[str] = ()) -> tuple[Path
         arguments = [*flags, *include, "-c", str(source), "-o", str(compiled)]
         warnings = compile_file(program, source.name, arguments, log, [folder])
         objects = [*map(str, runtime.result()), str(compiled)]
-    link = [*objects, *more_flags, "-ldl", "-lm", "-lpthread", "-o", str(folder / "program")]
+    link = [*objects, *more_flags, *_WRAPPED, "-ldl", "-lm", "-lpthread", "-o", str(folder / "program")]
     compile_file(program, source.name, link, log)
     return folder / "program", warnings
 

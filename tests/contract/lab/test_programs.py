@@ -270,13 +270,25 @@ def test_a_cuda_error_comes_with_the_rule_that_is_broken_and_both_values(case):
     assert re.search(REASONS[case], judged("run", DATA / "faults.cu", "--", case).record["first_failed"])
 
 
-def test_a_heap_that_the_host_has_overwritten_ends_the_program_at_once(tmp_path):
-    """Also where what looks for the place of the crash needs the heap."""
-    (tmp_path / "mine.cu").write_text(
-        "#include <stdlib.h>\n#include <string.h>\n__global__ void set(float* a) { a[threadIdx.x] = 1; }\n"
-        "int main()\n{\n    float* y = (float*)malloc(1000);\n    memset(y, 2, 8000);\n    float* d;\n"
-        "    cudaMalloc(&d, 128);\n    set<<<1, 32>>>(d);\n    y = (float*)malloc(1 << 16);\n    cudaDeviceSynchronize();\n}\n"
-    )
-    verdict = judged("run", tmp_path / "mine.cu")
-    assert (verdict.code, [code for code, _ in verdict.findings]) == (1, ["killed"]), verdict.said
-    assert "SIGABRT" in verdict.said
+HOST = (DATA / "host.cu").read_text(encoding="utf-8")
+LAST = ["beyond a local array", "no return"]  # which end the program
+
+
+@pytest.mark.parametrize("cases", [["right"], [each for each in cases(HOST) if each not in LAST], *([each] for each in LAST)])
+def test_host_code_that_misuses_memory_is_told_by_its_line(cases):
+    """And nothing else, where it uses its heap as it may."""
+    verdict = judged("run", DATA / "host.cu", "--", *cases)
+    assert verdict.findings == set().union(*(marks(HOST, case) for case in cases)), verdict.said
+    assert verdict.code == (cases != ["right"])
+    said = {
+        "one too many": "y[100], and it has 100 elements (allocated in line 55)",
+        "beyond a vector": "v[11], and it has 11 elements",
+        "used after free": "reads z[11] after line 74 has freed it",
+        "freed twice by the host": "frees z (allocated in line 77), which line 78 has freed",
+        "set too much": "writes 800 bytes from y[0] on, and it has 100 elements",
+        "copied to too little": "writes 400 bytes from z[0] on, and it has 25 elements",
+        "index overflows": "46341 * 46341 overflows",
+        "beyond an array": "few[k] with k = 4: 0 to 3 are there",
+        "right": "1103515245 overflows",  # a note
+    }
+    assert [said[case] for case in cases if said.get(case, "") not in repr(verdict.record)] == []
