@@ -86,7 +86,7 @@ def test_without_gpu_and_compiler_the_threads_still_greet_and_the_code_is_1(rank
     assert "g++" in own_lines(done.stderr)[-1]
 
 
-@pytest.mark.parametrize(("blocks", "block"), [(65, 1024), (1, 1025)])
+@pytest.mark.parametrize(("blocks", "block"), [(65, 1024), (1, 1025), (0, 4)])
 def test_more_lines_than_a_kernel_prints_are_refused(blocks, block):
     done = run("--blocks", blocks, "--threads-per-block", block)
     assert (done.returncode, done.stdout) == (2, "")

@@ -76,7 +76,7 @@ def comm_or_self(request):
 def test_what_is_written_to_a_b_that_stays_is_noticed_by_all_ranks(comm_or_self):
     """An element, its last bit, its sign, a line, the order of lines; also with another product, or no remainders, in between."""
     comm = comm_or_self
-    a, b = operands("float64", 60, 50)
+    a, b = operands("float64", 130, 50)
     rows_a, rows_b = blocks(comm, a, b)
     other = blocks(comm, a[:, :70].copy(), b[:70].copy())
     part = len(np.array_split(b, comm.size)[0])  # rank 0's, which it writes
@@ -90,21 +90,23 @@ def test_what_is_written_to_a_b_that_stays_is_noticed_by_all_ranks(comm_or_self)
         if number == 3:
             b[:part] = np.roll(b[:part], 1, axis=0)
         if number == 4:
-            b[2] *= 2
+            b[2] *= 2.0**24
 
     product()
     for number in range(6) if comm.size < 4 else (1, 3, 5):
         change(number, b)
         if comm.rank == 0:
             rows_b.array[...] = b[:part]
+        at_once = product(check=number % 2 == 0)  # as wanted does not overwrite what was made of B yet
         wanted = np.array_split(hybrid.multiply(a, b, **FAST), comm.size)[comm.rank]
-        np.testing.assert_array_equal(product(check=number % 2 == 0), wanted)
+        np.testing.assert_array_equal(at_once, wanted)
         if number == 4:
             hybrid.multiply(*other, comm=comm, **FAST)
         elif number == 5:
             hybrid.multiply(rows_a, rows_b, comm=comm, device="emulate", precision="native")
-        with hybrid.testing.pretend(poison=number > 3):
-            np.testing.assert_array_equal(product(), wanted)
+        for poison in (number > 3, False):
+            with hybrid.testing.pretend(poison=poison):
+                np.testing.assert_array_equal(product(), wanted)
 
 
 @pytest.mark.mpi(min_size=2)
