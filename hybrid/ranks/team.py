@@ -436,8 +436,7 @@ def start_world(*, patience: float = math.inf) -> Team:
         return Team()
     start_mpi_of(launch)
     team = Team(all_processes(), patience=patience)
-    if team.leads_node:
-        unname_files()
+    unname_files()
     return team
 
 
