@@ -177,13 +177,7 @@ def _strike(job: Job, fault: Fault, processes: Mapping[int, list[int]], dice: ra
     assert fault.signum is not None
     everybody = [process for pair in processes.values() for process in pair]
     one = processes[dice.choice(sorted(processes))] if processes else [job.launcher]
-    targets: dict[str, Sequence[int]] = {
-        "worker": one[1:] or one,
-        "supervisor": one[:1],
-        "rank": one,
-        "all": everybody,
-        "launcher": [job.launcher],
-    }
+    targets = {"worker": one[1:] or one, "supervisor": one[:1], "rank": one, "all": everybody, "launcher": [job.launcher]}
     job.send(fault.signum, *targets[fault.whom])
     if fault.name == "asleep":
         time.sleep(PAUSE)
@@ -214,6 +208,10 @@ _COUNTED: dict[str, Callable[[frame.Line], bool]] = {
 _FAULTY = ("hangs", "not by one line", "stayed")
 
 
+def is_faulty(line: frame.Line) -> bool:
+    return any(_COUNTED[head](line) for head in _FAULTY)
+
+
 class Results(frame.Results):
     command, again = "ordeal", "python scripts/ordeal.py"
 
@@ -232,11 +230,7 @@ class Results(frame.Results):
 
     def exit_code(self) -> int:
         """1 if anything was not as it should be, but for what is counted apart."""
-        return int(any(map(_is_faulty, self.lines)))
-
-
-def _is_faulty(line: frame.Line) -> bool:
-    return any(_COUNTED[head](line) for head in _FAULTY)
+        return int(any(map(is_faulty, self.lines)))
 
 
 def _counts(lines: Sequence[frame.Line]) -> list[str]:
@@ -255,7 +249,7 @@ def _measured(options: argparse.Namespace) -> Iterator[frame.Line]:
         if time.monotonic() - began > 60 * options.minutes:
             break
         line = trial(number, dice, options.ranks, known)
-        if options.verbose and _is_faulty(line):
+        if options.verbose and is_faulty(line):
             print({key: value for key, value in line.items() if key != "part"}, flush=True)
         yield {**line, "seed": options.seed}
 
@@ -331,9 +325,9 @@ def _random_products(options: argparse.Namespace) -> int:
 
 
 def _work(options: argparse.Namespace) -> int:
-    if options.inside or options.products:
-        return (tried_inside if options.inside else _random_products)(options)
-    return frame.present(options, Results, _measured)
+    if options.products and not options.inside:
+        return _random_products(options)
+    return tried_inside(options) if options.inside else frame.present(options, Results, _measured)
 
 
 main = frame.experiment(

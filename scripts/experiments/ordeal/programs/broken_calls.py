@@ -44,21 +44,25 @@ class Product:
 # --- calls: each gives what this rank gets, and what is right
 
 
-def at_root(a, b, **options):
+def at_root(a, b, by=hybrid.multiply, **options):
     def call(comm):
         given = (a, b) if comm.rank == 0 else (None, None)
-        return hybrid.multiply(*given, comm=comm, **options), np.asarray(a) @ np.asarray(b) if comm.rank == 0 else None
+        return by(*given, comm=comm, **options), np.asarray(a) @ np.asarray(b) if comm.rank == 0 else None
 
     return call
+
+
+def by_plan(*operands, comm):
+    return hybrid.plan(*operands, comm=comm).run(*operands)
+
+
+def in_parts(part):
+    return lambda comm: (hybrid.multiply(part(A, comm), part(B, comm), comm=comm).array, part(A @ B, comm).array)
 
 
 def rows(matrix, comm):
     first, last = (len(matrix) * each // comm.size for each in (comm.rank, comm.rank + 1))
     return hybrid.RowBlock(matrix[first:last])
-
-
-def of_rows(comm):
-    return hybrid.multiply(rows(A, comm), rows(B, comm), comm=comm).array, rows(A @ B, comm).array
 
 
 def of_transposed_rows(comm):
@@ -70,10 +74,6 @@ def block(matrix, comm):
     """Of a grid of one row of ranks."""
     first, last = (matrix.shape[1] * each // comm.size for each in (comm.rank, comm.rank + 1))
     return hybrid.Block2D(matrix[:, first:last], matrix.shape, [(0, len(matrix))], [(first, last)])
-
-
-def of_blocks(comm):
-    return hybrid.multiply(block(A, comm), block(B, comm), comm=comm).array, block(A @ B, comm).array
 
 
 def in_shared_memory(comm):
@@ -89,11 +89,6 @@ def there_and_back(comm):
     return hybrid.gather(part, comm=comm), A if comm.rank == 0 else None
 
 
-def by_plan(comm):
-    given = (A, B) if comm.rank == 0 else (None, None)
-    return hybrid.plan(*given, comm=comm).run(*given), A @ B if comm.rank == 0 else None
-
-
 CALLS = {
     "root": at_root(A, B),
     "host check": at_root(A, B, check="host"),
@@ -102,12 +97,12 @@ CALLS = {
     "complex": at_root(A + 1j * A, B),
     "stack": at_root(STACK, STACK.transpose(0, 2, 1)),
     "nested": at_root(Product(), B),
-    "rows": of_rows,
+    "rows": in_parts(rows),
     "transposed rows": of_transposed_rows,
-    "blocks": of_blocks,
+    "blocks": in_parts(block),
     "shared": in_shared_memory,
     "scatter": there_and_back,
-    "plan": by_plan,
+    "plan": at_root(A, B, by_plan),
 }
 if os.environ.get("HYBRID_DEVICE") == "cuda":
     del CALLS["nested"]  # the root computes it alone, and refuses a call within that
