@@ -191,7 +191,7 @@ def empty_on_gpu(index: int, shape: tuple[int, ...], dtype: Any) -> Any:
     try:
         with cupy.cuda.Device(index):
             return cupy.empty(shape, dtype)
-    except cupy.cuda.memory.OutOfMemoryError:
+    except MemoryError:
         return None
 
 

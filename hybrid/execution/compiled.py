@@ -67,6 +67,7 @@ class Compiled:
         self._comm, self._stall, self._options = comm, options["stall"], options
         self._asked = Asked(as_int(root), gemm, flags)
         self._warm: _Kept | None = None
+        self.by_triangle = False  # the last product was computed as one triangle, and mirrored
 
     @classmethod
     def of(cls, operands: tuple[Any, Any, Any], comm: Any, root: Any, options: Mapping[str, Any]) -> Compiled:
@@ -105,8 +106,12 @@ class Compiled:
             call = call_of(session, (a, b, c), out, self._asked)
             if isinstance(call, RootCall) and call.is_for_root:
                 with session.team.phase("multiply", timed=False), busy():
-                    alone = self._alone(session, (a, b, c)) if session.team.rank == self._asked.root else None
-                    return alone.run(a, b, c, out) if alone is not None else None
+                    if session.team.rank != self._asked.root:
+                        return None
+                    alone = self._alone(session, (a, b, c))
+                    product, self.by_triangle = alone.run(a, b, c, out), alone.by_triangle
+                    return product
+            self.by_triangle = call.decision is not None and bool(call.decision.plan.problem.symmetric)
             if isinstance(call, DistributedCall) and call.sum_of is not None:
                 with session.team.phase("multiply", timed=False), busy():
                     own = self._alone(session, (*call.own_operands, None), **call.sum_of.options)
@@ -119,11 +124,6 @@ class Compiled:
                 product = call.product()
                 self._warm = _kept_for(session, call, around) if self._comm is None else None
         return replace(product, comm=self._comm) if isinstance(product, (RowBlock, Block2D)) else product
-
-    @property
-    def by_triangle(self) -> bool:
-        """Whether the last product is known to be of one triangle, and its mirror image."""
-        return self._warm is not None and bool(self._warm.plan.problem.symmetric)
 
     def decide(self, a: Any, b: Any, c: Any) -> tuple[str, Decision | None]:
         """Who computes products of such operands where that are not all ranks together, or how they reach the GPU; and what is

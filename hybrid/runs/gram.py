@@ -23,12 +23,15 @@ from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.execution.compiled import Compiled, one_call
 from hybrid.execution.multiply import empty_shared
 from hybrid.execution.redistribution import scattered
+from hybrid.execution.session import take_inventory
+from hybrid.execution.whole_copies import WholeCopies
 from hybrid.host.memory import available_host_bytes, copy_rows, empty_matrix, empty_result
-from hybrid.host.threads import on_threads, usable_cores
+from hybrid.host.threads import usable_cores
+from hybrid.planning.decision import Machine, gpu_for_arrays
+from hybrid.ranks.heartbeat import busy
 from hybrid.runs.operands import FileElements
 
 _SLAB_BYTES = 256 << 20  # of a file's rows that are added to C together
-_TILE = 256  # rows and columns that are transposed together, within a core's caches
 
 
 class Gram:
@@ -47,7 +50,7 @@ class Gram:
                 "gram takes no Block2D: a @ a.T is its product, hybrid.scatter(a) makes RowBlocks", code="mixed-kinds"
             )
         if isinstance(a, (str, os.PathLike)):
-            if self._comm is not None and self._comm.Get_size() > 1:
+            if not self._is_alone:
                 raise UsageError("a file's Gram matrix is one process's work: call gram(path) without comm", code="communicator")
             return self._of_file(os.fspath(a))
         with one_call(self._comm, self._stall) as session, session.team.phase("agree", timed=False) as looking:
@@ -77,6 +80,8 @@ class Gram:
         """The Gram matrix of the root's array, None elsewhere; with real numbers that of others may be added, in `out`."""
         if not self._result.startswith("complex"):
             return self._of_real(a, c, out, beta=None if c is None else 1)
+        if a is not None and not on_gpu(a) and self._is_alone and (by_gpu := self._copied_once(a)) is not None:
+            return by_gpu
         # With x + iy = v and r both parts, one below the other, Re vᴴ·v = rᵀ·r, of which one triangle is computed, and
         # Im vᴴ·v = p - pᵀ for p = xᵀ·y: half of the multiply-adds of a complex product. And a·aᴴ is the conjugate for v = aᵀ.
         first = second = both = None
@@ -90,7 +95,48 @@ class Gram:
             first, second, both = (x.T, y, both) if self._transposed else (y.T, x, both.T)
         dtype = {"complex64": "float32", "complex128": "float64"}[self._result]
         real, twisted = self._of_real(both, dtype=dtype), self._product(first, second, dtype=dtype)
-        return None if a is None else self._joined(real, twisted)
+        if a is None:
+            return None
+        made = empty_beside(real, real.shape, self._result)
+        with on_device_of(real):
+            made.real[...], made.imag[...] = real, twisted - twisted.T
+        await_callers_work(made)
+        return made
+
+    def _copied_once(self, a: np.ndarray) -> np.ndarray | None:
+        """The complex Gram matrix by this process's GPU, to which A is copied once, and C from there. None where another way is
+        faster, or asked for, or there is no room."""
+        settings = Settings.gather({name: self._options[name] for name in ("device", "kernel", "transport", "precision", "check",
+                                                                           "on_fault", "threads", "gpu_memory")})  # fmt: skip
+        if settings.check == "host" or settings.on_fault == "repair" or settings.gpu_memory:
+            return None
+        n, l = a.shape[:: -1 if self._transposed else 1]
+        copies: Any = None
+        try:
+            with one_call(self._comm, self._stall) as session:
+                usable_gpus()  # without any, the rest would take as long as a small product
+                machine = Machine(session.team.topology, (take_inventory(session, settings),))
+                problem = product_type(a.dtype, a.dtype, self._result).problem(n, l, n)
+                if (gpu := gpu_for_arrays(machine, problem, settings)) is None:
+                    return None
+                with session.team.phase("scatter", timed=False), busy():
+                    device, c = session.device_of_alone(gpu), empty_result(n, n, self._result)
+                    where = f"the device of {session.team.host}, {gpu.name}"
+                    copies = WholeCopies(device, [a], c, self._threads, check=settings.check, where=where)
+                    there = copies.to_gpu("A", a)
+                    copies.follow()
+            made = self._of_matrix(there)
+            with one_call(self._comm, self._stall):
+                copies.to_host(made, c)
+                copies.verify()
+        except BaseException as error:
+            if copies is not None:
+                with one_call(self._comm, self._stall):
+                    copies.abandon()
+            if isinstance(error, (DeviceUnavailable, MemoryError)):
+                return None
+            raise
+        return c
 
     def _of_real(self, a: Any, c: Any = None, out: Any = None, **options: Any) -> Any:
         """As of `_of_matrix`, of a real array. Where no triangle was computed, sums may be rounded otherwise below the diagonal:
@@ -100,38 +146,14 @@ class Gram:
         c = products.run(first, second, c, out)
         if c is None or c.dtype.kind in "biu" or products.by_triangle:
             return c
-
-        every = Span(0, len(c))
-
-        def mirror(rows: Span) -> None:
-            for columns in pieces(Span(0, rows.lo), _TILE):
-                c[rows.slice, columns.slice] = c[columns.slice, rows.slice].T
-            diagonal = c[rows.slice, rows.slice]
-            np.copyto(diagonal, diagonal.T.copy(), where=to_device_of(c, np.tri(len(rows), k=-1, dtype=bool)))
-
         with on_device_of(c):
-            on_threads(self._threads, mirror, [every] if on_gpu(c) else pieces(every, _TILE))
+            np.copyto(c, c.T.copy(), where=to_device_of(c, np.tri(len(c), k=-1, dtype=bool)))
         await_callers_work(c)
         return c
 
-    def _joined(self, real: Any, twisted: Any) -> Any:
-        """The matrix with this real part, and `twisted` less its transpose as the imaginary one."""
-        if on_gpu(real):
-            c = empty_beside(real, real.shape, self._result)
-            with on_device_of(real):
-                c.real[...], c.imag[...] = real, twisted - twisted.T
-            await_callers_work(c)
-            return c
-        every, c = Span(0, len(real)), empty_result(len(real), len(real), self._result)
-
-        def write(rows: Span) -> None:
-            c.real[rows.slice] = real[rows.slice]
-            for columns in pieces(every, _TILE):
-                tile = rows.slice, columns.slice
-                np.subtract(twisted[tile], twisted[tile[::-1]].T, out=c.imag[tile])
-
-        on_threads(self._threads, write, pieces(every, _TILE))
-        return c
+    @property
+    def _is_alone(self) -> bool:
+        return self._comm is None or self._comm.Get_size() == 1
 
     @property
     def _threads(self) -> int:

@@ -615,7 +615,7 @@ def special():
 
 
 def gram():
-    """Of a file's slabs each crosses once, and the sum of integers once; a complex CuPy array and its Gram matrix do not."""
+    """What crosses does so once: each slab of a file and the sum of integers, complex arrays and theirs; not CuPy's."""
     a = rng.integers(-9, 10, (700, 260)).astype("int8")
     with tempfile.TemporaryDirectory() as folder, pretend(slab_rows=200):
         np.save(f"{folder}/A.npy", a)
@@ -629,13 +629,17 @@ def gram():
                 assert refusal(CheckFailed, f"{folder}/A.npy", call=hybrid.gram, transposed=True, device="cuda") == "check-copy"
     a = rng.standard_normal((300, 140)) + 1j * rng.standard_normal((300, 140))
     for transposed, right in ((False, a @ a.conj().T), (True, a.conj().T @ a)):
-        with count() as counts:
-            c = hybrid.gram(cupy.asarray(a), transposed=transposed)
-        assert isinstance(c, cupy.ndarray)
-        assert (counts.copied_in, counts.copied_out) == (0, 0)
-        found = cupy.asnumpy(c)
-        assert np.array_equal(found, found.conj().T)
-        assert np.allclose(found, right)
+        for given, kind in ((cupy.asarray(a), cupy.ndarray), (a, np.ndarray), (a.T.copy().T, np.ndarray)):
+            with count() as counts:
+                c = hybrid.gram(given, transposed=transposed, device="cuda")
+            assert type(c) is kind
+            assert (counts.copied_in, counts.copied_out) == ((0, 0) if kind is cupy.ndarray else (a.nbytes, c.nbytes))
+            found = cupy.asnumpy(c)
+            assert np.array_equal(found, found.conj().T)
+            assert np.allclose(found, right)
+        for fault in ("copy in", "copy out", "multiply"):
+            with plant(fault):
+                assert refusal(CheckFailed, a, call=hybrid.gram, transposed=transposed, device="cuda").startswith("check-")
         rows = cupy.asnumpy(hybrid.gram(hybrid.RowBlock(cupy.asarray(a)), transposed=transposed).array)
         assert np.array_equal(rows, rows.conj().T)
         assert np.allclose(rows, right)
