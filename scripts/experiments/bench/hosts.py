@@ -6,6 +6,7 @@ For each number of GPUs these are started, round by round and each round in anot
   ours         python -m hybrid.matmul, its matrices in memory shared by the ranks
   wires        the same matrices copied to the GPUs and back, all at once and nothing multiplied: what the links allow
   library      hybrid.multiply with rank 0's private arrays: checked, the same and new ones; unchecked, with and without out=
+  shapes       hybrid.multiply of new arrays of 64 shapes up to n×n×n: the sum of all, each by itself, and in turn
   cublasxt     cuBLASXt's own call of one process, the best of several block sizes
   wall         the whole command with default flags, from the second start on (fewest and most GPUs); beside it mpirun alone,
                and a program that only loads mpi4py, NumPy and CuPy and makes its GPU ready
@@ -45,7 +46,7 @@ from hybrid.ranks.launcher import mpirun
 from hybrid.reporting import jsonl
 
 SIZES, WALL_SIZE = (4000, 8000, 16000), 8000
-PARTS = ("handwritten", "ours", "wires", "library", "cublasxt", "wall")
+PARTS = ("handwritten", "ours", "wires", "library", "shapes", "cublasxt", "wall")
 _LIMIT = 90.0  # seconds that a program may take
 _RECORDERS = ("schema", "command", "date", "versions", "machine")  # keys that are written for every line
 # What no program with MPI, NumPy and a GPU can do without: they are loaded, and the rank's GPU is made ready.
@@ -170,6 +171,8 @@ NAMES = {  # of what is in the table, in its order
     "library, checked": "ours, `multiply(a, b, out=c)`, the same arrays",
     "library": "ours, `multiply(a, b, out=c, check=False)`",
     "library, new C": "ours, `multiply(a, b, check=False)`",
+    "shapes, alone": "64 shapes up to n×n×n, each multiplied again and again, new arrays",
+    "shapes, in turn": "64 shapes up to n×n×n, in turn, new arrays",
     "cublasxt, page-locked": "cuBLASXt, page-locked operands",
     "cublasxt, registered": "cuBLASXt, operands registered in the call",
     "cublasxt, pageable": "cuBLASXt, pageable operands",
@@ -350,6 +353,25 @@ def library(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
         yield part, times[2:], {"setup": times[0]}
 
 
+def shapes(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
+    """hybrid.multiply of new arrays of rank 0's, whose sides are at random up to n: all shapes by themselves, and in turn."""
+    rng, whole = np.random.default_rng(1), uniform(n)
+    least, most = np.log(min(64, n)), np.log(n)
+    sides = np.exp(rng.uniform(least, most, (64, 3))).astype(int)
+
+    def seconds(height: int, inner: int, width: int) -> float:
+        parts = whole[:height, :inner], whole[:inner, :width]
+        a, b = (each.copy() if comm.rank == 0 else None for each in parts)
+        return seconds_of_all(comm, lambda: hybrid.multiply(a, b, comm=comm, device=device))
+
+    setup = sum(seconds(*each) for each in sides)
+    alone = [[seconds(*each) for _ in range(repeat)] for each in sides]
+    in_turn = [[seconds(*each) for each in sides] for _ in range(repeat)]
+    yield "shapes, alone", [sum(times) for times in zip(*alone, strict=True)], {"setup": setup}
+    ratios = np.median(in_turn, axis=0) / np.median(alone, axis=1)
+    yield "shapes, in turn", [sum(times) for times in in_turn], {"ratios": frame.spread(list(ratios))}
+
+
 def wires(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
     """A and B from the host to the GPUs and C back, all at the same time, and nothing is multiplied: no product is faster whose
     matrices take this way. Every rank copies its rows of the memory that its node's ranks share, over its own GPU's link."""
@@ -428,7 +450,7 @@ def _program() -> None:
         comm = MPI.COMM_WORLD
         if comm.size == 1:
             unname_files()  # nobody else opens them, and a failure would leave them
-    parts = {"handwritten": handwritten, "library": library, "wires": wires, "cublasxt": cublasxt}
+    parts = {"handwritten": handwritten, "library": library, "shapes": shapes, "wires": wires, "cublasxt": cublasxt}
     for n in map(int, sizes):
         for name, times, more in parts[part](comm or int(gpus), n, device, int(repeat)):
             if comm is None or comm.rank == 0:
