@@ -237,7 +237,7 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
     from hybrid.planning.tiling import PlanRequest
 
     product = product_asked_for(options)
-    problem, settings = product.problem, exactly(settings, product.types)
+    settings = exactly(settings, product.types)
     launch = launched()
     ranks = options.ranks or (launch.size if launch else 1)
     if options.nodes:
@@ -249,16 +249,16 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
         settings = replace(settings, gpu_memory=settings.gpu_memory or int(1e9 * gpu.memory))
         print(f"{gpu}: parts of the rates in {gpu.source} are expected; nothing was measured here")
     machine = assumed_machine(settings, ranks, gpus, capability, model)
+    request = PlanRequest(product.problem, besides=tuple(product.bytes_beside if rank == 0 else 0 for rank in range(ranks)))
     if options.resume:
         from hybrid.commands.matmul_resume import part_to_explain
 
-        problem, line = part_to_explain(machine, product, options, settings)
+        request, line = part_to_explain(machine, product, options, settings)
         print(line)
     if line := how_computed(product):
         print(f"{product}, {line.strip()}:")
-    besides = tuple(product.bytes_beside if rank == 0 else 0 for rank in range(ranks))
     measured = machine.model.network_bytes_per_second if settings.machine else 0.0
-    explain(machine, PlanRequest(problem, besides=besides), settings, options.network or measured)
+    explain(machine, request, settings, options.network or measured)
 
 
 def how_computed(product: TypedProduct, decided: Problem | None = None) -> str:

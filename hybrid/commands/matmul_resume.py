@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`--resume` of python -m hybrid.matmul: C is computed in parts, each written to the disk before the next, so that a later job
-can go on, and memory has to hold some rows of A and some columns of B only."""
+can go on, and memory has to hold some rows of A and some columns of B only. While a part is multiplied, the next one's rows of A
+are read."""
 
 from __future__ import annotations
 
@@ -14,18 +15,22 @@ import sys
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
+from itertools import zip_longest
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
 
 from hybrid.core.installation import is_own
-from hybrid.core.problem import Problem, Span, pieces, record
+from hybrid.core.problem import Span, Topology, pieces, record
 from hybrid.core.settings import Settings
+from hybrid.core.text import tell_nobody
 from hybrid.core.timeline import Spread, wall
 from hybrid.errors import DoesNotFit, HybridError, UsageError
 from hybrid.execution.rank_run import Progress
@@ -393,6 +398,7 @@ def _as_text(total: int) -> str:
 
 
 _STEPS = 10**6  # the whole work, where progress is told
+_PAUSE = 0.05  # seconds between two looks at what a thread reads
 
 
 class ProductInParts:
@@ -455,14 +461,16 @@ class ProductInParts:
         """Compute, check and write the parts that are missing, and give the file its name. A part that fails its check ends it.
         Whoever ends the job meanwhile is told how to go on."""
         made: Outcome | None = None
-        before: Tile | None = None
         plans, spared, parts, left = list[Plan](), 0, self.parts, self.elements_left
+        tiles, has_a, has_b = [tile for tile in self._tiles if tile not in self._disk.there], False, False
         wall.enter("write")
         self._disk.begin(self._asked, self._rows, self._columns)
         self._tell()
         wall.enter("allocate")
-        room = Room(self._team, self._decisions[self._largest].plan) if left else None
-        for tile in [tile for tile in self._tiles if tile not in self._disk.there]:
+        rooms = list[Room]()  # the next part's first rows are read into the last one
+        for _ in range(1 + (self._rows < self.shape[0])) if tiles else ():
+            rooms.append(Room(self._team, self._decisions[self._largest].plan, beside=rooms[0] if rooms else None))
+        for tile, following in zip_longest(tiles, tiles[1:]):
             done = left - self.elements_left
 
             def tell(phase: str, multiplied: int, of: int, tile: Tile = tile, done: int = done) -> None:
@@ -471,9 +479,9 @@ class ProductInParts:
 
             decision, part = self._decisions[tile.shape], self._product.part(tile.rows, tile.columns)
             plan, p = decision.plan, part.problem
-            has_a = before is not None and before.rows == tile.rows
-            has_b = before is not None and before.columns == tile.columns and plans[-1].b_stays_parted == plan.b_stays_parted
-            how = RunOptions(progress=tell, room=room, there="A" * has_a + "B" * has_b)
+            reads_a = following is not None and following.rows != tile.rows
+            reading = self._begin_reading(rooms[-1], following) if reads_a else None
+            how = RunOptions(progress=tell, room=rooms[0], there="A" * has_a + "B" * has_b)
             outcome = run_product(self._session, decision, *part.sources(), self._settings, how)
             plans.append(plan)
             spared += p.operand_bytes(p.n, p.l) * has_a + p.operand_bytes(p.l, p.m) * has_b
@@ -481,12 +489,23 @@ class ProductInParts:
                 named = f"rows {tile.rows}" + f" and columns {tile.columns}" * (len(tile.columns) < self.shape[1])
                 check = outcome.check.of(f"in the part of {named}, counted from its first", tile.rows.lo)
                 outcome = replace(outcome, check=check)
-            made, before = made.followed_by(outcome) if made is not None else outcome, tile
+            made = made.followed_by(outcome) if made is not None else outcome
             wall.enter("write")
             if outcome.check is not None and not outcome.check.ok:
                 break
             self._disk.write(tile, outcome.c.array, self._refuse_changed)
             self._tell()
+            if following is not None:
+                next_plan = self._decisions[following.shape].plan
+                has_a, has_b = True, following.columns == tile.columns and next_plan.b_stays_parted == plan.b_stays_parted
+            if reading is not None:
+                wall.enter("fill")
+                with self._team.phase("fill", timed=False):
+                    while not reading.done():
+                        wait([reading], _PAUSE)
+                        self._team.enter("fill")
+                    reading.result()
+                rooms.reverse()
         else:
             self._disk.finish()
         tell_how_to_go_on("")
@@ -495,6 +514,22 @@ class ProductInParts:
             check = Check("checksums", 0.0, 0.0, ok=True, note="all parts were there")
             return Outcome(self.decision, nothing, nothing, nothing, {}, Spread(0.0, 0.0, 0.0), check, parts=parts)
         return replace(made, decision=self.decision, a=nothing, b=nothing, c=nothing, intervals=[], parts=parts)
+
+    def _begin_reading(self, room: Room, tile: Tile) -> Future[None]:
+        """Have a thread fill this rank's rows of A in the room."""
+        plan, reading = self._decisions[tile.shape].plan, Future[None]()
+        rows, threads = plan.shares[self._team.rank].rows, threads_until_decided(self._team, self._settings)
+        (a, _), into = self._product.part(tile.rows, tile.columns).sources(), room.matrices(plan, self._team.node)["A"][rows]
+
+        def read() -> None:
+            try:
+                a.rows(rows, into, threads, tell_nobody)
+                reading.set_result(None)
+            except BaseException as error:
+                reading.set_exception(error)
+
+        Thread(target=read, daemon=True).start()
+        return reading
 
     def close(self) -> None:
         """Let other jobs write the file."""
@@ -532,7 +567,7 @@ class ProductInParts:
 
     def _decided(self, rows: int, columns: int) -> Decision:
         """How a part of this shape is computed, as all ranks agree. DoesNotFit where it cannot be."""
-        request = PlanRequest(self._product.part(Span(0, rows), Span(0, columns)).problem)
+        request = _request_of_part(self._product, self._team.topology, rows, columns)
         return agree(self._session, request, self._settings, self._inventories)
 
     def _fits(self, rows: int, columns: int) -> bool:
@@ -557,6 +592,15 @@ class ProductInParts:
         there = f"{len(self._disk.there)} of {len(self._tiles)} parts are in {self.name}, go on with: "
         command = shlex.join([*before, os.path.basename(python), *arguments])
         tell_how_to_go_on(there + command) or tell_how_to_go_on(f"{there}the same command")
+
+
+def _request_of_part(product: TypedProduct, topology: Topology, rows: int, columns: int) -> PlanRequest:
+    """What is to be decided on for parts of this shape: while one is multiplied, each rank reads its rows of A of the next."""
+    problem, besides = product.part(Span(0, rows), Span(0, columns)).problem, tuple[int, ...]()
+    if rows < product.sizes[0]:
+        of_ranks = (len(topology.rows_of_rank(rank, rows)) for rank in range(topology.size))
+        besides = tuple(problem.operand_bytes(of_rank, problem.l) for of_rank in of_ranks)
+    return PlanRequest(problem, besides=besides)
 
 
 _BEGINNING = 4096  # bytes: the header of most formats
@@ -606,7 +650,7 @@ def _fingerprint(path: str) -> str:
 
 def part_to_explain(
     machine: Machine, product: TypedProduct, options: argparse.Namespace, settings: Settings
-) -> tuple[Problem, str]:
+) -> tuple[PlanRequest, str]:
     """A part of the product for `--explain`, and a line about it: by the journal, without a look at the parts themselves."""
     state = None
     if os.path.lexists(journal := journal_of(matrix_name(options.out).file)):
@@ -616,14 +660,11 @@ def part_to_explain(
         os.close(descriptor)
     n, _, m = product.sizes
 
-    def problem(rows: int, columns: int) -> Problem:
-        return product.part(Span(0, min(rows, n)), Span(0, columns)).problem
-
     def fits(rows: int, columns: int) -> bool:
-        return decide(machine, PlanRequest(problem(rows, columns)), settings).shortage is None
+        return decide(machine, _request_of_part(product, machine.topology, rows, columns), settings).shortage is None
 
     ranks, rows = machine.topology.size, settings.resume_rows
     shape = (rows or state.rows, state.columns) if state else shape_of_parts(product, ranks, rows, fits)
     parts = Parts(*shape, len(state.written) if state else 0, len(_in_tiles((n, m), *shape)))
     line = parts_line(parts, (n, m), f"{options.out}.journal").strip()
-    return problem(*shape), f"{line}; the plan of a part:"
+    return _request_of_part(product, machine.topology, min(shape[0], n), shape[1]), f"{line}; the plan of a part:"

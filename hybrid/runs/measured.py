@@ -35,12 +35,15 @@ from hybrid.verification.check import Check
 
 
 class Room:
-    """Memory for the matrices of one product after the other, none of which is larger than `plan`'s. Every rank makes it."""
+    """Memory for the matrices of one product after the other, none of which is larger than `plan`'s. Every rank makes it.
+    `beside`: a room whose B and C this one shares."""
 
-    def __init__(self, team: Team, plan: Plan) -> None:
+    def __init__(self, team: Team, plan: Plan, beside: Room | None = None) -> None:
         self._plan = plan
+        rows = {key: rows for key, rows in plan.rows_on(team.node).items() if beside is None or key == "A"}
         widths = {key: width for key, (_, width) in _shapes_on(plan, team.node).items()}
-        self._memory = make_shared_matrices(team, plan.rows_on(team.node), widths, element_types(plan.problem))
+        made = make_shared_matrices(team, rows, widths, element_types(plan.problem))
+        self._memory: dict[str, RowView] = made if beside is None else {**beside._memory, **made}
 
     def matrices(self, plan: Plan, node: int) -> dict[str, RowView]:
         """A, B and C of this plan; without those for which the memory of some node is too small."""
@@ -64,7 +67,7 @@ def _shapes_on(plan: Plan, node: int) -> dict[str, tuple[int, int]]:
 class RunOptions:
     """How often the product is computed, and what is told meanwhile.
 
-    `room`: where its matrices are, as those of the products before. `there`: which of A and B are those of the product before.
+    `room`: where its matrices are, as those of the products before. `there`: which of A and B are filled already.
     """
 
     repeat: int = 1
@@ -126,7 +129,7 @@ class Parts:
     there: int
     count: int
     plans: tuple[Plan, ...] = ()  # those of the parts that this job has computed
-    spared: int = 0  # bytes of A and B that were in memory already, from the part before
+    spared: int = 0  # bytes of A and B that were in memory already, from the part before, or read while that was multiplied
 
 
 def run_product(
