@@ -27,11 +27,11 @@ namespace {
 size_t used;  // bytes of `arrays`
 int seconds;
 bool is_rank;  // of several
-constexpr int FRAMES = 32, LATE = 124;
+constexpr int FRAMES = 32, TIME_IS_UP = 124;
 constexpr size_t MOST_OF_HOST = 60;  // findings
 constexpr size_t SIGNAL_STACK = 64 << 10;
 int findings_file = -1;
-char mark[64];  // and a space
+char secret[64];  // and a space
 
 int find_own(dl_phdr_info* info, size_t, void* of_thread)
 {
@@ -68,7 +68,7 @@ void ended(int signal, siginfo_t* info, void*)
     tell("{\"event\": \"ended\", \"signal\": %d, \"frames\": %s, \"number\": %d, %s}", signal, frames().c_str(),
          region ? region->number : 0, where().c_str());
     if (signal == SIGALRM && is_rank) sleep(2);  // the launcher ends the others, which are about to tell where they wait
-    if (signal == SIGALRM) _exit(LATE);
+    if (signal == SIGALRM) _exit(TIME_IS_UP);
     raise(signal);
 }
 
@@ -79,7 +79,7 @@ __attribute__((constructor)) void begin()
     find_segments();
     setvbuf(stdout, nullptr, _IOLBF, 0);  // so that lines come in the order of time, and before a crash
     seconds = atoi(limit);
-    snprintf(mark, sizeof(mark), "%s ", given);
+    snprintf(secret, sizeof(secret), "%s ", given);
     unsetenv("HYBRID_LAB_MARK");
     // Of several ranks each has a file of its own. The launcher says in a variable which rank this is.
     is_rank = getenv("HYBRID_LAB_RANK");
@@ -138,8 +138,8 @@ void tell(const char* format, ...)
     char line[4096];
     va_list arguments;
     va_start(arguments, format);
-    int begun = static_cast<int>(strlen(mark));
-    memcpy(line, mark, begun);
+    int begun = static_cast<int>(strlen(secret));
+    memcpy(line, secret, begun);
     int length = begun + vsnprintf(line + begun, sizeof(line) - 1 - begun, format, arguments);
     va_end(arguments);
     if (length >= static_cast<int>(sizeof(line)) - 1) return;  // a line that is not whole is no JSON

@@ -24,7 +24,7 @@ namespace {
 constexpr unsigned long long ALL_READS = 20'000'000, MOST_READS = 2 * ALL_READS;
 constexpr unsigned long long FEW_READS = 1 << 22;
 constexpr unsigned SOME = 61;  // of the others, one block in this number
-constexpr size_t MOST_FINDINGS = 60, STACK = 256 << 10, FIRST_PAGE = 4096, SITES = 256;
+constexpr size_t MOST_FINDINGS = 60, FIRST_PAGE = 4096, SITES = 256;
 
 struct Access {
     const char* at;
@@ -45,7 +45,7 @@ Region variables{Region::VARIABLES, nullptr, 0, nullptr, 0, false}, statics{Regi
     dynamics{Region::DYNAMIC_SHARED, nullptr, 0, nullptr, 0, false};
 size_t cells_of_dynamics;
 const char *parameters, *parameters_end;
-struct Use {
+struct LastUse {
     Region* region;
     unsigned instruction;
 } last_used[SITES];  // by an instruction; of those that share a place the last
@@ -247,7 +247,7 @@ void note_use(Region& region, const Access& access)
 
 void look_at(const Access& access)
 {
-    Use& last = last_used[access.instruction / 4 % SITES];
+    LastUse& last = last_used[access.instruction / 4 % SITES];
     if (!last.region || last.region->freed || !last.region->has(access.at, access.bytes)) {
         Region* region = region_of(access, last.instruction == access.instruction ? last.region : nullptr);
         if (!region) return;
@@ -362,7 +362,7 @@ std::pair<char*, char*> launch_begins(char* first, char* last, size_t dynamic_by
 {
     static size_t room_of_statics, room_of_variables;
     first_of_launch = ++segment;
-    for (Use& each : last_used) each = {};
+    for (LastUse& each : last_used) each = {};
     fenced = false;
     sampled_launches += is_sampled;
     is_sampled = false;
@@ -547,7 +547,6 @@ void __ubsan_handle_missing_return(Checked* what)
     if (cuda_on_cpu::current) cuda_on_cpu::stop_thread("illegal", "return");
     _exit(1);
 }
-void __ubsan_handle_out_of_bounds_abort(Checked* what, unsigned long index) { __ubsan_handle_out_of_bounds(what, index); }
 }
 
 extern "C" {

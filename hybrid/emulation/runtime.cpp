@@ -38,7 +38,7 @@ enum Copies { LATE, EARLY, MIXED };
 enum class State { READY, AT_BLOCK, AT_WARP, AT_ACTIVE, AT_CLUSTER, AT_PHASE, AT_WGMMA, LEFT };
 
 constexpr size_t STATIC_SHARED = 48 << 10, MAX_SHARED = 227 << 10;
-constexpr size_t STACK = 256 << 10, MAX_THREADS = 1024;
+constexpr size_t MAX_THREADS = 1024;
 constexpr size_t MOST_KEPT = 512;  // fibers between launches, of which each keeps some pages of memory
 constexpr int INSTALL_GUARD = 102;  // MADV_GUARD_INSTALL, which older headers lack
 constexpr size_t FENCE = 256;  // bytes of NaN on both sides of the dynamic shared memory

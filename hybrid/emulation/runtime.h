@@ -135,6 +135,8 @@ WHERE_WATCHED size_t look_at(const void* at, size_t bytes, bool writes, const vo
 
 }  // namespace heap
 
+constexpr size_t STACK = 256 << 10;  // bytes of a kernel's thread
+
 // --- memory_check.cpp looks at each access of instrumented kernels: is it to memory that they may use, is it ordered, was it written?
 
 namespace memory_check {

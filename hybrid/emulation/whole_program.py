@@ -25,18 +25,6 @@ from hybrid.emulation.cache import cache_folder
 from hybrid.emulation.child import supervised
 from hybrid.emulation.confined import Bounds, confined, installed_with, of_students
 
-# In this order each is initialized after those that it needs for that.
-_RUNTIME = (
-    "findings",
-    "device_memory",
-    "host_memory",
-    "observers",
-    "memory_check",
-    "runtime",
-    "host_api",
-    "host_api_events",
-    "launches",
-)
 _FLAGS = (*(flag for flag in COMMON if flag != "-w"), "-DWHOLE_PROGRAM", "-D__CUDA_ARCH__=900")
 _UNDEFINED = ("-fsanitize=bounds", "-fsanitize=signed-integer-overflow", "-fsanitize=shift-exponent", "-fsanitize=return")
 _CHECKED = (  # DWARF 4, because addr2line of binutils 2.40 takes the lines of headers in DWARF 5 for another file's
@@ -83,19 +71,13 @@ def built(source: Path, text: str, more_flags: Sequence[str] = ()) -> tuple[Path
     include = ["-include", str(HERE / "host_api.h"), f"-ffile-prefix-map={folder}/=", "-x", "c++"]
     log, compiled = cache_folder() / f"{source.stem}.log", folder / "program.o"  # the log outlives the folder
     with ThreadPoolExecutor(1) as others_compile:
-        runtime = others_compile.submit(_runtime, program)
+        runtime = others_compile.submit(runtime_object, program, "program")
         arguments = [*flags, *include, "-c", str(source), "-o", str(compiled)]
         warnings = compile_file(program, source.name, arguments, log, [folder])
-        objects = [*map(str, runtime.result()), str(compiled)]
+        objects = [str(runtime.result()), str(compiled)]
     link = [*objects, *more_flags, *_WRAPPED, "-ldl", "-lm", "-lpthread", "-o", str(folder / "program")]
     compile_file(program, source.name, link, log)
     return folder / "program", warnings
-
-
-def _runtime(program: str) -> list[Path]:
-    """The object files that are linked to every program, compiled once."""
-    with ThreadPoolExecutor(len(_RUNTIME)) as compiling:
-        return list(compiling.map(lambda name: runtime_object(program, name), _RUNTIME))
 
 
 def run(
