@@ -57,6 +57,7 @@ _CALL = re.compile(
 _OF_HOST_CALL = re.compile(
     r"([\w.\->\[\]]+)\s*=(?!=)[^=;]*?\b(?:new|(?:malloc|calloc|realloc|aligned_alloc)\s*\()"
     r"|\bvector\s*<[^;]*?>\s*(\w+)\s*[({=](?![^;]*[)}]\s*,)"
+    r"|\bcuda(?:MallocHost|HostAlloc)\s*\(\s*(?:\([\w\s*]+\)\s*)?&\s*([\w.\->\[\]]+)"
 )
 _ITEM = re.compile(r"sizeof\s*\(?\s*(\w+)")
 _BYTES = {"double": 8, "long": 8, "size_t": 8, "char": 1, "bool": 1, "short": 2}

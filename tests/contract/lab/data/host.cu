@@ -84,6 +84,11 @@ int main(int argc, char** argv)
         } else if (is("copied to too little")) {
             float* z = (float*)malloc(100);
             cudaMemcpy(z, x, 400, cudaMemcpyDeviceToHost);  //! copied to too little: out-of-bounds
+        } else if (is("beyond pinned memory")) {
+            double* z;
+            cudaMallocHost((void**)&z, 10 * sizeof(double));
+            z[10] = 1;  //! beyond pinned memory: out-of-bounds
+            cudaFreeHost(z);
         } else if (is("index overflows")) {
             printf("%g\n", y[(n * n >> 31) - 1]);  //! index overflows: out-of-bounds //! index overflows: undefined
         } else if (is("beyond an array")) {
