@@ -55,12 +55,26 @@ void set(const void* of, size_t bytes, int8_t to)
     }
 }
 
+// Of the blocks that were freed, the oldest ones.
+void give_back_all_but(size_t most)
+{
+    while (bytes_freed > most) {
+        Block* last = oldest;
+        oldest = last->next;
+        bytes_freed -= last->room;
+        set(last, static_cast<char*>(last->slot) + last->room - reinterpret_cast<char*>(last), 0);
+        __libc_free(last->slot);
+    }
+}
+
 void* allocate(size_t bytes, const Frame& frame, size_t alignment, bool is_zero)
 {
     size_t before = max(sizeof(Block), alignment), zone = 4 * GRANULE + min(bytes / 2, MOST_ZONE), room = before + bytes + zone;
     if (!offset_of(frame.instruction) || room < bytes) return nullptr;
     std::lock_guard<std::recursive_mutex> lock(one_at_a_time);
-    void* slot = is_zero ? __libc_calloc(room, 1) : __libc_memalign(alignment, room);
+    auto slot_of_libc = [&] { return is_zero ? __libc_calloc(room, 1) : __libc_memalign(alignment, room); };
+    void* slot = slot_of_libc();
+    if (!slot) give_back_all_but(0), slot = slot_of_libc();
     if (!slot) return nullptr;
     char* at = static_cast<char*>(slot) + before;
     Block* block = new (at - sizeof(Block)) Block{slot, room, bytes, nullptr, 0, 0, {}};
@@ -110,13 +124,7 @@ void release(void* pointer, const Frame& frame)
     (oldest ? latest->next : oldest) = &block;
     latest = &block;
     bytes_freed += block.room;
-    while (bytes_freed > LATELY && oldest != latest) {
-        Block* last = oldest;
-        oldest = last->next;
-        bytes_freed -= last->room;
-        set(last, static_cast<char*>(last->slot) + last->room - reinterpret_cast<char*>(last), 0);
-        __libc_free(last->slot);
-    }
+    give_back_all_but(max(LATELY, block.room));
 }
 
 void* given(size_t bytes, const Frame& frame, size_t alignment = GRANULE, bool is_zero = false)

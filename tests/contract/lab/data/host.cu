@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <new>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,10 @@ static void right(int n)
         many[i] += own[i] + (seed & 1);
     }
     for (int i = 0; i < 100000; ++i) free(malloc(1 << i % 16));
+    for (int i = 0; i < 3; ++i) {  // of 4 GiB
+        char* large = new (std::nothrow) char[1500 << 20];
+        large[n] = i, delete[] large;
+    }
     printf("%s%zu names\n", line, names.size());
     free(many), free(aligned), free(page), free(line), free(copied);
 }
