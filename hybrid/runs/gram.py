@@ -43,27 +43,31 @@ class Gram:
 
     def of(self, a: Any) -> Any:
         """The Gram matrix of this array, RowBlock or file."""
-        if isinstance(a, RowBlock):
-            return self._of_rows(a)
-        if isinstance(a, Distributed):
-            raise UsageError(
-                "gram takes no Block2D: a @ a.T is its product, hybrid.scatter(a) makes RowBlocks", code="mixed-kinds"
-            )
-        if isinstance(a, (str, os.PathLike)):
-            if not self._is_alone:
-                raise UsageError("a file's Gram matrix is one process's work: call gram(path) without comm", code="communicator")
+        is_rows, is_file = isinstance(a, RowBlock), isinstance(a, (str, os.PathLike))
+        if is_rows and self._comm is None:
+            self._comm = a.comm
+        with one_call(self._comm, self._stall) as session:
+            with session.team.phase("agree", timed=False) as looking:
+                session.team.refuse_no_rank(self._root)
+                if isinstance(a, Distributed) and not is_rows:
+                    raise UsageError(
+                        "gram takes no Block2D: a @ a.T is its product, hybrid.scatter(a) makes RowBlocks", code="mixed-kinds"
+                    )
+                if is_file and session.team.size > 1:
+                    raise UsageError(
+                        "a file's Gram matrix is one process's work: call gram(path) without comm", code="communicator"
+                    )
+                if not (is_rows or is_file):
+                    a = arrays_of(a, a, on_device=True)[0] if session.team.rank == self._root else None
+                    if a is not None and a.ndim != 2:
+                        raise UsageError(f"a has {a.ndim} dimensions: gram takes a matrix", code="dimensions")
+                looking.mine = is_rows, getattr(a, "dtype", None)
+            if len({of_rows for of_rows, _ in looking.all}) > 1:
+                raise UsageError("a is a RowBlock on some ranks only: pass one on every rank, or none", code="mixed-kinds")
+        if is_file:
             return self._of_file(os.fspath(a))
-        with one_call(self._comm, self._stall) as session, session.team.phase("agree", timed=False) as looking:
-            session.team.refuse_no_rank(self._root)
-            if session.team.rank == self._root:
-                a, _ = arrays_of(a, a, on_device=True)
-                if a.ndim != 2:
-                    raise UsageError(f"a has {a.ndim} dimensions: gram takes a matrix", code="dimensions")
-                looking.mine = a.dtype
-            else:
-                a = None
-        self._settle(looking.all[self._root])
-        return self._of_matrix(a)
+        self._settle(a.dtype if is_rows else looking.all[self._root][1])
+        return self._of_rows(a) if is_rows else self._of_matrix(a)
 
     def _settle(self, held: np.dtype) -> None:
         """Settle the type of C for elements of this type: NumPy's, but int64 for integers."""
@@ -162,9 +166,6 @@ class Gram:
     def _of_rows(self, a: RowBlock) -> RowBlock:
         """The Gram matrix of RowBlocks. Sums of the same products may be rounded otherwise on another rank: what is below the
         diagonal is taken from above it."""
-        self._comm = a.comm if self._comm is None else self._comm
-        with one_call(self._comm, self._stall) as session, session.team.phase("agree", timed=False):
-            self._settle(a.dtype)
         turned = dict.fromkeys(("transpose_a", "conjugate_a") if self._transposed else ("transpose_b", "conjugate_b"), True)
         c = self._product(a, a, **turned)
         if self._result in ("bool", *INTEGERS):

@@ -162,8 +162,13 @@ def test_what_has_no_gram_matrix(rng, tmp_path):
 
 @pytest.mark.mpi(min_size=2)
 def test_what_has_none_of_ranks(comm, tmp_path):
-    with refused(UsageError, "communicator"):
-        hybrid.gram(tmp_path / "A.npy", comm=comm)
+    rows = hybrid.scatter(np.eye(4) if comm.rank == 0 else None, comm=comm)
+    for of_first, others, code in (
+        (tmp_path / "A.npy", tmp_path / "A.npy", "communicator"), (tmp_path / "A.npy", None, "communicator"),
+        (rows, np.eye(4), "mixed-kinds"), (np.eye(4), rows, "mixed-kinds"),
+    ):  # fmt: skip
+        with refused(UsageError, code):
+            hybrid.gram(others if comm.rank else of_first, comm=comm)
     for root, code in ((comm.size, "root"), (0, "no-operand")):
         with refused(UsageError, code):
             hybrid.gram(None, comm=comm, root=root)
