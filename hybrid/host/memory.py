@@ -131,6 +131,9 @@ def empty_matrix(rows: int, columns: int, dtype: str | np.dtype) -> np.ndarray:
     try:
         pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
+        if _kept:  # in a batch system's limit of addresses
+            _kept.clear()
+            return empty_matrix(rows, columns, dtype)
         raise DoesNotFit(f"no room for {readable(size)} of host memory ({error.strerror})") from None
     with suppress(OSError, AttributeError):  # huge pages are fewer, hence allocated and pinned faster
         pages.madvise(mmap.MADV_HUGEPAGE)

@@ -3,9 +3,11 @@
 and what a call takes of memory was forecast, or refused with nothing allocated."""
 
 import gc
+import resource
 import tracemalloc
 import weakref
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -139,6 +141,19 @@ def test_results_of_several_sizes_in_turn_use_the_memory_of_those_before():
         del c
         others.append(np.empty((n, n)))  # lies where the result was, if that was freed
     assert [*map(len, places.values())] == [1, 1, 1]
+
+
+def test_the_memory_of_results_before_makes_room_for_another_size():
+    for n in (2000, 2800):
+        hybrid.multiply(np.ones((n, 3)), np.ones((3, n)))
+    _, most = limits = resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + 60 * MiB, most))  # of 111 MiB, and 91 are kept
+    try:
+        c = hybrid.multiply(np.ones((3800, 3)), np.ones((3, 3800)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert (c == 3).all()
 
 
 @pytest.mark.parametrize("case", FORECASTS)
