@@ -75,7 +75,7 @@ class Tile:
 def _in_tiles(shape: tuple[int, int], rows: int, columns: int) -> list[Tile]:
     """A matrix in tiles of so many rows and columns, each of which has its rows or its columns in common with the one before:
     down the first columns, up the next ones."""
-    slabs = list(pieces(Span(0, shape[1]), columns)) if columns else []
+    slabs = list(pieces(Span(0, shape[1]), max(1, columns)))
     bands = list(pieces(Span(0, shape[0]), rows))
     return [Tile(band, slab) for number, slab in enumerate(slabs) for band in bands[:: -1 if number % 2 else 1]]
 
@@ -289,7 +289,8 @@ class _PartsFile:
             finding.mine = self._part if os.path.lexists(self._part) else self._target
         path: Path = finding.all[_WRITING]
         if self.state:
-            self._begun, written = self.state.begun, self.state.written
+            self._begun = self.state.begun
+            written = {part: self.state.written[part] for part in parts if part in self.state.written}
             with self._team.phase("look", timed=False) as reading:
                 reading.mine = {part: self._sum_on_disk(path, part) for part in written}
             sums = {part: sum(of_rank[part] for of_rank in reading.all) for part in written}
