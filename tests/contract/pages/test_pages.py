@@ -103,7 +103,9 @@ def test_commands(block, lines, tmp_path):
 @pytest.mark.parametrize(("block", "lines"), shown_first("python"))
 def test_programs(block, lines, tmp_path):
     (tmp_path / "program.py").write_text(f"{block.text}\nassert {block.said}\n", encoding="utf-8")
-    successful(start([sys.executable, tmp_path / "program.py"], ranks=2 if "mpi4py" in block.text else 0, cwd=tmp_path, limit=LIMIT))
+    successful(
+        start([sys.executable, tmp_path / "program.py"], ranks=2 if "mpi4py" in block.text else 0, cwd=tmp_path, limit=LIMIT)
+    )
 
 
 @pytest.mark.parametrize(("block", "lines"), shown_first("pycon"))
