@@ -143,7 +143,7 @@ def empty_matrix(rows: int, columns: int, dtype: str | np.dtype) -> np.ndarray:
 # The memory of results that became free, for next ones: by the bit length of its bytes, that of the last one of each, since
 # programs have results of several shapes in turn.
 _kept: dict[int, np.ndarray] = {}
-_MOST_KEPT = 8  # memory that is not of the next result's size is kept up to this part of what is available
+_MOST_KEPT = 8  # memory of other sizes than the next result's is kept up to this part of what that leaves available
 
 
 class ResultMemory:
@@ -188,7 +188,7 @@ def _take_kept(size: int) -> np.ndarray | None:
     Each step is atomic: between any two of them another thread, or the garbage collector, may bring back memory of any size.
     """
     memory = _kept.pop(size.bit_length(), None)
-    if sum(each.nbytes for each in _kept.copy().values()) > available_host_bytes() // _MOST_KEPT:
+    if sum(each.nbytes for each in _kept.copy().values()) > (available_host_bytes() - size) // _MOST_KEPT:
         _kept.clear()
     return memory if memory is not None and memory.nbytes >= size else None
 
