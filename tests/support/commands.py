@@ -25,7 +25,7 @@ def start(
     *arguments: Any,
     ranks: int = 0,
     hidden: tuple[str, ...] = ("HYBRID_",),
-    limit: float = 60,
+    limit: float = 240,
     cwd: Path | None = None,
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:

@@ -74,7 +74,7 @@ def quickly(
     *arguments: Any,
     ranks: int = 0,
     hidden: tuple[str, ...] = ("HYBRID_",),
-    limit: float = 60,
+    limit: float = 240,
     cwd: Path | None = None,
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:
