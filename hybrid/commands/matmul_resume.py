@@ -73,8 +73,7 @@ class Tile:
 
 
 def _in_tiles(shape: tuple[int, int], rows: int, columns: int) -> list[Tile]:
-    """A matrix in tiles of so many rows and columns, each of which has its rows or its columns in common with the one before:
-    down the first columns, up the next ones."""
+    """A matrix in tiles of `rows` × `columns`, down the first columns and up the next: neighbours share rows or columns."""
     slabs = list(pieces(Span(0, shape[1]), max(1, columns)))
     bands = list(pieces(Span(0, shape[0]), rows))
     return [Tile(band, slab) for number, slab in enumerate(slabs) for band in bands[:: -1 if number % 2 else 1]]
@@ -203,7 +202,7 @@ def _read(descriptor: int, path: str) -> tuple[State | None, int]:
 
 _PARTS, _LEAST_BYTES = 50, 256 << 20  # the most parts of C, and the fewest bytes of each: a job that is killed loses so much
 _LEAST = 64  # rows of a rank in a part, and columns: with fewer, too little is computed for what is read
-_FASTER = 16  # so many bytes come from memory to a device while one comes from a disk
+_FASTER = 16  # the bandwidth from memory to a device over that of a disk (assumed)
 
 
 def shape_of_parts(product: TypedProduct, ranks: int, rows: int, fits: Callable[[int, int], bool]) -> tuple[int, int]:

@@ -71,7 +71,7 @@ _TRANSPORTS = {
 
 
 class Network:
-    """While in the `with`, there are so many nodes. `rate`: of each link, as tc writes it (1gbit); empty: not limited."""
+    """Nodes, which exist within the context. `rate`: of each link, as tc writes it (1gbit); empty: not limited."""
 
     def __init__(self, nodes: int, rate: str, ranks_per_node: int = 1) -> None:
         self._ranks_per_node, self.ranks = ranks_per_node, nodes * ranks_per_node
