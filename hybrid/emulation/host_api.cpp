@@ -201,7 +201,7 @@ cudaError_t allocated(const char* name, void** pointer, size_t bytes, bool is_ma
     if (!region)
         return call.ends_with(cudaErrorMemoryAllocation, "it asks for " + grouped(bytes) + " bytes, and of the device's " +
                                                              grouped(DEVICE_MEMORY) + " there are " + grouped(free_bytes()) +
-                                                             " free");
+                                                             " free: a GPU has more, here try smaller sizes");
     *pointer = region->begin;
     return cudaSuccess;
 }
