@@ -381,7 +381,7 @@ def _filled(array: np.ndarray, file: io.FileIO, path: str, at: int) -> np.ndarra
 
 _GENOTYPES = {"alleles": (2, 0, 1, 0), "called": (1, 0, 1, 1)}  # by the matrix' name, what 00, 01 (missing), 10, 11 stand for
 _BED = b"\x6c\x1b\x01"  # the third byte: variant after variant
-_BYTES_DECODED = 1 << 17  # at once: what is made of them stays in a core's cache
+_BYTES_DECODED = 1 << 17  # at once: their genotypes stay in a core's cache
 
 
 def _open_bed(path: str, inside: str) -> MatrixFile:

@@ -183,8 +183,8 @@ In turn: a process that multiplies n×n matrices with NumPy and as many BLAS thr
 `mpirun -n 2 python -m hybrid.matmul n n n`. Prints the medians, what the check takes, what the job spends around the
 multiplication, and last `ratio R`: NumPy's time over ours.
 
-With --calls a table of small and thin products, and of programs that call `multiply` again and again: each row for so many
-seconds beside the same by hand, in turns.
+With --calls a table of small and thin products, and of programs that call `multiply` again and again: each row runs for
+SECONDS beside the same by hand, in turns.
 """
 _NUMPY = """\
 import sys, time, numpy

@@ -66,8 +66,7 @@ SAMPLED = (1500, 1100, 1300)  # more than 16 MiB, also in float32
 @pytest.mark.parametrize("trials", [28, pytest.param(500, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("kind", ["copy in", "copy out"])
 def test_every_wrong_piece_of_a_copy_is_found(rng, kind, trials):
-    """Any copy of a product, of new arrays and of those that are page-locked because they came before, of which the check sees a
-    sample."""
+    """The check samples the copies of large products. Half of the products have new arrays, half have page-locked ones."""
     for trial in range(trials):
         a, b = operands(rng, "normal", SAMPLED, DTYPES[trial % 2])
         c = np.zeros((len(a), b.shape[1]), a.dtype)
