@@ -240,7 +240,7 @@ def matrices_of(a: Any, b: Any, gemm: Gemm) -> tuple[Any, Any, tuple[int, ...], 
         if each.ndim == 0:
             raise UsageError(f"{name} is a number, and no matrix: * multiplies by it", code="dimensions")
         if each.ndim == 1:
-            matrices.append(each[None, :] if name == "a" else each[:, None])
+            matrices.append(each.reshape((1, -1) if name == "a" else (-1, 1)))
         else:
             matrices.append(each.swapaxes(-1, -2) if transposed else each)
     first, second = matrices

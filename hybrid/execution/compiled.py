@@ -22,18 +22,19 @@ import numpy as np
 
 from hybrid.arrays.distributed import Block2D, Distributed, RowBlock, common_communicator
 from hybrid.arrays.gemm import Gemm
-from hybrid.arrays.interop import as_rows, await_callers_work, empty_beside, may_share_gpu_memory
-from hybrid.arrays.root_operands import RootMatrix
+from hybrid.arrays.interop import as_rows, await_callers_work, empty_beside, is_masked, may_share_gpu_memory
+from hybrid.arrays.root_operands import RootMatrix, RootOperands
 from hybrid.core.forks import one_at_a_time
+from hybrid.core.problem import Span
 from hybrid.core.settings import Settings, as_int
-from hybrid.core.text import readable
+from hybrid.core.text import readable, tell_nobody
 from hybrid.devices.base import Device
 from hybrid.devices.cuda_gpus import callers_context
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.execution.distributed_product import DistributedCall, RealProduct
 from hybrid.execution.multiply import Call, CopiedCall, GpuCall, RootCall, call_of
 from hybrid.execution.product import RootProduct
-from hybrid.execution.real_products import Asked
+from hybrid.execution.real_products import Asked, RealProducts
 from hybrid.execution.session import Session, session_of
 from hybrid.host.blas import OF_ONE_THREAD, UNDIVIDED
 from hybrid.host.memory import empty_result, is_transpose
@@ -73,14 +74,15 @@ class Compiled:
     def of(cls, operands: tuple[Any, Any, Any], comm: Any, root: Any, options: Mapping[str, Any]) -> Compiled:
         """What is known of products of such operands (A, B, and C or None). `options`: all keywords of the call but out."""
         a, b, c = operands
-        plain = c is None and type(a) is type(b) and (type(a) is np.ndarray or _is_cupys(type(a)))
+        plain = type(a) is type(b) and (type(a) is np.ndarray or _is_cupys(type(a))) and (c is None or type(c) is type(a))
         if not plain or (comm is not None and not is_alone(comm)):
             return cls(common_communicator(operands) if comm is None else comm, root, options)
         values = (root, *options.values())
         told_apart = tuple(map(type, values))  # 1, 1.0 and True are equal
         of_one_array = a is b or (a if a.base is None else a.base) is (b if b.base is None else b.base)  # as a and a.T are
         lies = of_one_array and ("A" if a.flags.c_contiguous else "B")
-        key = type(a), a.shape, b.shape, a.dtype, b.dtype, lies, values, told_apart
+        of_c = c is not None and (c.shape, c.dtype)
+        key = type(a), a.shape, b.shape, of_c, a.dtype, b.dtype, lies, values, told_apart
         try:
             found = _kept.get(key)
         except TypeError:  # an option that cannot be hashed
@@ -97,10 +99,9 @@ class Compiled:
         """The product of these operands."""
         known = self._warm
         if known is not None:
-            first, second = a.T if known.gemm.transpose_a else a, b.T if known.gemm.transpose_b else b
             with one_at_a_time:
-                if known.takes(first, second, out):
-                    return known.product(first, second, out)
+                if (product := known.product_of(a, b, c, out)) is not None:
+                    return product
         with one_call(self._comm, self._stall) as session:
             around = _surroundings()
             call = call_of(session, (a, b, c), out, self._asked)
@@ -174,9 +175,15 @@ class _Kept(ABC):
         self._gpu_bytes = plan.bytes_on_gpu(0) + of_c if plan.device == "cuda" else 0
         self._key = type(self), settings, decision.placements  # with the plan: all that what is set up depends on
 
+    def product_of(self, a: Any, b: Any, c: Any, out: Any) -> Any:
+        """The product of a call's operands, in `out` where that is given; None where a call has to find out anew. One thread at a
+        time calls it."""
+        first, second = a.T if self.gemm.transpose_a else a, b.T if self.gemm.transpose_b else b
+        return self.product(first, second, out) if self.takes(first, second, out) else None
+
     @abstractmethod
     def product(self, a: Any, b: Any, out: Any) -> Any:
-        """The product, in `out` where that is given. One thread at a time calls it."""
+        """The product of op(A) and op(B), in `out` where that is given."""
 
     def holds(self) -> bool:
         """Whether all that the decision depends on, beside the arrays, is as it was, and there is memory."""
@@ -216,52 +223,92 @@ class _Kept(ABC):
 def _kept_for(session: Session, call: Call, around: tuple[object, ...]) -> _Kept | None:
     """What is kept for calls such as this one; None where each finds out all anew."""
     if isinstance(call, RootCall):
-        given, decision = call.given, call.decision
-        if given is None or decision is None or len(given.shape) != 2:
+        if call.given is None or call.decision is None:
             return None
-        a, b, types = given.a, given.b, given.types
-    elif isinstance(call, GpuCall) and call.decision is not None and len(call.shape) == 2:
-        (a, b), types, decision = call.operands, call.types, call.decision
+        a, b, types, shape, decision = call.given.a, call.given.b, call.given.types, call.given.shape, call.decision
+    elif isinstance(call, GpuCall) and call.decision is not None:
+        (a, b), types, shape, decision = call.operands, call.types, call.shape, call.decision
     else:
         return None
-    plan, settings, gemm = decision.plan, call.settings, types.gemm
-    as_they_are = a.dtype == b.dtype == np.dtype(plan.problem.dtype) and not types.finishes and not settings.poison
-    if not (as_they_are and plan.problem.operations):
+    plan, settings = decision.plan, call.settings
+    if settings.poison or not plan.problem.operations:
         return None
-    known = session, settings, gemm, decision, around
-    if plan.device == "cuda" and plan.transport == "host":
+    known = session, settings, types.gemm, decision, around
+    as_they_are = a.dtype == b.dtype == np.dtype(plan.problem.dtype) and not types.finishes and len(shape) == 2
+    if plan.device == "cpu" and plan.at_root and not plan.staged:
+        tiles = sum(len(arrival.releases) for arrival in plan.shares[0].order) if plan.problem.symmetric else 1
+        if decision.kernel.name != "blas" or settings.on_fault != "raise" or tiles > 1:
+            return None
+        return _InProcess(*known, as_they_are=as_they_are and not plan.problem.symmetric)
+    if as_they_are and plan.device == "cuda" and plan.transport == "host":
         share = plan.shares[0]
         if isinstance(call, RootCall):
             return _ToGpu(*known) if plan.at_root and not call.on_gpu else None
         at_once = share.order and share.holds_all and share.layout.slots == 1
         return _OnGpu(*known) if at_once else None
-    in_place = plan.device == "cpu" and plan.at_root and not plan.staged and decision.kernel.name == "blas"
-    return _InProcess(*known) if in_place and settings.on_fault == "raise" else None
+    return None
 
 
 class _InProcess(_Kept):
-    """A product of NumPy matrices by BLAS in this process, where they lie."""
+    """A product of NumPy matrices or vectors by BLAS in this process."""
 
-    def __init__(self, *known: Any) -> None:
+    def __init__(self, *known: Any, as_they_are: bool) -> None:
+        """`as_they_are`: matrices of the operands' types are multiplied, and what BLAS writes is the result."""
         super().__init__(*known)
         self._threads, self._check = self.decision.placements[0].threads.count, self.plan.check != "off"
         self._multiply_adds = self.plan.problem.operations // 2
-        self._device = Device()
+        self._device, self._as_they_are = Device(), as_they_are
+
+    def product_of(self, a: Any, b: Any, c: Any, out: Any) -> Any:
+        with self.session.team.together():
+            self.session.team.enter("agree")
+            if self._as_they_are and (product := super().product_of(a, b, c, out)) is not None:
+                return product
+            return self._converted(a, b, c, out) if self.holds() else None
 
     def product(self, a: np.ndarray, b: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-        team = self.session.team
-        with team.together():
-            team.enter("agree")
-            c = out if out is not None else empty_result(*self.shape, self.plan.problem.dtype)
-            team.enter("multiply")
-            if self._check:
-                how: dict[str, Any] = {"by": self.decision.multiplied_by, "problem": self.plan.problem}
-                check = verify_alone(a, b, c, self._threads, multiply=partial(self._multiply, a, b, c), **how)
-                team.enter("check")
-                settle(check, warns=True)
-            else:
-                self._multiply(a, b, c)
+        team, p, multiply = self.session.team, self.plan.problem, None
+        c = out if out is not None else empty_result(*self.shape, p.dtype)
+        team.enter("multiply")
+        if self._check and not p.symmetric:
+            multiply = partial(self._multiply, a, b, c)
+        else:  # only BLAS itself computes a symmetric C
+            self._multiply(a, b, c)
+        if self._check:
+            how: dict[str, Any] = {"by": self.decision.multiplied_by, "problem": p, "multiply": multiply}
+            check = verify_alone(a, b, c, self._threads, **how)
+            team.enter("check")
+            settle(check, warns=True)
         return c
+
+    def _converted(self, a: Any, b: Any, c: Any, out: Any) -> Any:
+        """The product of operands of which some are copied or converted before, and the result after; None where that is another
+        product than the kept one."""
+        plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) and not is_masked(out) else out
+        p, threads = self.plan.problem, self._threads
+        try:
+            given = RootOperands.of(a, b, c, plain_out, self.gemm, lambda: threads)
+        except UsageError:  # it is raised where all ranks agree
+            return None
+        types = given.types
+        is_symmetric = not types.complex_b and is_transpose(given.a, given.b)
+        if (types.computed, is_symmetric) != (p.dtype, bool(p.symmetric)):
+            return None
+        products = RealProducts(self.session.team, types, threads, given.core, c=given.c)
+        for prime in types.primes:
+            first, second = given.sources(threads, prime)
+            rows = self._rows(first)
+            products.add(self.product(rows, rows.T if is_symmetric else self._rows(second), given.real_out))
+        return given.given_back(products.finish(given.out), out)
+
+    def _rows(self, source: RootMatrix) -> np.ndarray:
+        """A real matrix: where it lies, or else made in memory of its own."""
+        dtype = self.plan.problem.operand_dtype
+        array = source.in_place(dtype, transposed=self.decision.reads_transposed)
+        if array is None:
+            array = empty_result(*source.shape, dtype)
+            source.rows(Span(0, len(array)), array, self._threads, tell_nobody)
+        return array
 
     def _multiply(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
         if self._multiply_adds <= UNDIVIDED:

@@ -73,6 +73,7 @@ _TERMS_AT_ONCE = 128  # of these: sums of few terms are more accurate than those
 _SMALL_B = 1 << 20  # elements of B that a rank sums about as soon as it gets the sums of others
 _SUMMED = 1 << 25  # and that all ranks sum
 _USUAL_ROWS = 1000  # of A whose norms tell that of a usual one
+_COPIED = 1 << 23  # bytes of A and B that are copied where C cannot read them as they lie: beyond, NumPy is as fast
 _SEEDS = 8  # from which the x of a process's products follow
 _ROOM = 16.0  # a column counts as one that may overflow from this part of the largest number on
 
@@ -270,6 +271,8 @@ def _compared_in_c(
 ) -> Compared | None:
     """What comparing the rows of C amounts to, which are made before, by threads in C or, where these cannot, by `multiply`; None
     where C cannot read all of the matrices, or tell which elements have fractions that they must not have."""
+    if a.nbytes + b.nbytes <= _COPIED:
+        a, b = map(np.ascontiguousarray, (a, b))
     parts = a, b, c, _x_of(problem.m, seed), GROUP_COLUMNS, bounds_of(problem), threads
     found = check_product(*parts, multiplies=multiply is not None)
     if found is None and multiply is not None:

@@ -659,17 +659,23 @@ def _run(case: Case, ways: dict[str, Way], comm: Any) -> None:
         how |= {"beta": beta} if case.beta else {}
         how |= {"dtype": _dtype(case.dtype) if case.seed % 2 else case.dtype} if case.dtype else {}
         how |= {} if group is None else {"comm": group, "root": root}
-        operands, out = (given.given(), given.out) if mine else ((None, None), None)
-        try:
-            found = hybrid.multiply(*operands, **how, out=out)
-        except hybrid.errors.Overflow:
-            assert right.overflows, "Overflow, where all elements fit"
-            return
-        assert not right.overflows, "no Overflow, where an element does not fit"
-        if not mine:
-            assert found is None
-            return
-        _assert_result(case, given, found, right, operands)
+        _multiply(case, given, how, right, mine=mine)
+        if group is None:  # what the first call has found out is kept for the second
+            _multiply(case, Operands(case, folder, empty), how, right)
+
+
+def _multiply(case: Case, given: Operands, how: dict[str, Any], right: Wanted, *, mine: bool = True) -> None:
+    operands, out = (given.given(), given.out) if mine else ((None, None), None)
+    try:
+        found = hybrid.multiply(*operands, **how, out=out)
+    except hybrid.errors.Overflow:
+        assert right.overflows, "Overflow, where all elements fit"
+        return
+    assert not right.overflows, "no Overflow, where an element does not fit"
+    if not mine:
+        assert found is None
+        return
+    _assert_result(case, given, found, right, operands)
 
 
 def _assert_result(case: Case, given: Operands, found: Any, right: Wanted, operands: Sequence[Any]) -> None:

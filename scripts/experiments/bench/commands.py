@@ -210,6 +210,12 @@ def alone(seconds: float) -> None:
         a, b = random.random((n, l)), random.random((l, m))
         with threadpool_limits(len(usable_cores())):
             row(f"{n}×{l}×{m}", partial(np.matmul, a, b), partial(hybrid.multiply, a, b), seconds)
+    a, b, c = (random.random((64, 64)) for _ in range(3))
+    row("64×64 of slices", lambda: a[:, 1:] @ b[1:], lambda: hybrid.multiply(a[:, 1:], b[1:]), seconds)
+    row("64×64, 2·a·b + 3·c", lambda: 2 * (a @ b) + 3 * c, partial(hybrid.multiply, a, b, c, alpha=2, beta=3), seconds)
+    for dtype in ("complex128", "float16", "int32"):
+        first, second = ((9 * each).astype(dtype) for each in (a, b))
+        row(f"64×64 of {dtype}", partial(np.matmul, first, second), partial(hybrid.multiply, first, second), seconds)
 
 
 def by_ranks(seconds: float) -> None:
@@ -274,7 +280,7 @@ def row(name: str, by_hand: Callable[[], object], ours: Callable[[], object], se
                 side.append(frame.seconds_of(call))
     if comm is None or comm.rank == 0:
         hand, our = (1e3 * statistics.median(side) for side in times)
-        print(f"| {name} | {hand:.2f} | {our:.2f} | {our / hand:.2f} |", flush=True)
+        print(f"| {name} | {hand:.3f} | {our:.3f} | {our / hand:.2f} |", flush=True)
 
 
 def _beside_numpy(options: argparse.Namespace) -> int:
