@@ -46,6 +46,9 @@ from hybrid.transport.rank_device import RankDevice
 from hybrid.verification.check import settle
 from hybrid.verification.freivalds import verify_alone
 
+# A thread computes so many multiply-adds in 0.1 ms: to wake others is not worth their while, and on busy cores takes milliseconds.
+# To read an element takes as long as some multiply-adds.
+_OF_ONE_THREAD, _AN_ELEMENT = 1 << 21, 16
 _MOST_KEPT = 256  # plans; none of them holds a matrix
 _OF_GEMM = ("alpha", "beta", "transpose_a", "transpose_b", "conjugate_a", "conjugate_b", "dtype", "modulus")
 _ARRAYS = ("__array_interface__", "__array__", "__cuda_array_interface__", "__dlpack__", "__buffer__")
@@ -255,8 +258,10 @@ class _InProcess(_Kept):
     def __init__(self, *known: Any, as_they_are: bool) -> None:
         """`as_they_are`: matrices of the operands' types are multiplied, and what BLAS writes is the result."""
         super().__init__(*known)
-        self._threads, self._check = self.decision.placements[0].threads.count, self.plan.check != "off"
-        self._multiply_adds = self.plan.problem.operations // 2
+        p, self._check = self.plan.problem, self.plan.check != "off"
+        self._multiply_adds = p.operations // 2
+        work = max(self._multiply_adds, _AN_ELEMENT * p.bytes_of_matrices // p.item_size)
+        self._threads = self.decision.placements[0].threads.count if work > _OF_ONE_THREAD else 1
         self._device, self._as_they_are = Device(), as_they_are
 
     def product_of(self, a: Any, b: Any, c: Any, out: Any) -> Any:
