@@ -46,8 +46,8 @@ from hybrid.transport.rank_device import RankDevice
 from hybrid.verification.check import settle
 from hybrid.verification.freivalds import verify_alone
 
-# A thread computes so many multiply-adds in 0.1 ms: to wake others is not worth their while, and on busy cores takes milliseconds.
-# To read an element takes as long as some multiply-adds.
+# A thread computes so many multiply-adds in 0.1 ms: waking others gains less, and on busy cores takes milliseconds. To read an
+# element takes as long as some multiply-adds.
 _OF_ONE_THREAD, _AN_ELEMENT = 1 << 21, 16
 _MOST_KEPT = 256  # plans; none of them holds a matrix
 _OF_GEMM = ("alpha", "beta", "transpose_a", "transpose_b", "conjugate_a", "conjugate_b", "dtype", "modulus")
