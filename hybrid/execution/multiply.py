@@ -581,8 +581,9 @@ def _looked_at(
     except UsageError as wrong:
         return None, wrong
     if shapes.count is not None:
-        free = free_memory_of(session, settings, None, now=True)
-        if missing := shortage_of_matrix(shapes.bytes_beside, [free]):
+        needed, free = shapes.bytes_beside, partial(free_memory_of, session, settings, None)
+        # It is measured where what there was a moment ago is not enough.
+        if shortage_of_matrix(needed, [free()]) and (missing := shortage_of_matrix(needed, [free(now=True)])):
             raise missing
     return given, shapes
 
