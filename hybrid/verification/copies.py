@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Did it arrive? Checksums of what is copied to and from devices and sent between ranks.
+"""Checksums of copies to and from devices and of messages between ranks.
 
-The check of a product uses the matrices as they arrived, so it cannot find an error of a copy. Each piece that is copied has a
-checksum where it lay and one where it went, both made of the checksums of its rows (hybrid.devices.row_sums), and one comparison
-finds the pieces that differ. What ranks exchange without a device has one checksum at each end.
+The check of a product reads the matrices after they were copied, so it cannot find a wrong copy. So each copied piece has a
+checksum at its source and one at its destination, made of the checksums of its rows (hybrid.devices.row_sums), and these are
+compared. A message between ranks has one checksum at each end.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from hybrid.verification.check import Fault, Sums, Suspect
 
 
 class PiecesOfRanks(list[CheckLayout]):
-    """The pieces of all ranks, in the ranks' order."""
+    """The pieces of all ranks, by rank."""
 
     @cached_property
     def numbers(self) -> list[np.ndarray]:
-        """For each rank, the numbers of its pieces' places. Places are numbered over all ranks, so that pieces of several ranks
-        with the same number are the same part of a matrix."""
+        """For each rank, the place number of each of its pieces. Pieces of several ranks with the same number are the same part
+        of a matrix."""
         known: dict[Place, int] = {}
         return [np.array([known.setdefault(place, len(known)) for place in each.places], np.intp) for each in self]
 
     @cached_property
     def how_many(self) -> int:
-        """How many different places there are."""
+        """The number of different places."""
         return 1 + max((int(of_rank.max()) for of_rank in self.numbers if len(of_rank)), default=-1)
 
 
@@ -50,28 +50,28 @@ def named(place: Place) -> str:
     return f"rows {rows}, columns {columns} of {operand}"
 
 
-# By rank: the numbers of that rank's pieces that were summed in host memory, and an array of checksums for all of its pieces, in
-# which the others' are 0.
+# By rank: the numbers of its pieces that were summed in host memory, and an array with a checksum for each of its pieces, 0 for
+# those not summed.
 InMemory = dict[int, tuple[list[int], np.ndarray]]
 
 
 @record
 class Findings:
-    """What one rank found in the check of one product."""
+    """One rank's results of the check of one product."""
 
     where: str  # rank, host and GPU, for messages
     sums: Sums | None  # None: it multiplied nothing
-    on_device: np.ndarray  # the checksums of its pieces, as they were on its device
+    on_device: np.ndarray  # the checksums of its pieces, made on its device
     in_memory: InMemory
     suspects: tuple[Suspect, ...] = ()
-    all_told: bool = False  # no other sum of a product that is not exact looks wrong
+    all_told: bool = False  # unless the product is exact, only the suspects look wrong
 
 
 def wrong_copies(findings: Sequence[Findings], pieces: PiecesOfRanks, root: int) -> list[Fault]:
-    """The pieces that were not the same everywhere, each once, with the rank whose device a piece reached or left; None where it
-    differs between nodes."""
+    """One fault for each piece whose checksums differ. Its rank is the one with the wrong device, or None for a wrong message
+    between nodes."""
     of_all, is_summed = np.zeros(pieces.how_many, np.uint64), np.zeros(pieces.how_many, bool)
-    right = True  # nearly always: to name the pieces takes longer
+    right = True  # the usual case, found without naming pieces, which takes longer
     for found in findings:
         for rank, (summed, checksums) in found.in_memory.items():
             places, of_places = pieces.numbers[rank][summed], checksums[summed]
@@ -80,8 +80,8 @@ def wrong_copies(findings: Sequence[Findings], pieces: PiecesOfRanks, root: int)
     on_devices = [(found, places) for found, places in zip(findings, pieces.numbers, strict=True) if len(found.on_device)]
     if right and all(is_summed[places].all() and (of_all[places] == found.on_device).all() for found, places in on_devices):
         return []
-    seen: dict[Place, dict[int, int]] = {}  # for each place the checksums in host memory, by the rank that made them
-    sources: dict[Place, int] = {}  # the rank from which the others have it: of C the one that multiplied, else the root
+    seen: dict[Place, dict[int, int]] = {}  # checksums in host memory, by place and by the rank that made them
+    sources: dict[Place, int] = {}  # the rank that sent the piece: for C the one that multiplied, else the root
     for finder, found in enumerate(findings):
         for rank, (summed, checksums) in found.in_memory.items():
             for place, checksum in ((pieces[rank].places[number], int(checksums[number])) for number in summed):
@@ -108,14 +108,14 @@ def wrong_copies(findings: Sequence[Findings], pieces: PiecesOfRanks, root: int)
     return list(wrong.values())
 
 
-_BUSY_THREADS = 2  # which should keep their cores: the one that submits the copies, and the one that waits for them
+_BUSY_THREADS = 2  # get cores of their own: the one that submits the copies, and the one that waits for them
 
 
 class CopyChecksums:
-    """The checksums of what this rank's copies read from memory and write to it, made while its GPU copies and multiplies:
-    threads sum what is in host memory, and a GPU sums the arrays that it holds.
+    """Checksums at the host's end of this rank's H2D and D2H copies, made while its GPU copies and multiplies. Threads sum arrays
+    in host memory, and the GPU sums arrays that it holds itself.
 
-    One is made for a plan and used for one product after the other, each from `begin` to `results` or `abandon`.
+    One object serves all products of a plan, one after the other, each from `begin` to `results` or `abandon`.
     """
 
     def __init__(
@@ -127,10 +127,9 @@ class CopyChecksums:
         origin: int,
         threads: int,
     ) -> None:
-        """`pieces`: by rank, the pieces of those for which this rank copies: itself, or all ranks where the root copies its own
-        arrays to their devices. `own`: by rank, the numbers of the pieces of A and B to sum here; pieces of B, which several
-        ranks copy, are divided among these. `origin`: the number of the first row of A and C in memory. `threads`: how many this
-        rank has."""
+        """`pieces`: by rank, for each rank whose copies this rank makes: itself, or all if the root copies its arrays to all
+        devices. `own`: by rank, the numbers of the pieces of A and B to sum here; ranks that copy the same piece of B divide this
+        work. `origin`: the row of the matrix that is the first of A and C in memory. `threads`: of this rank."""
         self._pieces, self._own, self._origin = pieces, own, origin
         self._device, self._threads = device, max(1, threads - _BUSY_THREADS)
         of_operands, of_c = problem.operand_item_size, problem.item_size
@@ -140,7 +139,7 @@ class CopyChecksums:
         self._has_host_rows = False
         self._by_threads: RowChecksums | None = None
         self._by_device: _ByDevice | None = None
-        # By rank, the checksums of all rows of its pieces, and those of the pieces; 0 where not summed here.
+        # By rank, the checksums of all rows of its pieces, and of the pieces; 0 if not summed here.
         self._made = {
             rank: (np.zeros(each.checksums, np.uint64), np.zeros(len(each.places), np.uint64)) for rank, each in pieces.items()
         }
@@ -148,24 +147,24 @@ class CopyChecksums:
         self._begun, self._sample = False, ALL
 
     def use(self, matrices: tuple[Any, RowView, Any] | None) -> None:
-        """In the next products these matrices, A, B and C, are copied; None: refer to those before no more."""
+        """Set the arrays of A, B and C for the next products. None drops the references."""
         self._matrices, self._by_threads = matrices, None
         if matrices is None:
             return
         a, b, c = matrices
-        on_host = {isinstance(matrix, np.ndarray) for matrix in (a, b.array, c)}  # of row blocks on GPUs, B may be gathered there
+        on_host = {isinstance(matrix, np.ndarray) for matrix in (a, b.array, c)}  # both: GPU row blocks may gather B on the host
         self._has_host_rows = True in on_host
         if False in on_host and self._by_device is None:
             self._by_device = _ByDevice(self._device, self._weights, self._pieces)
 
     def sample(self, sample: Sample) -> None:
-        """In all products, sum these lines of each piece."""
+        """Set the cache lines of each piece to sum in the next products."""
         self._sample = sample
         if self._by_device is not None:
             self._by_device.sample(sample)
 
     def begin(self) -> None:
-        """A product begins. What that takes is done when first copies were submitted."""
+        """A product begins. The work is left to `_begin_once`, so that the first copies are submitted before."""
         self._begun = False
 
     def _begin_once(self) -> None:
@@ -182,13 +181,13 @@ class CopyChecksums:
             self._by_device.begin()
 
     def abandon(self) -> None:
-        """The product has failed. When this returns, no matrix is read any more."""
+        """End a failed product. When this returns, no thread reads the matrices."""
         if self._by_threads is not None:
             self._by_threads.abandon()
 
     def loaded(self, rank: int, arrival: Arrival, event: Event) -> None:
-        """Sum what arrives on a rank's device, which is in memory already, when the copy is complete (after the event): while it
-        runs, summing would make it take longer, since it would read what a core has in its cache."""
+        """Sum the source of a copy to a rank's device, after the event, when the copy is complete. Summing earlier would slow the
+        copy, which would read data from cores' caches."""
         self._begin_once()
         summed, own = self._summed[rank], self._own[rank]
         for piece in self._pieces[rank].pieces_of(arrival):
@@ -196,14 +195,13 @@ class CopyChecksums:
                 self._sum(rank, piece, Span(0, len(piece.rows)), event)
 
     def stored(self, rank: int, tile: Tile, part: Span, event: Event) -> None:
-        """Sum these rows of a rank's tile, which are in memory after the event. The first is a multiple of WEIGHTED_ROWS."""
+        """Sum these rows of a rank's tile in memory, after the event. The first row is a multiple of WEIGHTED_ROWS."""
         self._begin_once()
         for piece in self._pieces[rank].pieces_of(tile):
             self._sum(rank, piece, part, event)
 
-    def results(self) -> dict[int, tuple[list[int], np.ndarray]]:
-        """When `loaded` and `stored` have been called for all copies, and these are complete: by rank, the numbers of its pieces
-        that were summed here, and the checksums of all its pieces, in which the others' are 0."""
+    def results(self) -> InMemory:
+        """The checksums, to be called after `loaded` and `stored` for all copies, when these are complete."""
         self._begin_once()
         if self._by_threads is not None:
             self._by_threads.wait()
@@ -216,7 +214,7 @@ class CopyChecksums:
         assert self._matrices is not None
         (a, b, c), number = self._matrices, self._pieces[rank].first_row(piece)
         matrix, origin = {"A": (a, self._origin), "B": (b.array, b.rows.lo), "C": (c, self._origin)}[piece.operand]
-        first = number - origin  # which of the array's rows is the piece's first
+        first = number - origin  # the array's row that is the piece's first
         if self._by_device is not None and not isinstance(matrix, np.ndarray):
             self._by_device.sum(rank, piece, part, matrix, first, event)
             return
@@ -228,7 +226,7 @@ class CopyChecksums:
 
 
 class _ByDevice:
-    """Sums rows of arrays that lie on the GPU, by that GPU. What it has summed is gone in the next product, since it adds."""
+    """Checksums of arrays on the GPU, made by that GPU. `begin` clears those of the product before."""
 
     def __init__(self, device: Device, weights: Mapping[str, np.ndarray], pieces: Mapping[int, CheckLayout]) -> None:
         self._device = device
@@ -240,7 +238,7 @@ class _ByDevice:
         for key, each in weights.items():
             device.write(self._weights[key], each[None, :])
         self._clear, self._of_sample = device.clearing(made["all"], 0), made["sample"]
-        # For each row its checksum, and what the same operation computes besides.
+        # Each row's checksum, and the other results of row_sums, which nobody reads.
         self._checksums, self._largest, self._squares = (made["all"][part].reshape(-1, 1) for part in range(3))
         self._checksums = self._checksums.view("uint64")
         self._summed: dict[tuple[int, int], Piece] = {}  # by rank and number
@@ -279,18 +277,17 @@ def sums_of_other_nodes(
     pieces: Sequence[CheckLayout],
     sample: Sample,
 ) -> InMemory:
-    """By rank of another node, the numbers of its pieces that this rank sums, and their checksums. Compared with that rank's,
-    they show whether sending the operands and gathering C changed anything.
+    """Checksums on the root's node of pieces of other nodes' ranks. Compared with those ranks' own checksums, they show whether
+    sending the operands or gathering C changed anything.
 
-    The root sums the pieces that it sent from its own arrays. The ranks of its node divide among them the pieces of C, and of B
-    where it is gathered there. Ranks of other nodes sum nothing here. `views`: by "A", "B" and "C", the rows in the node's
-    memory.
+    The root sums the pieces that it sent from its own arrays. The ranks of its node divide the pieces of C, and of B if gathered
+    there. Ranks of other nodes return nothing. `views`: by "A", "B" and "C", the rows in the node's memory.
     """
-    found: dict[int, tuple[list[int], np.ndarray]] = {}
+    found: InMemory = {}
     if team.node != plan.root_node:
         return found
     sources = dict(zip("AB", operands, strict=True))
-    sent = {key for key, source in sources.items() if isinstance(source, RootMatrix)}  # by the root, from arrays of its own
+    sent = {key for key, source in sources.items() if isinstance(source, RootMatrix)}  # by the root, from its own arrays
     done: set[Place] = {place for rank in team.node_ranks for place in pieces[rank].places if place[0] not in sent}
     for rank in range(team.size):
         if rank in team.node_ranks:
@@ -315,8 +312,7 @@ def sums_of_other_nodes(
 def _rows_here(
     team: Team, plan: Plan, sources: Mapping[str, MatrixSource], views: Mapping[str, RowView], piece: Piece, place: Place
 ) -> np.ndarray | None:
-    """The elements of a piece that a rank of another node copies, as they are here; None where another rank sums them, or where
-    this node does not have them."""
+    """This rank's source of a piece that was sent to another node; None if another rank sums it or this node does not have it."""
     operand, rows, columns = place
     source = sources.get(operand)
     if isinstance(source, RootMatrix):
@@ -341,8 +337,8 @@ def _sum(rows: np.ndarray, weights: np.ndarray, checksums: np.ndarray, dtype: st
 
 
 def checksum(matrix: np.ndarray, threads: int, dtype: str | None = None) -> int:
-    """One checksum of all elements of any type, converted to `dtype`, and of their order. No sum, since changes of neighbouring
-    elements, such as of their signs, may cancel in sums."""
+    """One checksum of all elements, of any type, converted to `dtype`, and of their order. A CRC, since changes of neighbouring
+    elements, of their signs say, may cancel in a sum."""
     if not matrix.size:
         return 0
     rows = matrix.reshape(len(matrix), -1)
@@ -363,10 +359,10 @@ def verify_exchange(
     threads: int,
     dtype: str | None = None,
 ) -> None:
-    """Raise CheckFailed on all ranks if what a rank has received differs from what a rank has sent it.
+    """Collective: raise CheckFailed on all ranks if a rank received other elements than were sent to it.
 
-    `name`: of the matrix, for the message. `sent`, `received`: by the number of the other rank, the blocks in the order in which
-    they were sent, which are compared as elements of `dtype`, or of their own.
+    `name`: of the matrix, for the message. `sent`, `received`: by the other rank, the blocks in the order of sending, compared
+    as `dtype`, or else as their own type.
     """
     with team.phase("check") as comparing:
         comparing.mine = [

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Freivalds' check of a rank's product on its device, while its panels are there, and checksums of all that was copied.
+"""Freivalds' check of a rank's product on its device, and checksums of all copies to and from it.
 
 For each group of columns, C·x is compared with A·(B·x), where x is random. B·x is summed when rows of B arrive, C·x when a tile
-is computed, and A·(B·x) when all of B is there; or, where memory is short, when rows of A have met all of B, or are about to be
-overwritten. That finds what the kernel did wrong with the operands that it had. Whether these were the right ones, and whether C
-was copied back as it was computed, the checksums tell: each piece that is copied gets one on the device, to be compared with that
-of the memory it was copied from or to.
+is computed, and A·(B·x) when all of B is there. If memory is short, A·(B·x) is summed when rows of A have been multiplied by all
+of B, or before they are overwritten. This finds errors of the kernel. Checksums find errors of copies: each piece has one on the
+device, to be compared with one made at the host's end of the copy.
 """
 
 from __future__ import annotations
@@ -39,23 +38,22 @@ from hybrid.verification.check import (
 )
 from hybrid.verification.copies import Findings, PiecesOfRanks, wrong_copies
 
-_LEAST_BYTES = 32 << 20  # that the operations of a batch read: a GPU needs some ten microseconds for them, a launch as long
+_LEAST_BYTES = 32 << 20  # read by a batch: takes a GPU some ten microseconds, as long as a launch
 _MOST_BATCHES = 8  # of a product; the last one delays its end
 
 
 class Batches:
-    """Operations of the check that the host enqueues by one call each time, so that it has time for the product's copies and
-    multiplications. On the device they still run one after the other. Products follow each other, each with the same
-    operations in the same order."""
+    """Operations of the check, enqueued several at a time by one call, to leave the host time for the product's copies and
+    multiplications. The operations of a batch run one after the other. Each product has the same ones in the same order."""
 
     def __init__(self, device: Device, all_bytes: int) -> None:
-        """`all_bytes`: that all operations of a product read."""
+        """`all_bytes`: read by all operations of a product."""
         self._device, self._most_bytes = device, max(_LEAST_BYTES, all_bytes // _MOST_BATCHES)
         self._made: dict[tuple[int, ...], tuple[list[KernelCall], KernelCall]] = {}  # by the operations' ids
         self.begin()
 
     def begin(self) -> None:
-        self._last: list[Event] = []  # the event of the last batch that is not beside others
+        self._last: list[Event] = []  # the event of the last batch on the queue "check"
         self._next()
 
     def _next(self) -> None:
@@ -64,7 +62,7 @@ class Batches:
         self._bytes = 0
 
     def add(self, operation: KernelCall, after: Sequence[Event] = (), size: int = 0) -> None:
-        """Enqueue an operation soon, behind these events. `size`: the bytes that it reads."""
+        """Enqueue an operation with the next batch, after these events. `size`: the bytes that it reads."""
         self._waiting.append(operation)
         self._after += after
         self._bytes += size
@@ -76,13 +74,12 @@ class Batches:
             self._last = [self._launch(self._after, "check")]
 
     def flush_beside(self) -> list[Event]:
-        """Enqueue what was added, behind all before, beside what follows. Returns the event that marks its end."""
+        """Enqueue the batch on the queue "check beside", after all batches before it. Returns the event that marks its end."""
         if not self._waiting:
             return []
         return [self._launch([*self._last, *self._after], "check beside")]
 
     def _launch(self, after: list[Event], queue: str) -> Event:
-        """Enqueue what was added as one call."""
         key = tuple(map(id, self._waiting))
         if key not in self._made:
             self._made[key] = self._waiting, self._device.together(self._waiting)
@@ -92,14 +89,14 @@ class Batches:
 
 
 class DeviceSums:
-    """What a DeviceCheck keeps on its device, sums and checksums: matrices, by name, and parts of them. The methods read them,
-    and are called when the device is idle."""
+    """The device memory of a DeviceCheck: matrices of sums and checksums, by name, and views of them. Methods read it, and are
+    called when the device is idle."""
 
     def __init__(self, device: Device, layout: CheckLayout, problem: Problem) -> None:
         self._device, self._layout, self._problem = device, layout, problem
         self._of_operands = [[piece.number for piece in layout.pieces if piece.operand == operand] for operand in "ABC"]
         rows, groups, checksums = len(layout.share.rows), layout.groups, layout.checksums
-        # For each piece: where its rows' checksums begin, how many there are, and its first row's number in the matrix.
+        # For each piece: the index of its first row checksum, their count, and its first row's number in the matrix.
         table = np.array([(each.offset, len(each.rows), layout.first_row(each)) for each in layout.pieces], np.uint64)
         table = table.reshape(-1, 3)
         summary, totals = NUMBERS_TOGETHER * -(-rows // ROWS_TOGETHER), 2 * len(table)
@@ -112,7 +109,7 @@ class DeviceSums:
                 "weights of A": (1, problem.l),
                 "weights of B": (1, problem.m),
                 "weights of C": (1, problem.m),
-                "B·x": (problem.l, padded(groups, 8)),  # rows of whole vectors, in which it is copied to shared memory
+                "B·x": (problem.l, padded(groups, 8)),  # rows of whole vectors, for vector copies to shared memory
                 "squares of B": (problem.l, groups),
                 "differences": (rows, groups),
                 "squares of C": (rows, groups),
@@ -127,7 +124,7 @@ class DeviceSums:
         m["B·x"] = m["B·x"][:, :groups]
         widths = [len(panel) for panel in layout.share.column_panels]
         x = random_x(np.random.default_rng(secrets.randbits(64)), widths, layout.group)[None, :]
-        for key in ("x", "weighted x"):  # which stays as it is where B has no rows
+        for key in ("x", "weighted x"):  # the latter is final if B has no rows
             device.write(m[key], x)
         of_operands, of_c = problem.operand_item_size, problem.item_size
         for name, columns, item in (("A", problem.l, of_operands), ("B", problem.m, of_operands), ("C", problem.m, of_c)):
@@ -136,7 +133,7 @@ class DeviceSums:
         device.write(m["checksum table"], table)
         parts = [m["to clear"][:, lo:hi] for lo, hi in zip([0, *ends], ends, strict=False)]
         self.row_squares, self.column_squares = parts[0].reshape(-1, 1), parts[1]
-        # The largest magnitudes and the checksums of all rows of pieces, in the layout's order.
+        # The largest magnitude and the checksum of each row of all pieces, in the layout's order.
         self.largest, self.of_rows = parts[2].reshape(-1, 1), parts[3].reshape(-1, 1).view("uint64")
         self.subtracted = parts[4].reshape(rows, groups)  # -A·(B·x)
         self.summary, self.totals = parts[5].reshape(-1, NUMBERS_TOGETHER), parts[6].reshape(-1, 2).view("uint64")
@@ -150,7 +147,7 @@ class DeviceSums:
         self._checksums_told, self._largest_told = totals_told[::2].view(np.uint64), totals_told[1::2]  # of pieces
 
     def sample(self, sample: Sample) -> None:
-        """From the next product on, these lines of each piece are in the checksums."""
+        """From the next product on, checksum these lines of each piece."""
         self._sample[...] = sample.words
 
     def checksums_of_pieces(self) -> np.ndarray:
@@ -158,9 +155,8 @@ class DeviceSums:
         return np.array(self._checksums_told)
 
     def compared(self) -> tuple[Sums, tuple[Suspect, ...]]:
-        """What the comparison of C·x with A·(B·x) found: a summary; and all sums that look wrong, or the worst if they are in
-        many rows. A sum looks wrong if it differs by more than THRESHOLD standard deviations, or at all where every sum is
-        exact."""
+        """The result of comparing C·x with A·(B·x): a summary, and the sums that look wrong (the worst if they are in many
+        rows). A sum looks wrong if it differs by more than THRESHOLD standard deviations, or at all if every sum is exact."""
         told, layout = self._largest_told.tolist(), self._layout
         largest = [max([told[number] for number in numbers], default=0.0) for numbers in self._of_operands]  # of A, B and C
         limit = 0.0 if is_exact(self._problem, layout.group, *largest[:2]) else THRESHOLD
@@ -182,14 +178,14 @@ class DeviceSums:
         return sums, tuple(suspects)
 
 
-_ROWS_AT_ONCE = 4096  # of A·(B·x) that are subtracted together: fewer do not fill a large GPU
+_ROWS_AT_ONCE = 4096  # of A·(B·x), to subtract by one launch: fewer do not fill a large GPU
 
 
 @dataclass
 class _Pending:
-    """Rows of C that have sums C·x in some groups of columns, from which A·(B·x) has not been subtracted."""
+    """Rows of C whose sums C·x exist in some groups of columns, but A·(B·x) has not been subtracted from them."""
 
-    buffer_rows: Span  # where the rows of A lie in their buffer
+    buffer_rows: Span  # the same rows of A, in their buffer
     groups: list[Span] = field(default_factory=list)
 
 
@@ -198,20 +194,20 @@ _OnPiece = tuple[KernelCall, int]  # with the bytes that it reads
 
 @dataclass
 class _OfBuffers:
-    """The operations on A, B and C where they lie."""
+    """The prepared operations on A, B and C in certain buffers."""
 
-    # For each arrival, those on its own pieces, and those on the pieces of each tile that it releases, with the pieces' bytes.
+    # For each arrival, the operations on its own pieces, and on the pieces of each tile that it releases.
     by_arrival: list[tuple[list[_OnPiece], list[list[_OnPiece]]]]
     batches: Batches
-    measured_late: Piece | None  # of A, which is measured when it is multiplied by B·x
+    measured_late: Piece | None  # of A: its squares and magnitudes are found while it is multiplied by B·x
     # By rows of C, rows of the buffer of A, and groups.
     subtractions: dict[tuple[Span, Span, Span], KernelCall] = field(default_factory=dict)
 
 
 class DeviceCheck:
-    """The check of a rank's products. It is made once for a plan and used for any number of products.
+    """The check of a rank's products. One object serves all products of a plan.
 
-    `use` is called first, and again when the operands lie elsewhere. Then each product goes from `begin` to `finish`.
+    Call `use` first, and again when the operands are in other memory. Then each product goes from `begin` to `finish`.
     """
 
     def __init__(self, device: Device, layout: CheckLayout, problem: Problem) -> None:
@@ -221,7 +217,7 @@ class DeviceCheck:
         self._m = m = sums.matrices
         # A weak reference: the buffers may be arrays that their owner wants to free.
         self._buffers: Callable[[], Buffers | None] = lambda: None
-        # By where the matrices lie, and which of them are no buffers: views of device memory take longer to make than launches.
+        # By the matrices' places, and which are used in place: making views of device memory takes longer than launches.
         self._prepared: dict[tuple[tuple[Place, ...], frozenset[str]], _OfBuffers] = {}
         self._now = _OfBuffers([], Batches(device, 0), None)
         self._clear = device.clearing(m["to clear"], 0)
@@ -234,46 +230,40 @@ class DeviceCheck:
         self._pending: dict[Span, _Pending] = {}
         order = layout.share.order
         self._last, self._all_of_b = len(order) - 1, max(number for number, each in enumerate(order) if each.operand == "B")
-        self._arrived_of_a: list[Arrival] = []  # for whose rows A·(B·x) has not been subtracted
-        self._beside: list[Event] = []  # of subtractions that run beside the other operations
-        self._subtracted: list[tuple[Span, Event]] = []  # rows of the buffer of A, in order, and until when they are read
+        self._arrived_of_a: list[Arrival] = []  # rows from whose sums A·(B·x) has not been subtracted
+        self._beside: list[Event] = []  # of subtractions on the queue "check beside"
+        self._subtracted: list[tuple[Span, Event]] = []  # rows of A's buffer, in order, and the event after their last read
 
     def use(self, buffers: Buffers) -> None:
-        """The operands of the next products, and C, are in these buffers."""
+        """Set the buffers of A, B and C for the next products."""
         self._buffers = weakref.ref(buffers)
         key = buffers.places, buffers.in_place
         if key not in self._prepared:
             if len(self._prepared) >= MOST_PLACES:
                 self._prepared.clear()
             batches = Batches(self._device, sum(map(self._bytes_of, self.layout.pieces)))
-            # A's only piece, where that is not copied, needs no checksum, and is read once less.
+            # If A is one piece used in place, it needs no checksum: subtract_product measures it, which saves a read.
             of_a = [piece for piece in self.layout.pieces if piece.operand == "A"]
             late = of_a[0] if len(of_a) == 1 and "A" in buffers.in_place else None
             self._prepared[key] = _OfBuffers(self._by_arrival(buffers, late), batches, late)
         self._now = self._prepared[key]
 
     def _by_arrival(self, buffers: Buffers, late: Piece | None) -> list[tuple[list[_OnPiece], list[list[_OnPiece]]]]:
-
-        def size(piece: Piece) -> int:
-            """What is there already waits for A·(B·x), which follows at once."""
-            return 0 if piece.operand in buffers.in_place else self._bytes_of(piece)
-
         weighed: set[Span] = set()
-        return [
-            (
-                [
-                    (operation, size(piece))
-                    for piece in own
-                    if piece is not late
-                    for operation in self._of_operand(buffers, arrival, piece, weighed)
-                ],
-                [
-                    [(self._of_c(buffers, tile, piece), self._bytes_of(piece)) for piece in of_tile]
-                    for tile, of_tile in zip(arrival.releases, tiles, strict=True)
-                ],
-            )
-            for arrival, (own, tiles) in zip(self.layout.share.order, self.layout.by_arrival, strict=True)
-        ]
+        by_arrival = []
+        for arrival, (own, tiles) in zip(self.layout.share.order, self.layout.by_arrival, strict=True):
+            on_own: list[_OnPiece] = []
+            for piece in own:
+                if piece is not late:
+                    # 0 in place, not to flush a batch: A·(B·x) follows at once and joins it.
+                    size = 0 if piece.operand in buffers.in_place else self._bytes_of(piece)
+                    on_own += [(operation, size) for operation in self._of_operand(buffers, arrival, piece, weighed)]
+            on_tiles = [
+                [(self._of_c(buffers, tile, piece), self._bytes_of(piece)) for piece in of_tile]
+                for tile, of_tile in zip(arrival.releases, tiles, strict=True)
+            ]
+            by_arrival.append((on_own, on_tiles))
+        return by_arrival
 
     def begin(self) -> None:
         self._pending.clear()
@@ -285,17 +275,16 @@ class DeviceCheck:
         self._enqueue(self.sums.give_sample)
 
     def before_overwriting(self, arrival: Arrival) -> list[Event]:
-        """Subtract A·(B·x) wherever it still needs the rows of A that this arrival overwrites. Returns what must be complete
-        before they are overwritten."""
+        """Subtract A·(B·x) for all rows of A that this arrival overwrites. Returns the events that must be complete before."""
         if arrival.operand == "B":
             return []
         self._subtract([rows for rows, pending in self._pending.items() if pending.buffer_rows.meets(arrival.buffer_span)])
-        # Rows of several panels are subtracted together, and some of these may have been subtracted long ago.
+        # The last read of these rows may be an earlier subtraction, together with rows of other panels.
         return [event for rows, event in self._subtracted if rows.meets(arrival.buffer_span)][-1:]
 
     def arrived(self, number: int, after: Sequence[Event]) -> list[Event]:
-        """Check arrival `number` of the rank's order, which is on the device after these events. Returns what must be complete
-        before it is overwritten."""
+        """Sum arrival `number` of the rank's order, which is on the device after these events. Returns the events that must be
+        complete before it is overwritten."""
         events = [event for each in self._now.by_arrival[number][0] for event in self._enqueue(*each, after)]
         if self.layout.share.holds_all:
             if number == self._all_of_b:
@@ -304,8 +293,7 @@ class DeviceCheck:
         return events[-1:]
 
     def _subtract_early(self, number: int) -> None:
-        """Where nothing is overwritten: subtract A·(B·x) when all of B is there, for all rows of A that have arrived, and later
-        for those that arrive then."""
+        """If no buffer is overwritten: subtract A·(B·x) as soon as all of B and enough rows of A have arrived."""
         arrival = self.layout.share.order[number]
         if arrival.operand == "A":
             self._arrived_of_a.append(arrival)
@@ -316,12 +304,12 @@ class DeviceCheck:
                 self._pending[each.span] = _Pending(each.buffer_span, [Span(0, self.layout.groups)])
             self._now.batches.flush()
             self._subtract(list(self._pending))
-            self._beside += self._now.batches.flush_beside()  # it takes longer than the others
+            self._beside += self._now.batches.flush_beside()  # limited by compute, and the sums by memory
             self._arrived_of_a.clear()
 
     def computed(self, number: int, index: int, tile: Tile, after: Sequence[Event]) -> list[Event]:
-        """Check the tile `index` of those that arrival `number` releases, which is complete after these events. Returns what must
-        be complete before it is overwritten."""
+        """Sum the tile `index` of those that arrival `number` releases, which is complete after these events. Returns the events
+        that must be complete before it is overwritten."""
         events = [event for each in self._now.by_arrival[number][1][index] for event in self._enqueue(*each, after)]
         if self.layout.share.holds_all:
             return []
@@ -333,7 +321,7 @@ class DeviceCheck:
         return events[-1:]
 
     def finish(self) -> None:
-        """Compare the sums, when `arrived` and `computed` have been called for all arrivals and tiles."""
+        """Compare the sums, after `arrived` and `computed` were called for all arrivals and tiles."""
         self._subtract(list(self._pending))
         if not self.layout.share.holds_all:
             self._enqueue(self._total)
@@ -344,15 +332,15 @@ class DeviceCheck:
         self._now.batches.flush()
 
     def _enqueue(self, operation: KernelCall, size: int = 0, after: Sequence[Event] = ()) -> list[Event]:
-        """Enqueue an operation that reads so many bytes. Returns what must be complete before these are overwritten: where
-        nothing is, operations are enqueued in batches, whose events nobody needs."""
+        """Enqueue an operation that reads `size` bytes. Returns the events that must be complete before they are overwritten:
+        none if no buffer is ever overwritten, when operations are batched."""
         if not self.layout.share.holds_all:
             return [self._device.launch([operation], [*after], "check")]
         self._now.batches.add(operation, after, size)
         return []
 
     def _subtract(self, rows_of_c: Sequence[Span]) -> list[Event]:
-        """Subtract A·(B·x) from the sums of these rows of C, for neighbouring rows and groups together. Returns the last
+        """Subtract A·(B·x) from the sums of these rows of C, by one launch for neighbouring rows and groups. Returns the last
         event."""
         blocks: list[tuple[Span, Span, list[Span]]] = []
         for rows in sorted(rows_of_c):
@@ -385,10 +373,10 @@ class DeviceCheck:
         return len(piece.rows) * len(piece.columns) * item
 
     def _of_operand(self, buffers: Buffers, arrival: Arrival, piece: Piece, weighed: set[Span]) -> list[KernelCall]:
-        """The operations on a piece of A or B. Of the first piece of some columns of B, a few rows give their weights in x."""
+        """The operations on a piece of A or B. A few rows of the first piece of some columns of B give their weights in x."""
         matrix, m, rows = buffers.destination(arrival), self._m, piece.rows.slice
         if piece.operand == "A":
-            # Rows that arrive again are added to the squares again. All come as often, so this only allows for larger errors.
+            # Rows that arrive again are added to the squares again: as all arrive equally often, that only widens the tolerance.
             return [self._row_sums(piece, matrix, "weights of A", 0, m["unused"][rows], self.sums.row_squares[rows])]
         part = matrix[rows, piece.columns.within(arrival.span).slice]
         columns, groups = piece.columns.slice, piece.groups.slice
@@ -415,7 +403,7 @@ class DeviceCheck:
 
 
 def judge(problem: Problem, group: int, findings: Sequence[Findings], pieces: PiecesOfRanks, root: int) -> Check:
-    """The result of one product's check, from all ranks' findings. `group`: columns in a sum."""
+    """The result of a product's check, from all ranks' findings. `group`: columns in a sum."""
     copies = wrong_copies(findings, pieces, root)
     faults = [*copies]
     of_ranks = [(rank, found, found.sums) for rank, found in enumerate(findings) if found.sums is not None]
@@ -431,8 +419,8 @@ def judge(problem: Problem, group: int, findings: Sequence[Findings], pieces: Pi
     else:
         error, tolerance = max((sums.error for *_, sums in of_ranks), default=0.0), THRESHOLD
     only_sums = bool(faults) and not exact and not copies
-    # With larger integers the product can still be exact while the device's sums are not: the host checks it modulo 2^64.
-    # So it does where the sums do not show fractions in C.
+    # The host decides if sums were not judged, if an exact C holds fractions, which sums do not show, and for a product of larger
+    # integers that is exact while the device's sums are not: the host checks that modulo 2^64.
     left_to_host = any(sums.not_judged or (exact and sums.largest_c >= NOT_INTEGRAL) for *_, sums in of_ranks) or (
         not exact and is_exact_product(problem.dtype, problem.l, largest_a, largest_b)
     )

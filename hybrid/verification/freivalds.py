@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Freivalds' check of C = A·B in host memory: C·x is compared with A·(B·x) for a random x.
 
-The columns are summed in groups, each with its own elements of x, so a difference belongs to one row and one group. Where all
-entries are integers and all sums are exact, both sides must be equal; where the product is exact and these sums are not, both
-sides must be equal modulo 2^64. Elsewhere differences are measured in standard deviations of this product's rounding errors
-(see hybrid.verification.check). That only raises suspicion: the elements of a suspicious sum are computed again in higher
-precision, which tells a fault from rounding errors that are not as usual.
+Columns are summed in groups, so a difference belongs to one row and one group. If all entries are integers and all sums exact,
+both sides must be equal; if the product is exact but these sums are not, they must be equal modulo 2^64. Otherwise differences
+are measured in standard deviations of this product's rounding errors (see hybrid.verification.check). A large one only raises
+suspicion: the elements of a suspicious sum are recomputed in higher precision, which tells faults from unusual rounding errors.
 """
 
 from __future__ import annotations
@@ -66,38 +65,37 @@ from hybrid.verification.check import (
     usual_largest,
 )
 
-_SCALE = -14  # as an exponent: of the integers in x, so that no sum over a group overflows where C's elements do not
-_MOST_SCALE = 700  # as an exponent: x times larger or smaller numbers may overflow or underflow
-_STACK_BYTES = 1 << 20  # of matrices of a stack as float64 that are multiplied together: they stay in a core's cache
-_TERMS_AT_ONCE = 128  # of these: sums of few terms are more accurate than those of the product
-_SMALL_B = 1 << 20  # elements of B that a rank sums about as soon as it gets the sums of others
-_SUMMED = 1 << 25  # and that all ranks sum
-_USUAL_ROWS = 1000  # of A whose norms tell that of a usual one
-_COPIED = 1 << 23  # bytes of A and B that are copied where C cannot read them as they lie: beyond, NumPy is as fast
-_SEEDS = 8  # from which the x of a process's products follow
-_ROOM = 16.0  # a column counts as one that may overflow from this part of the largest number on
-
-
-# One product and a stack of products are summed alike. Arrays have three axes: products, of which an operand may have one for
-# all; rows; columns or groups of columns.
+_SCALE = -14  # exponent of 2 that scales the integers in x, so that no sum over a group overflows unless C's elements do
+_MOST_SCALE = 700  # exponent of 2: x times larger or smaller numbers may overflow or underflow
+_STACK_BYTES = 1 << 20  # of a stack's matrices, as float64, that are multiplied together: they stay in a core's cache
+_TERMS_AT_ONCE = 128  # per sum: short sums are more accurate than the product's
+_SMALL_B = 1 << 20  # elements of B: summing them takes a rank about as long as getting the sums of other ranks
+_SUMMED = 1 << 25  # the same, over all ranks together
+_USUAL_ROWS = 1000  # of A, sampled for the norm of a typical row
+_COPIED = 1 << 23  # bytes of A and B that are copied if the C code cannot read their layout: for larger ones NumPy is as fast
+_SEEDS = 8  # of x, per process
+_ROOM = 16.0  # safety factor: columns that reach 1/16 of the overflow limit count as overflowing
 
 
 class _HostSums:
-    """The sums of C·x that A and B let expect, and the sizes of their differences from those of C."""
+    """The sums A·(B·x), and their differences from C·x, of one product or a stack of products.
+
+    Arrays have three axes: products (one if an operand is the same for all), rows, and columns or groups of columns.
+    """
 
     def __init__(self, problem: Problem, x: np.ndarray, threads: int, peaks: np.ndarray, others: np.ndarray) -> None:
-        """`x`: as `random_x` makes it, to be weighted. `peaks`, `others`: of B's columns, as `_peaks` finds them."""
+        """`x`: from `random_x`, to be weighted here. `peaks`, `others`: of B's columns, from `_peaks`."""
         self._threads, self.in_a, self.in_b = threads, Integers(), Integers()
         self._bounds = how = bounds_of(problem)
         weights, of_groups, largest = column_weights(peaks, others, GROUP_COLUMNS)
         scales = _SCALE - np.clip(of_groups, -_MOST_SCALE, _MOST_SCALE)
         self.x = np.ldexp(x, weights + np.repeat(scales, GROUP_COLUMNS)[: len(x)])
-        with np.errstate(all="ignore"):  # where nothing overflows
+        with np.errstate(all="ignore"):
             self._flushed = np.ldexp(how.flushed_of_b, largest + scales)
             self._overflow = np.ldexp(how.largest, scales) * how.smallest_x
 
     def of_b(self, b: np.ndarray, columns: Span) -> tuple[np.ndarray, np.ndarray]:
-        """B·x for these columns, and the norm of all terms of each group."""
+        """B·x for these columns, and the norm of each group's terms."""
         (count, l, _), x = b.shape, self.x[columns.slice]
         sums, squares = group_sums(b[:, :, columns.slice].reshape(count * l, len(x)), x, GROUP_COLUMNS, self.in_b, self._threads)
         groups = squares.shape[1]
@@ -134,14 +132,14 @@ class _HostSums:
         return products, norms
 
     def sizes(self, c: np.ndarray, columns: Span, expected: np.ndarray, norms_a: np.ndarray, allowed: Allowed) -> np.ndarray:
-        """The sizes of the differences in these columns of C. `expected` is overwritten."""
+        """The sizes of the differences in these columns of C. Overwrites `expected`."""
         count, n, _ = c.shape
         sums, rows = expected.reshape(count * n, expected.shape[2]), c[:, :, columns.slice].reshape(count * n, len(columns))
         compare(rows, self.x[columns.slice], GROUP_COLUMNS, sums, norms_a.reshape(-1), allowed, self._threads)
         return sums.reshape(expected.shape)
 
     def allowed(self, columns: Span, norms_b: np.ndarray, *, integral: bool) -> Allowed:
-        """What sums in these columns of C may differ by. `integral`: elements with a fraction are wrong."""
+        """The tolerance of sums in these columns of C. `integral`: elements with a fraction are wrong."""
         groups = slice(columns.lo // GROUP_COLUMNS, -(-columns.hi // GROUP_COLUMNS))
         bounds, limits = self._bounds, (self._flushed[groups], self._bounds.flushed_of_a, self._overflow[groups])
         return Allowed(norms_b, bounds.deviation, bounds.per_term, *limits, integral)
@@ -149,7 +147,7 @@ class _HostSums:
 
 @lru_cache(maxsize=16)
 def bounds_of(problem: Problem) -> Bounds:
-    """What the host's check needs to know of this problem's products."""
+    """This problem's weights of x and tolerances, for the check on the host."""
     variance, per_term, flushed, _, largest_integer = comparison_numbers(problem, GROUP_COLUMNS).tolist()
     overflow, deviation = float(np.finfo(problem.dtype).max) / 4, variance**0.5
     weighting = _SCALE, _MOST_SCALE, MOST_WEIGHT, largest_integer, flushed, overflow, smallest_x(GROUP_COLUMNS)
@@ -157,19 +155,18 @@ def bounds_of(problem: Problem) -> Bounds:
 
 
 def _peaks(problem: Problem, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What x is weighted by: `sampled_peaks` of these rows of B."""
     return sampled_peaks(b, bounds_of(problem).largest_integer)
 
 
 def _compared(sizes: np.ndarray, *largest: float) -> Compared:
-    """What these sizes amount to. `largest`: magnitudes in A and in B."""
+    """The statistics of these sizes. `largest`: magnitudes in A and in B."""
     open_ = int(np.count_nonzero(sizes < 0))
     total, count = float(np.clip(sizes, 0, MOST_IN_TOTAL).sum()), int(np.count_nonzero(sizes > 0))
     return Compared((total, count, open_, sizes.size - open_), (float(sizes.max(initial=0.0)), *largest), _worst(sizes))
 
 
 def _of_rank(parts: Sequence[Compared], first_row: int) -> Compared:
-    """Of all a rank's rows, from `first_row` on, from what COLUMNS_AT_ONCE columns each amount to."""
+    """The statistics of a rank's rows of C, which begin with `first_row`, from those of each COLUMNS_AT_ONCE columns."""
     if len(parts) == 1 and not first_row:
         return parts[0]
     groups, worst = COLUMNS_AT_ONCE // GROUP_COLUMNS, []
@@ -187,14 +184,14 @@ def _largest(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
 
 
 def _worst(sizes: np.ndarray) -> list[tuple[int, int, float]]:
-    """The worst sum of each of the rows with the largest, as Compared has them."""
+    """`Compared.worst`: the largest sizes of rows, with row and group."""
     of_rows = sizes.max(axis=1, initial=0.0)
     rows = np.argsort(-of_rows, kind="stable")[:MOST_SUSPECTS]
     return list(zip(rows.tolist(), sizes[rows].argmax(axis=1).tolist(), of_rows[rows].tolist(), strict=True))
 
 
 def _suspects(worst: Sequence[tuple[int, int, float]], limit: float, columns: int) -> list[Suspect]:
-    """The worst sums of more than this size, the largest first. `columns`: of C."""
+    """The worst sums above the limit, the largest first. `columns`: how many C has."""
     found = sorted((each for each in worst if each[2] > limit), key=lambda each: -each[2])[:MOST_SUSPECTS]
     return [Suspect(row, columns_of(group, Span(0, columns)), size) for row, group, size in found]
 
@@ -205,14 +202,14 @@ def columns_of(group: int, columns: Span) -> Span:
     return Span(first, min(first + GROUP_COLUMNS, columns.hi))
 
 
-Multiply = Callable[[], object]  # makes a rank's rows of C
+Multiply = Callable[[], object]  # computes a rank's rows of C
 
-# Who multiplied these columns of a row of C: for messages, "" where that is not said; and the rank, where it was one.
+# Given a row of C and columns: who multiplied them, for messages ("" to leave it out), and the rank, if it was one.
 MultipliedBy = Callable[[int, Span], tuple[str, int | None]]
 
 
 def unsaid(row: int, columns: Span) -> tuple[str, int | None]:
-    """A MultipliedBy that never says who it was."""
+    """A MultipliedBy that names nobody."""
     return "", None
 
 
@@ -222,12 +219,12 @@ def _seeds() -> tuple[int, ...]:
 
 
 def new_seed() -> int:
-    """A random number from which the x of a check follows: one of a few that this process has chosen."""
+    """A seed for the x of a check: one of a few that this process drew, so that their x can be cached."""
     return _seeds()[secrets.randbits(32) % _SEEDS]
 
 
 def _x_of(columns: int, seed: int) -> np.ndarray:
-    """A random x for C's columns. To make it takes longer than to check a small product, so that it is kept."""
+    """A random x for C's columns; cached, since making it takes longer than checking a small product."""
     return _kept_x(columns, seed) if columns <= COLUMNS_AT_ONCE else _kept_x.__wrapped__(columns, seed)
 
 
@@ -249,8 +246,8 @@ def verify_alone(
     problem: Problem | None = None,
     multiply: Multiply | None = None,
 ) -> Check:
-    """The check of a product of this process alone. `problem`: tells where A and B were multiplied in 16 bits. `suspects`: as for
-    `HostCheck.result`. `by`: who multiplied what is wrong, for messages. `multiply`: as for `HostCheck.compared`."""
+    """Check a product of this process alone. `problem`: needed if A and B were multiplied in 16 bits. `suspects`: as for
+    `HostCheck.result`. `multiply`: as for `HostCheck.compared`."""
     problem = problem or Problem(len(a), len(b), c.shape[1], c.dtype.name)
     if not c.size:
         return Check("exact", 0.0, 0.0, True)
@@ -261,7 +258,7 @@ def verify_alone(
         if not suspects:
             found = _compared_in_c(problem, a, b, c, seed, threads, multiply)
             if found and (right := _as_right(problem, found.totals, found.largest)):
-                return right  # nearly always: what follows takes as long as to check a small product
+                return right  # the usual case: the rest takes as long as checking a small product
         views = [RowView(matrix, Span(0, len(matrix))) for matrix in (a, b, c)]
         return HostCheck(Team(), plan_alone(problem), views, threads, by).result(seed, suspects)
 
@@ -269,8 +266,8 @@ def verify_alone(
 def _compared_in_c(
     problem: Problem, a: np.ndarray, b: np.ndarray, c: np.ndarray, seed: int, threads: int, multiply: Multiply | None
 ) -> Compared | None:
-    """What comparing the rows of C amounts to, which are made before, by threads in C or, where these cannot, by `multiply`; None
-    where C cannot read all of the matrices, or tell which elements have fractions that they must not have."""
+    """Compare by the C code. With `multiply`, C is computed first, by the C code if it can, else by `multiply`. None if the C
+    code cannot read a matrix's layout, or finds fractions in C, but none in A and B: it does not tell in which elements."""
     if a.nbytes + b.nbytes <= _COPIED:
         a, b = map(np.ascontiguousarray, (a, b))
     parts = a, b, c, _x_of(problem.m, seed), GROUP_COLUMNS, bounds_of(problem), threads
@@ -282,14 +279,14 @@ def _compared_in_c(
 
 
 def _as_right(problem: Problem, totals: tuple[float, ...], largest: tuple[float, ...]) -> Check | None:
-    """The check of a product of which all sums were judged, and none looks wrong; else None."""
+    """The check's result if all sums were judged and none looks wrong; else None."""
     total, count, not_judged, judged = totals
     size, *of_operands = largest
     if is_exact(problem, GROUP_COLUMNS, *of_operands):
         return None if count else Check("exact", 0.0, 0.0, True)
     if not_judged or is_exact_product(problem.dtype, problem.l, *of_operands):
         return None
-    spread = float(spread_of(total, count)) if count >= FEW else 1.0  # with fewer, what is expected at most
+    spread = float(spread_of(total, count)) if count >= FEW else 1.0
     return Check("freivalds", size / spread, THRESHOLD, True) if size <= usual_largest(int(judged)) * spread else None
 
 
@@ -300,23 +297,20 @@ def plan_alone(problem: Problem) -> Plan:
 
 
 def needs_no_sums_of_others(plan: Plan) -> bool:
-    """Whether each rank sums all of B by itself: all ranks have it in their node's memory, and it is small, or there is one."""
+    """Whether each rank sums all of B by itself: all ranks have B in their node's memory, and B is small or there is one rank."""
     all_have_b = len(plan.topology.nodes) == 1 and not plan.has_row_blocks
     return all_have_b and (plan.topology.size == 1 or is_small_b(plan))
 
 
 def is_small_b(plan: Plan) -> bool:
-    """Whether a rank sums B about as soon as it gets the sums of others. Where B is A's transpose, that takes longer."""
+    """Whether summing all of B takes a rank about as long as an exchange of sums. Summing A's transpose takes longer."""
     most = _SMALL_B if plan.problem.symmetric else max(_SMALL_B, _SUMMED // plan.topology.size)
     return plan.problem.l * plan.problem.m <= most
 
 
 class HostCheck:
-    """One rank's part of the check of a product. Every rank makes one, compares its sums, and judges those of all:
-
-    told = [check.compared(seed) of each rank]
-    result = check.judged(told)
-    """
+    """One rank's part of the check of a product. `result` does it all. To combine the exchange with another one, a caller
+    gathers `check.compared(seed)` of all ranks in a list, and each rank passes that to `check.judged`."""
 
     def __init__(
         self,
@@ -329,11 +323,10 @@ class HostCheck:
         *,
         has_all_of_b: bool = False,
     ) -> None:
-        """`matrices`: the rows of A, B and C that this rank has. `by`: as for `verify_alone`. `numbers`: of the columns in the
-        whole C, where these matrices have only some of them. `has_all_of_b`: each rank has all of B, a small one, also where the
-        plan does not say so."""
+        """`matrices`: this rank's rows of A, B and C. `numbers`: if these matrices have only some columns of B and C, their
+        numbers in the whole C. `has_all_of_b`: each rank has all of a small B, whatever the plan says."""
         self._share, self._rows_of_c = plan.shares[team.rank], plan.c_rows_at_the_end(team.rank)
-        if plan.problem.short_operands:  # of 16 bits, with which the host does not compute
+        if plan.problem.short_operands:  # 16-bit types, in which the host does not compute
             all_of_b = has_all_of_b or needs_no_sums_of_others(plan)
             needed = self._share.rows, Span(0, plan.problem.l) if all_of_b else self._share.b_rows
             of_a, of_b = (
@@ -346,11 +339,10 @@ class HostCheck:
         self._has_all_of_b = has_all_of_b
 
     def result(self, seed: int | None = None, suspects: Sequence[Suspect] = ()) -> Check:
-        """The check of C where the product left it: gathered on the root's node, or as row blocks on all ranks. Every rank gets
-        the same.
+        """Collective: check C in place, gathered on the root's node or in row blocks. Every rank gets the same result.
 
-        `seed`: a `new_seed`, the same on all ranks; None: they agree on one. `suspects`: where devices have judged all sums
-        before, those that look wrong: nothing else is checked.
+        `seed`: a `new_seed`, the same on all ranks; None: they agree on one. `suspects`: if devices have judged all sums, those
+        that look wrong; nothing else is checked.
         """
         if not (self._plan.problem.n and self._plan.problem.m):
             return Check("exact", 0.0, 0.0, True)  # C has no elements
@@ -364,8 +356,8 @@ class HostCheck:
         return self.judged(comparing.all)
 
     def compared(self, seed: int | None = None, multiply: Multiply | None = None) -> Compared:
-        """Compare C·x with A·(B·x) in this rank's rows. Nothing is exchanged where a seed is given and `needs_no_sums_of_others`;
-        only then there may be a `multiply`, which makes C where threads in C cannot."""
+        """Compare C·x with A·(B·x) in this rank's rows. Collective, unless a seed is given and `needs_no_sums_of_others`. Only
+        then there may be a `multiply`, which computes C if the C code cannot."""
         plan, problem, m = self._plan, self._plan.problem, self._plan.problem.m
         self._a, b = self._matrices[0][self._share.rows], self._matrices[1][self._share.b_rows]
         self._c = self._matrices[2][self._rows_of_c] if len(self._rows_of_c) else np.empty((0, m), problem.dtype)
@@ -384,13 +376,13 @@ class HostCheck:
             seed, peaks, others = seeds[0], np.max(of_ranks, axis=0), np.any(of_others, axis=0)
         assert seed is not None
         self._seed = seed
-        with limited_threads(1):  # of BLAS: the rows are divided among our own threads
+        with limited_threads(1):  # one BLAS thread: the rows are divided among our own threads
             sums = _HostSums(problem, _x_of(m, seed), self._threads, peaks, others)
             parts = [self._compared_in(columns, sums, b) for columns in pieces(Span(0, m), COLUMNS_AT_ONCE)]
         return _of_rank(parts, self._rows_of_c.lo)
 
     def judged(self, told: Sequence[Compared]) -> Check:
-        """The check, from what all ranks have compared, in their order. Every rank calls it."""
+        """The result, from `compared` of all ranks, by rank. Collective."""
         problem = self._plan.problem
         totals, largest = _sums([each.totals for each in told]), _largest([each.largest for each in told])
         if (right := _as_right(problem, totals, largest)) is not None:
@@ -422,7 +414,7 @@ class HostCheck:
         return faults_among(suspects, self._team, self._plan, self._matrices, self._by, self._numbers, exact=exact)
 
     def _compared_in(self, columns: Span, sums: _HostSums, b: np.ndarray) -> Compared:
-        """What comparing these columns in this rank's rows of C amounts to. `b`: the rows of B that this rank sums."""
+        """Compare these columns in this rank's rows of C. `b`: the rows of B that this rank sums."""
         plan, team = self._plan, self._team
         told = [(*sums.of_b(b[None], columns), sums.in_b.largest)]
         if not self._by_itself:
@@ -433,7 +425,7 @@ class HostCheck:
         with np.errstate(all="ignore"):
             norms_b = norms_of(np.concatenate(norms).T)[None] if len(norms) > 1 else norms[0]
         y, largest_b = joined_by_rows(plan, of_b, "b_rows", axis=1), max(in_b)
-        # Usually each rank compares its own rows of C, for which it has A's, and tells the others only what has come of it.
+        # Usually each rank compares the rows of C for which it has A's rows, and exchanges only the result.
         if plan.has_row_blocks or len(plan.topology.nodes) == 1:
             expected, norms_a = sums.times(self._a[None], y)
             largest_a = sums.in_a.largest
@@ -449,15 +441,15 @@ class HostCheck:
         return _compared(sizes, largest_a, largest_b)
 
     def _with_columns_beside(self, judged: Check, note: str) -> Check:
-        """The result together with that of harmless columns whose sums may not have been judged, since another column of their
-        group holds NaN or infinities, or may overflow. `note`: of this."""
+        """Collective: also check finite columns in groups that were not judged because another of their columns holds NaN or
+        infinities, or may overflow. `note`: of the result, if it has none."""
         team, problem, own_b = self._team, self._plan.problem, self._matrices[1][self._share.b_rows]
         with team.phase("check") as measuring, np.errstate(all="ignore"):
             norms_a = norms_of(self._a[:: 1 + len(self._a) // _USUAL_ROWS].astype(np.float64))
             finite = norms_a[np.isfinite(norms_a)]
             parts = (own_b[:, some.slice].T for some in pieces(Span(0, problem.m), COLUMNS_AT_ONCE))
             norms_b = np.concatenate([norms_of(np.ascontiguousarray(each, np.float64)) for each in parts])
-            measuring.mine = float(np.median(finite)) if len(finite) else 1.0, norms_b  # the norm of a usual row of A first
+            measuring.mine = float(np.median(finite)) if len(finite) else 1.0, norms_b  # the norm of a typical row of A first
         usual, norms = zip(*measuring.all, strict=True)
         with np.errstate(all="ignore"):
             harmless = norms_of(np.stack(norms, axis=1)) * max(usual) < float(np.finfo(problem.dtype).max) / 4 / _ROOM
@@ -474,7 +466,7 @@ class HostCheck:
         return replace(judged, note=judged.note or note)
 
     def _in_whole_numbers(self, seed: int | None) -> Check:
-        """Check a product of integers that is exact, while the sums that were compared are not."""
+        """Collective: check, modulo 2^64, a product of integers that is exact while the sums in float64 are not."""
         x, plan, team = odd_words(np.random.default_rng(seed), self._plan.problem.m), self._plan, self._team
         with team.phase("check") as through_b:
             through_b.mine = times_words(self._matrices[1][self._share.b_rows], x, self._threads)
@@ -490,10 +482,8 @@ class HostCheck:
 
 
 def joined_by_rows(plan: Plan, parts: Sequence[np.ndarray], by: str, axis: int = 0) -> np.ndarray:
-    """What all ranks have for their rows, joined in the order of the matrix's rows.
-
-    `by`: the attribute of a rank's share that says which rows these are, "rows" or "b_rows".
-    """
+    """All ranks' parts, joined in the order of the matrix's rows. `by`: the attribute of a rank's share that tells its rows,
+    "rows" or "b_rows"."""
     if len(parts) == 1:
         return parts[0]
     order = sorted(range(len(parts)), key=lambda rank: getattr(plan.shares[rank], by))
@@ -501,11 +491,12 @@ def joined_by_rows(plan: Plan, parts: Sequence[np.ndarray], by: str, axis: int =
 
 
 class StackCheck:
-    """The check that c[i] is a[i]·b[i] for each i. All are real matrices in host memory; `a`, or `b`, may hold one for all
-    products. How accurate right products are is told by the differences of each if it has enough, else by those of all."""
+    """The check that c[i] = a[i]·b[i] for each i. All are stacks of real matrices in host memory; `a` or `b` may hold one matrix
+    for all products. The accuracy of right products is estimated from each product's differences if they are enough, else from
+    those of all."""
 
-    # Of each product: of the sizes, as Compared counts them, the total, how many are not 0, and the largest, and whether C has
-    # fractions that it must not have. Of all: how many could be judged, and the largest magnitudes in A and in B.
+    # By product: the sizes' total and nonzero count, as in Compared, the largest, and whether an integer C has fractions. For
+    # all: how many sums were judged, and the largest magnitudes in A and in B.
     _totals: np.ndarray
     _counts: np.ndarray
     _sizes: np.ndarray
@@ -519,7 +510,7 @@ class StackCheck:
         self._x = _x_of(c.shape[2], new_seed())
 
     def compared_in_c(self, *, multiplies: bool = False) -> bool:
-        """Compare all products, which with `multiplies` are made before, by threads in C. Whether these can."""
+        """Compare all products by the C code, which with `multiplies` computes them first. Returns whether it can."""
         a, b = (each if can_sum(each[0]) else np.ascontiguousarray(each) for each in (self._a, self._b))
         how = self._x, GROUP_COLUMNS, bounds_of(self._problem), self._threads
         found = check_stack(a, b, self._c, *how, multiplies=multiplies)
@@ -532,16 +523,16 @@ class StackCheck:
         return True
 
     def _compare(self) -> None:
-        """Compare all products in NumPy."""
+        """Compare all products by NumPy."""
         sizes, self._largest = self._compared(self._a, self._b, self._c)
         self._totals, self._counts = np.clip(sizes, 0, MOST_IN_TOTAL).sum(axis=(1, 2)), (sizes > 0).sum(axis=(1, 2))
         self._sizes, self._judged = sizes.max(axis=(1, 2)), int((sizes >= 0).sum())
-        self._fractions = np.zeros(len(sizes), bool)  # which have a size
+        self._fractions = np.zeros(len(sizes), bool)  # fractions count in the sizes
 
     def _compared(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, tuple[float, float]]:
         """The sizes of the differences of some products, and the largest magnitudes in A and in B."""
         count, m, parts = len(c), self._problem.m, []
-        with limited_threads(1):  # one thread of BLAS: the products are divided among our own threads
+        with limited_threads(1):  # one BLAS thread: the products are divided among our own threads
             sums = _HostSums(self._problem, self._x, self._threads, *_peaks(self._problem, b.reshape(-1, m)))
             for columns in pieces(Span(0, m), COLUMNS_AT_ONCE):
                 of_b, norms_b = sums.of_b(b, columns)
@@ -552,14 +543,14 @@ class StackCheck:
         return np.concatenate(parts, axis=2), (sums.in_a.largest, sums.in_b.largest)
 
     def faults(self) -> dict[int, tuple[Fault, ...]]:
-        """By its number what is wrong in each wrong product."""
+        """The faults of each wrong product, by its number."""
         if not (self._largest or self.compared_in_c()):
             self._compare()
         problem, counts, wrong = self._problem, self._counts, dict[int, tuple[Fault, ...]]()
         exact = is_exact(problem, GROUP_COLUMNS, *self._largest)
         limits = np.zeros(len(counts))
         if not exact and is_exact_product(problem.dtype, problem.l, *self._largest):
-            exact, limits = True, limits - np.inf  # each product is looked at by itself
+            exact, limits = True, limits - np.inf  # check each product by itself
         elif not exact:
             of_all = spread_of(self._totals.sum(), counts.sum()) if counts.sum() >= FEW else 1.0
             spreads = np.where(counts >= FEW, spread_of(self._totals, counts), of_all)
@@ -575,16 +566,15 @@ class StackCheck:
         return wrong
 
 
-# Products of integers may be exact in float64 while the check's usual sums, whose terms are multiplied by x, would be rounded.
-# Then sums modulo 2^64 are compared. An odd x hides no single error; several that are multiples of 2^k are hidden by one random x
-# in 2^(64-k).
+# A product of integers may be exact in float64 while the check's usual sums, multiplied by x, would be rounded. Then sums modulo
+# 2^64 are compared. An odd x hides no single error; several errors, multiples of 2^k, are hidden with probability 2^(k-64).
 
 _MOST_EXACT = 2.0**53
 
 
 def _wrong_rows(c: np.ndarray, x: np.ndarray, expected: np.ndarray, threads: int) -> np.ndarray:
-    """The rows of C that are not as expected, or hold an element that no exact product of integers has: a fraction, or a number
-    above 2^53."""
+    """The rows of C with another sum than expected, or with an element that no exact product of integers has: a fraction, or a
+    number above 2^53."""
     wrong = times_words(c, x, threads) != expected
 
     def look(rows: Span) -> None:
@@ -596,35 +586,34 @@ def _wrong_rows(c: np.ndarray, x: np.ndarray, expected: np.ndarray, threads: int
     return np.flatnonzero(wrong)
 
 
-# The elements of suspicious sums, computed again in higher precision: are they wrong, or are these rounding errors?
+# Elements of suspicious sums are recomputed in higher precision, to tell wrong ones from rounding errors.
 #
-# Each addition errs by u times its result at most, so the 2-norm of a sum's partial sums tells how large random rounding
-# errors become. Where terms are alike, errors have one sign, and a sum made of the same terms has them as well. In which
-# order a kernel or BLAS adds its terms is not known here. So eight orders are tried, and an element is wrong if its error is
-# larger than several times what rounding makes in the worst of them. This follows from the row of A and the column of B
-# alone: no other element of the product has a say.
+# An addition errs by at most u times its result, so the 2-norm of a sum's partial sums bounds random rounding errors. If terms
+# are alike, errors have one sign, but then a sum of the same terms in the same type shows them as well. The order in which a
+# kernel or BLAS adds is unknown. So eight orders are tried, and an element is wrong if its error exceeds the rounding error of
+# the worst order several times. This depends on one row of A and one column of B, and on no other element of the product.
 
-_TAKING_TURNS = (1, 2, 4, 8, 16, 32, 64)  # accumulators: of 4, each adds every fourth term, as the lanes of vectors do
-_BLOCK = 128  # terms that are summed by themselves, as BLAS divides them
-_TERMS_AGAIN = 4096  # a multiple of all of these
-# By NumPy and in other orders of kernels, right products of structured matrices had errors of at most 3 times the worst of these.
+_TAKING_TURNS = (1, 2, 4, 8, 16, 32, 64)  # accumulators: of 4, each adds every fourth term, as SIMD lanes do
+_BLOCK = 128  # terms per partial sum, as in BLAS
+_TERMS_AGAIN = 4096  # terms recomputed at a time: a multiple of all above
+# Right products of structured matrices, by NumPy and in other orders of kernels, had errors up to 3 times the worst order's.
 _TIMES_WORST = 6.0
-_TERMS_OF_A_STEP = 16  # that a matrix unit adds to a sum at a time (of float16 and bfloat16)
+_TERMS_OF_A_STEP = 16  # products that a matrix unit adds to a sum at a time (float16 and bfloat16)
 
 
 class Verdict(NamedTuple):
-    """What some elements of a row of C were found to be."""
+    """The judgement of some elements of a row of C."""
 
-    wrong: list[int]  # the numbers of those that are
+    wrong: list[int]  # indices of wrong elements
     error: float  # the largest
-    bound: float  # the largest that rounding is taken to make
+    bound: float  # the largest tolerance
 
 
 def verdict(a: np.ndarray, b: np.ndarray, c: np.ndarray, problem: Problem) -> Verdict:
     """Judge elements of a row of C. `a`: the row of A. `b`: the columns of B.
 
-    Matrix units for 16 bits cut off at each step what float32 does not hold: up to 2u of the sum, always towards zero. All sums
-    together are at most √l times their 2-norm.
+    Matrix units with 16-bit operands truncate each partial sum to float32: up to 2u of it, always towards zero. The magnitudes of
+    all partial sums add up to at most √l times their 2-norm.
     """
     times = _TIMES_WORST + (2 * problem.l**0.5 / _TERMS_OF_A_STEP if problem.short_operands else 0.0)
     exact = np.zeros(b.shape[1], np.longdouble)
@@ -632,9 +621,9 @@ def verdict(a: np.ndarray, b: np.ndarray, c: np.ndarray, problem: Problem) -> Ve
         for some in pieces(Span(0, len(a)), _TERMS_AGAIN):
             exact += (a[some.slice, None].astype(np.longdouble) * b[some.slice]).sum(axis=0)
         sizes = np.abs(a).sum(dtype=np.float64) + np.abs(b).sum(axis=0, dtype=np.float64)
-        flushed = float(np.finfo(b.dtype).tiny) * (len(a) + sizes)  # what tiny numbers that are made zero may change
+        flushed = float(np.finfo(b.dtype).tiny) * (len(a) + sizes)  # error from subnormal numbers flushed to zero
         error = np.abs(c.astype(np.longdouble) - exact).astype(np.float64)
-        for taking_turns in ((), _TAKING_TURNS):  # what blocks explain of a right product takes far less time
+        for taking_turns in ((), _TAKING_TURNS):  # summing in blocks, which takes far less time, explains most right products
             bound = times * _rounding(a, b, exact, taking_turns) + flushed
             wrong = np.flatnonzero(~(error <= bound)).tolist()
             if not wrong:
@@ -643,8 +632,8 @@ def verdict(a: np.ndarray, b: np.ndarray, c: np.ndarray, problem: Problem) -> Ve
 
 
 def _rounding(a: np.ndarray, b: np.ndarray, exact: np.ndarray, taking_turns: Sequence[int]) -> np.ndarray:
-    """For each column, how much rounding makes of the sum of the terms a[k]·b[k,j], which is `exact`: in blocks, or in the worst
-    of these orders."""
+    """For each column, the rounding error of the sum of a[k]·b[k,j], whose value is `exact`, in the worst order: summed in
+    blocks, or with one of these numbers of accumulators."""
     sums = [np.zeros((turns, b.shape[1]), b.dtype) for turns in (*taking_turns, 1)]
     norms = np.zeros((len(sums), b.shape[1]))  # of all terms and partial sums
     for some in pieces(Span(0, len(a)), _TERMS_AGAIN):
@@ -684,11 +673,10 @@ def faults_among(
     *,
     exact: bool,
 ) -> tuple[list[Fault], str]:
-    """The first MOST_NAMED faults among these suspects, and a note of what they are where none is a fault. Every rank calls it
-    with the same suspects. The first rank judges, for which it gets a row of A, columns of B and elements of C.
+    """Collective: the first MOST_NAMED faults among these suspects, which are the same on all ranks, and a note if none is a
+    fault. Rank 0 judges: it gets a row of A, columns of B and elements of C for each suspect.
 
-    `numbers`: of the columns in the whole C, where these matrices have only some of them. `exact`: nothing was rounded in this
-    product.
+    `numbers`: as for `HostCheck`. `exact`: the product was computed without rounding.
     """
     problem, share, rows_of_c, (a, b, c) = plan.problem, plan.shares[team.rank], plan.c_rows_at_the_end(team.rank), matrices
     numbers = np.arange(problem.m) if numbers is None else numbers
@@ -706,7 +694,7 @@ def faults_among(
                 judging.mine = verdict(of_a, joined_by_rows(plan, of_b, "b_rows"), of_c, problem)
         found = judging.all[0]
         error, bound = max(error, found.error), max(bound, found.bound)
-        if found.wrong or exact:  # an error that rounding could explain, but nothing was rounded
+        if found.wrong or exact:  # if exact, rounding explains no error
             columns = numbers[some][found.wrong or slice(None)].tolist()
             who = by(suspect.row, Span(columns[0], columns[-1] + 1))
             faults.append(_fault_in(suspect.row, f", {_listed(columns)}: wrong by {found.error:.2e}", who))
@@ -717,13 +705,13 @@ def faults_among(
 
 
 def _fault_in(row: int, text: str, by: tuple[str, int | None]) -> Fault:
-    """A fault in a row of C. `text`: more about it; `by`: who multiplied it, as MultipliedBy says."""
+    """A fault in a row of C. `by`: the result of MultipliedBy."""
     who, rank = by
     return Fault(f"row {row} of C{text}" + (f", multiplied by {who}" if who else ""), rank=rank, row=row)
 
 
 def _listed(columns: list[int]) -> str:
-    """The numbers of the columns in a message, neighbours as first:end."""
+    """The columns for a message, neighbours as first:end."""
     runs = merged(Span(column, column + 1) for column in columns)
     named = [str(run.lo) if len(run) == 1 else str(run) for run in runs[:8]]
     return f"columns {', '.join(named)}" + (" and others" if len(runs) > 8 else "")
