@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Products that are planned once and computed many times: what a call need not find out again is kept by its signature.
+"""Plans cached by call signature, so that a repeated call only checks its operands and multiplies.
 
-The signature of a product in one process is the shapes and types of its matrices and all options of the call. A call looks at
-its operands, finds what is `Compiled` for them, and computes. With several ranks each call agrees anew, since no rank knows what
-the others pass; what they agreed on is kept by `hybrid.execution.session`.
+The signature of a call in one process: shapes, dtypes and memory order of its matrices, and all options. With several ranks each
+call agrees anew, since no rank knows what the others pass; `hybrid.execution.session` caches what they agree on.
 """
 
 from __future__ import annotations
@@ -46,67 +45,66 @@ from hybrid.transport.rank_device import RankDevice
 from hybrid.verification.check import settle
 from hybrid.verification.freivalds import verify_alone
 
-# A thread computes so many multiply-adds in 0.1 ms: waking others gains less, and on busy cores takes milliseconds. To read an
-# element takes as long as some multiply-adds.
-_OF_ONE_THREAD, _AN_ELEMENT = 1 << 21, 16
-_MOST_KEPT = 256  # plans; none of them holds a matrix
-_OF_GEMM = ("alpha", "beta", "transpose_a", "transpose_b", "conjugate_a", "conjugate_b", "dtype", "modulus")
-_ARRAYS = ("__array_interface__", "__array__", "__cuda_array_interface__", "__dlpack__", "__buffer__")
+# One thread computes this many multiply-adds in 0.1 ms: waking others for less gains nothing, and costs ms on busy cores.
+_ONE_THREAD_WORK = 1 << 21
+_ELEMENT_COST = 16  # reading an element takes as long as this many multiply-adds
+_MAX_COMPILED = 256  # signatures; their plans hold no matrices
+_GEMM_OPTIONS = ("alpha", "beta", "transpose_a", "transpose_b", "conjugate_a", "conjugate_b", "dtype", "modulus")
+_PROTOCOLS = ("__array_interface__", "__array__", "__cuda_array_interface__", "__dlpack__", "__buffer__")
 
 
 @contextmanager
 def one_call(comm: Any, stall: Any) -> Iterator[Session]:
-    """A context for one call: of one thread at a time, and together with the other ranks. Gives the communicator's session."""
+    """Enter a call with the other ranks, one thread at a time in a process alone. Yields the communicator's session."""
     team = team_of(comm, stall)
     with one_at_a_time if team.size == 1 else nullcontext(), team.together(), callers_context():
         yield session_of(team)
 
 
 class Compiled:
-    """How products of operands of one signature are computed: what the calls before have found out of it."""
+    """How calls with one signature compute their product, as far as earlier calls have planned it."""
 
     def __init__(self, comm: Any, root: Any, options: Mapping[str, Any]) -> None:
-        gemm = {name: options[name] for name in _OF_GEMM}
+        gemm = {name: options[name] for name in _GEMM_OPTIONS}
         flags = {name: value for name, value in options.items() if name not in gemm}
         self._comm, self._stall, self._options = comm, options["stall"], options
         self._asked = Asked(as_int(root), gemm, flags)
-        self._warm: _Kept | None = None
-        self.by_triangle = False  # the last product was computed as one triangle, and mirrored
+        self._planned: _Planned | None = None
+        self.by_triangle = False  # the last product was symmetric: one triangle computed and mirrored
 
     @classmethod
     def of(cls, operands: tuple[Any, Any, Any], comm: Any, root: Any, options: Mapping[str, Any]) -> Compiled:
-        """What is known of products of such operands (A, B, and C or None). `options`: all keywords of the call but out."""
+        """The entry for these operands (A, B, and C or None), cached or new. `options`: all keywords of the call but out."""
         a, b, c = operands
-        plain = type(a) is type(b) and (type(a) is np.ndarray or _is_cupys(type(a))) and (c is None or type(c) is type(a))
+        plain = type(a) is type(b) and (type(a) is np.ndarray or _is_cupy(type(a))) and (c is None or type(c) is type(a))
         if not plain or (comm is not None and not is_alone(comm)):
             return cls(common_communicator(operands) if comm is None else comm, root, options)
         values = (root, *options.values())
-        told_apart = tuple(map(type, values))  # 1, 1.0 and True are equal
-        of_one_array = a is b or (a if a.base is None else a.base) is (b if b.base is None else b.base)  # as a and a.T are
-        lies = of_one_array and ("A" if a.flags.c_contiguous else "B")
+        types_of_values = tuple(map(type, values))  # since 1 == 1.0 == True
+        same_memory = a is b or (a if a.base is None else a.base) is (b if b.base is None else b.base)  # such as a and a.T
+        transposed = same_memory and ("A" if a.flags.c_contiguous else "B")
         of_c = c is not None and (c.shape, c.dtype)
-        key = type(a), a.shape, b.shape, of_c, a.dtype, b.dtype, lies, values, told_apart
+        key = type(a), a.shape, b.shape, of_c, a.dtype, b.dtype, transposed, values, types_of_values
         try:
-            found = _kept.get(key)
-        except TypeError:  # an option that cannot be hashed
+            found = _compiled.get(key)
+        except TypeError:  # an option is unhashable
             return cls(None, root, options)
         if found is None:
             found = cls(None, root, options)
             with one_at_a_time:
-                if len(_kept) >= _MOST_KEPT:
-                    del _kept[next(iter(_kept))]
-                _kept[key] = found
+                if len(_compiled) >= _MAX_COMPILED:
+                    del _compiled[next(iter(_compiled))]
+                _compiled[key] = found
         return found
 
     def run(self, a: Any, b: Any, c: Any, out: Any) -> Any:
-        """The product of these operands."""
-        known = self._warm
-        if known is not None:
+        planned = self._planned
+        if planned is not None:
             with one_at_a_time:
-                if (product := known.product_of(a, b, c, out)) is not None:
+                if (product := planned.product_of(a, b, c, out)) is not None:
                     return product
         with one_call(self._comm, self._stall) as session:
-            around = _surroundings()
+            env = _environment()
             call = call_of(session, (a, b, c), out, self._asked)
             if isinstance(call, RootCall) and call.is_for_root:
                 with session.team.phase("multiply", timed=False), busy():
@@ -121,19 +119,18 @@ class Compiled:
                     own = self._alone(session, (*call.own_operands, None), **call.sum_of.options)
                     try:
                         product = own.run(*call.own_operands, None, None)
-                    except CheckFailed as wrong:  # alone, this rank is rank 0: the phase says which it is
+                    except CheckFailed as wrong:  # names this rank 0, as it computed alone: the phase adds its real number
                         raise CheckFailed(re.sub(r", multiplied by [^;]*", "", str(wrong)), code=wrong.code) from None
                 product = call.sum_of.own_rows(product)
             else:
                 product = call.product()
-                self._warm = _kept_for(session, call, around) if self._comm is None else None
+                self._planned = _planned_for(session, call, env) if self._comm is None else None
         return replace(product, comm=self._comm) if isinstance(product, (RowBlock, Block2D)) else product
 
     def decide(self, a: Any, b: Any, c: Any) -> tuple[str, Decision | None]:
-        """Who computes products of such operands where that are not all ranks together, or how they reach the GPU; and what is
-        decided for them; None where nothing is, on this rank."""
+        """How such products are computed, in words ("" for the usual way), and the decision; None if this rank has none."""
         with one_call(self._comm, self._stall) as session:
-            around = _surroundings()
+            env = _environment()
             call = call_of(session, (a, b, c), None, self._asked)
             if isinstance(call, RootCall) and call.is_for_root:
                 with session.team.phase("agree", timed=False):
@@ -142,15 +139,15 @@ class Compiled:
                     return who, self._alone(session, (a, b, c)).decide(a, b, c)[1] if is_root else None
             if isinstance(call, DistributedCall) and call.sum_of is not None:
                 return "a sum of products: each rank multiplies its own rows", None
-            self._warm = _kept_for(session, call, around) if self._comm is None else None
+            self._planned = _planned_for(session, call, env) if self._comm is None else None
         if isinstance(call, CopiedCall):
             call.abandon()
             return call.how, call.decision
         return "" if call.decision else "a stack, whose products each rank computes whole", call.decision
 
     def _alone(self, session: Session, operands: tuple[Any, Any, Any], **options: Any) -> Compiled:
-        """What is known of such products of this rank alone. It leaves the others their cores, since BLAS waits for the last of
-        its threads. `options`: other ones than those of the call."""
+        """The entry for products by this rank alone, on its share of the node's cores: BLAS waits for its slowest thread, so
+        threads on other ranks' cores slow it down. `options`: replace those of the call."""
         share = max(1, len(usable_cores()) // len(session.team.node_ranks))
         return Compiled.of(operands, None, 0, {**self._options, "threads": self._options["threads"] or share, **options})
 
@@ -160,40 +157,39 @@ class Compiled:
             raise error
 
 
-_kept: dict[Any, Compiled] = {}
-os.register_at_fork(after_in_child=_kept.clear)  # CUDA does not work in a process that was forked from one that uses it
+_compiled: dict[Any, Compiled] = {}
+os.register_at_fork(after_in_child=_compiled.clear)  # a forked child cannot use its parent's CUDA context
 
 
-class _Kept(ABC):
-    """A product of this process alone, of matrices of the type in which it is computed: what a call would find out again."""
+class _Planned(ABC):
+    """The plan of a product by this process alone, ready to run on operands of the same signature."""
 
-    def __init__(self, session: Session, settings: Settings, gemm: Gemm, decision: Decision, around: tuple[object, ...]) -> None:
-        """`around`: `_surroundings` before it was decided. `gemm`: asks for transposes at most."""
+    def __init__(self, session: Session, settings: Settings, gemm: Gemm, decision: Decision, env: tuple[object, ...]) -> None:
+        """`env`: `_environment()` from before the decision. `gemm`: with transposes at most."""
         plan = decision.plan
         self.session, self.settings, self.gemm, self.decision, self.plan = session, settings, gemm, decision, plan
-        self._around = around
+        self._env = env
         self.shape, self.type = (plan.problem.n, plan.problem.m), np.dtype(plan.problem.dtype)
         self._host_bytes = 0 if settings.host_memory else plan.bytes_on_node(0)
         of_c = plan.problem.bytes(*self.shape) if plan.has_row_blocks else 0
         self._gpu_bytes = plan.bytes_on_gpu(0) + of_c if plan.device == "cuda" else 0
-        self._key = type(self), settings, decision.placements  # with the plan: all that what is set up depends on
+        self._key = type(self), settings, decision.placements  # with the plan, identifies the set-up on the device
 
     def product_of(self, a: Any, b: Any, c: Any, out: Any) -> Any:
-        """The product of a call's operands, in `out` where that is given; None where a call has to find out anew. One thread at a
-        time calls it."""
+        """The product, in `out` if given; None if the plan does not fit these operands. Callers hold `one_at_a_time`."""
         first, second = a.T if self.gemm.transpose_a else a, b.T if self.gemm.transpose_b else b
         return self.product(first, second, out) if self.takes(first, second, out) else None
 
     @abstractmethod
     def product(self, a: Any, b: Any, out: Any) -> Any:
-        """The product of op(A) and op(B), in `out` where that is given."""
+        """op(A) · op(B), in `out` if given."""
 
     def holds(self) -> bool:
-        """Whether all that the decision depends on, beside the arrays, is as it was, and there is memory."""
-        return _surroundings() == self._around and self.session.has_room(self._host_bytes, self._gpu_bytes)
+        """Whether the decision still holds: the environment is unchanged and memory suffices."""
+        return _environment() == self._env and self.session.has_room(self._host_bytes, self._gpu_bytes)
 
     def takes(self, a: Any, b: Any, out: Any) -> bool:
-        """Whether these arrays, in host memory, can be multiplied as they lie, and the decision still holds."""
+        """Whether these host arrays can be multiplied in place, without a copy, and the decision still holds."""
         for each in (a, b):
             flags = each.flags
             if not ((flags.c_contiguous or flags.f_contiguous) and flags.aligned):
@@ -209,13 +205,13 @@ class _Kept(ABC):
 
     @property
     def device(self) -> RankDevice | None:
-        """The device on the GPU of the product; None where it is not ready."""
+        """The session's device, if it is on the plan's GPU; else None."""
         made = self.session.rank_device
         return made if made is not None and made.gpu is self.decision.placements[0].gpu else None
 
     @contextmanager
     def on_gpu(self) -> Iterator[RankDevice]:
-        """A context in which the GPU is ready. Gives the device on it."""
+        """Enter a call with the GPU ready. Yields the device."""
         with self.session.team.together(), callers_context():
             self.session.use_gpu()
             self.session.team.enter("agree")
@@ -223,8 +219,8 @@ class _Kept(ABC):
             yield self.session.rank_device
 
 
-def _kept_for(session: Session, call: Call, around: tuple[object, ...]) -> _Kept | None:
-    """What is kept for calls such as this one; None where each finds out all anew."""
+def _planned_for(session: Session, call: Call, env: tuple[object, ...]) -> _Planned | None:
+    """The plan to reuse for calls with this signature; None if every call must decide anew."""
     if isinstance(call, RootCall):
         if call.given is None or call.decision is None:
             return None
@@ -236,38 +232,38 @@ def _kept_for(session: Session, call: Call, around: tuple[object, ...]) -> _Kept
     plan, settings = decision.plan, call.settings
     if settings.poison or not plan.problem.operations:
         return None
-    known = session, settings, types.gemm, decision, around
-    as_they_are = a.dtype == b.dtype == np.dtype(plan.problem.dtype) and not types.finishes and len(shape) == 2
+    planned = session, settings, types.gemm, decision, env
+    unconverted = a.dtype == b.dtype == np.dtype(plan.problem.dtype) and not types.finishes and len(shape) == 2
     if plan.device == "cpu" and plan.at_root and not plan.staged:
         tiles = sum(len(arrival.releases) for arrival in plan.shares[0].order) if plan.problem.symmetric else 1
         if decision.kernel.name != "blas" or settings.on_fault != "raise" or tiles > 1:
             return None
-        return _InProcess(*known, as_they_are=as_they_are and not plan.problem.symmetric)
-    if as_they_are and plan.device == "cuda" and plan.transport == "host":
+        return _InProcess(*planned, unconverted=unconverted and not plan.problem.symmetric)
+    if unconverted and plan.device == "cuda" and plan.transport == "host":
         share = plan.shares[0]
         if isinstance(call, RootCall):
-            return _ToGpu(*known) if plan.at_root and not call.on_gpu else None
-        at_once = share.order and share.holds_all and share.layout.slots == 1
-        return _OnGpu(*known) if at_once else None
+            return _ToGpu(*planned) if plan.at_root and not call.on_gpu else None
+        one_buffer = share.order and share.holds_all and share.layout.slots == 1
+        return _OnGpu(*planned) if one_buffer else None
     return None
 
 
-class _InProcess(_Kept):
-    """A product of NumPy matrices or vectors by BLAS in this process."""
+class _InProcess(_Planned):
+    """A product of NumPy matrices or vectors with BLAS in this process."""
 
-    def __init__(self, *known: Any, as_they_are: bool) -> None:
-        """`as_they_are`: matrices of the operands' types are multiplied, and what BLAS writes is the result."""
-        super().__init__(*known)
+    def __init__(self, *planned: Any, unconverted: bool) -> None:
+        """`unconverted`: BLAS reads operands of these dtypes and writes the result directly."""
+        super().__init__(*planned)
         p, self._check = self.plan.problem, self.plan.check != "off"
         self._multiply_adds = p.operations // 2
-        work = max(self._multiply_adds, _AN_ELEMENT * p.bytes_of_matrices // p.item_size)
-        self._threads = self.decision.placements[0].threads.count if work > _OF_ONE_THREAD else 1
-        self._device, self._as_they_are = Device(), as_they_are
+        work = max(self._multiply_adds, _ELEMENT_COST * p.bytes_of_matrices // p.item_size)
+        self._threads = self.decision.placements[0].threads.count if work > _ONE_THREAD_WORK else 1
+        self._device, self._unconverted = Device(), unconverted
 
     def product_of(self, a: Any, b: Any, c: Any, out: Any) -> Any:
         with self.session.team.together():
             self.session.team.enter("agree")
-            if self._as_they_are and (product := super().product_of(a, b, c, out)) is not None:
+            if self._unconverted and (product := super().product_of(a, b, c, out)) is not None:
                 return product
             return self._converted(a, b, c, out) if self.holds() else None
 
@@ -277,7 +273,7 @@ class _InProcess(_Kept):
         team.enter("multiply")
         if self._check and not p.symmetric:
             multiply = partial(self._multiply, a, b, c)
-        else:  # only BLAS itself computes a symmetric C
+        else:  # symmetric C: `verify_alone` cannot interleave the multiplication
             self._multiply(a, b, c)
         if self._check:
             how: dict[str, Any] = {"by": self.decision.multiplied_by, "problem": p, "multiply": multiply}
@@ -287,13 +283,12 @@ class _InProcess(_Kept):
         return c
 
     def _converted(self, a: Any, b: Any, c: Any, out: Any) -> Any:
-        """The product of operands of which some are copied or converted before, and the result after; None where that is another
-        product than the kept one."""
+        """The product when operands or result need a copy or conversion; None if the plan is for another product."""
         plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) and not is_masked(out) else out
         p, threads = self.plan.problem, self._threads
         try:
             given = RootOperands.of(a, b, c, plain_out, self.gemm, lambda: threads)
-        except UsageError:  # it is raised where all ranks agree
+        except UsageError:  # the full call raises it
             return None
         types = given.types
         is_symmetric = not types.complex_b and is_transpose(given.a, given.b)
@@ -307,7 +302,7 @@ class _InProcess(_Kept):
         return given.given_back(products.finish(given.out), out)
 
     def _rows(self, source: RootMatrix) -> np.ndarray:
-        """A real matrix: where it lies, or else made in memory of its own."""
+        """A real matrix: in place if BLAS can read it, else a copy."""
         dtype = self.plan.problem.operand_dtype
         array = source.in_place(dtype, transposed=self.decision.reads_transposed)
         if array is None:
@@ -325,12 +320,12 @@ class _InProcess(_Kept):
         self._device.finish()
 
 
-class _ToGpu(_Kept):
-    """A product of NumPy matrices that are copied to this process's GPU."""
+class _ToGpu(_Planned):
+    """A product of NumPy matrices on this process's GPU, with H2D and D2H copies."""
 
     def takes(self, a: np.ndarray, b: np.ndarray, out: Any) -> bool:
-        lies = ("A" if a.flags.c_contiguous else "B") if is_transpose(a, b) else ""
-        return lies == self.plan.problem.symmetric and self.device is not None and super().takes(a, b, out)
+        transposed = ("A" if a.flags.c_contiguous else "B") if is_transpose(a, b) else ""
+        return transposed == self.plan.problem.symmetric and self.device is not None and super().takes(a, b, out)
 
     def product(self, a: np.ndarray, b: np.ndarray, out: np.ndarray | None) -> np.ndarray:
         with self.on_gpu() as ready:
@@ -341,12 +336,12 @@ class _ToGpu(_Kept):
 
     def _set_up(self) -> RootProduct:
         p = self.plan.problem
-        operands = RootMatrix((p.n, p.l), None), RootMatrix((p.l, p.m), None)  # which each product has of its own
+        operands = RootMatrix((p.n, p.l), None), RootMatrix((p.l, p.m), None)  # `of_arrays` gets the arrays
         return RootProduct(self.session, self.decision, operands, self.settings)
 
 
-class _OnGpu(_Kept):
-    """A product of CuPy matrices on this process's GPU."""
+class _OnGpu(_Planned):
+    """A product of CuPy matrices already on this process's GPU."""
 
     def takes(self, a: Any, b: Any, out: Any) -> bool:
         made = self.device
@@ -371,7 +366,7 @@ class _OnGpu(_Kept):
             rows = [each if each.flags.c_contiguous else as_rows(each, self.type.name, device="cuda") for each in (a, b)]
             c = empty_beside(a, self.shape, self.type) if out is None else out
             await_callers_work(c)
-            there = tuple(map(ready.device.holds, (*rows, c)))  # whether it is multiplied, or written, where it lies
+            there = tuple(map(ready.device.holds, (*rows, c)))  # which arrays are used in place
             made = ready.once_for_plan((*self._key, there), self.plan, self._set_up)
             settle(made.of_arrays(*rows, c, () if all(there) else (*rows, c)), warns=True)
         return c
@@ -380,41 +375,40 @@ class _OnGpu(_Kept):
         return RealProduct(self.session, self.decision, self.settings)
 
 
-def _is_cupys(matrix: type) -> bool:
+def _is_cupy(matrix: type) -> bool:
     cupy = sys.modules.get("cupy")
     return cupy is not None and matrix is cupy.ndarray
 
 
-def _surroundings() -> tuple[object, ...]:
-    """What a decision depends on beside the call, which may change between any two: the environment's variables, as the system
-    encodes them where that takes no time, and the cores."""
-    variables: Mapping[Any, Any] = getattr(os.environ, "_data", None) or os.environ
+def _environment() -> tuple[object, ...]:
+    """What a decision depends on that may change between calls: environment variables, usable cores, core quota."""
+    variables: Mapping[Any, Any] = getattr(os.environ, "_data", None) or os.environ  # CPython's dict needs no decoding
     return dict(variables), usable_cores(), core_quota_lately()
 
 
 class ProductPlan:
-    """How products of operands of the planned shapes and types are computed; made by `hybrid.plan`."""
+    """A product planned for operands of fixed shapes and types; made by `hybrid.plan`."""
 
     def __init__(self, operands: tuple[Any, Any, Any], comm: Any, root: Any, options: Mapping[str, Any]) -> None:
-        a, b, c = map(_array_like, operands)
-        self._forms, self._how = tuple(map(_form, (a, b, c))), (comm, root, options)
+        a, b, c = map(_stand_in, operands)
+        self._signatures, self._how = tuple(map(_signature, (a, b, c))), (comm, root, options)
         self._who, self.decision = Compiled.of((a, b, c), *self._how).decide(a, b, c)
 
     def run(self, a: Any, b: Any, c: Any = None, *, out: Any = None) -> Any:
-        """Compute the product, as `hybrid.multiply` with the options of the plan. Every rank calls it.
+        """Compute the product like `hybrid.multiply` with the options of the plan. Every rank calls it.
 
         Parameters
         ----------
         a, b, c
-            Operands of the shapes and types for which the plan was made: NumPy or CuPy arrays at the root and None elsewhere, or
-            distributed matrices on every rank.
+            Operands of the planned shapes and types: NumPy or CuPy arrays at the root and None elsewhere, or distributed
+            matrices on every rank.
         out
-            As of `hybrid.multiply`.
+            As in `hybrid.multiply`.
 
         Returns
         -------
         ndarray or RowBlock or Block2D or None
-            As of `hybrid.multiply`.
+            As in `hybrid.multiply`.
 
         Raises
         ------
@@ -424,9 +418,9 @@ class ProductPlan:
             Whatever `hybrid.multiply` raises.
         """
         compiled = Compiled.of((a, b, c), *self._how)
-        for name, planned, given in zip("abc", self._forms, map(_form, (a, b, c)), strict=True):
+        for name, planned, given in zip("abc", self._signatures, map(_signature, (a, b, c)), strict=True):
             if planned != given:
-                compiled.raised(UsageError(f"{name} is {_named(given)}, and the plan is for {_named(planned)}", code="shapes"))
+                compiled.raised(UsageError(f"{name} is {_text(given)}, and the plan is for {_text(planned)}", code="shapes"))
         return compiled.run(a, b, c, out)
 
     def explain(self) -> str:
@@ -434,15 +428,15 @@ class ProductPlan:
         return "\n".join([*([self._who] if self._who else []), *(_lines(self.decision) if self.decision else [])])
 
 
-def _array_like(like: Any) -> Any:
-    """An array of the shape and type of this object: itself where it has elements, else zeros that take no memory."""
-    if like is None or any(hasattr(like, name) for name in _ARRAYS) or not (hasattr(like, "shape") and hasattr(like, "dtype")):
+def _stand_in(like: Any) -> Any:
+    """The operand if it is an array; for an object with only shape and dtype, zeros that take no memory."""
+    if like is None or any(hasattr(like, name) for name in _PROTOCOLS) or not (hasattr(like, "shape") and hasattr(like, "dtype")):
         return like
     return np.broadcast_to(np.zeros((), like.dtype), like.shape)
 
 
-def _form(operand: Any) -> Any:
-    """What a plan depends on: None, or the shape and type of an array, and the kind of a distributed one."""
+def _signature(operand: Any) -> Any:
+    """Kind, shape and dtype of an operand; None for None."""
     if operand is None:
         return None
     kind = type(operand).__name__ if isinstance(operand, Distributed) else "array"
@@ -451,12 +445,11 @@ def _form(operand: Any) -> Any:
     return kind, tuple(array.shape), str(array.dtype)
 
 
-def _named(form: Any) -> str:
+def _text(form: Any) -> str:
     return "None" if form is None else f"{form[0]} {form[1]} of {form[2]}"
 
 
 def _lines(decision: Decision) -> Iterator[str]:
-    """What `explain` tells."""
     plan, p = decision.plan, decision.plan.problem
     yield (
         f"C ({p.n}×{p.m}) = A ({p.n}×{p.l}) · B ({p.l}×{p.m})  {p.operand_dtype}  {p.operations / 1e9:.3g} GF  "
