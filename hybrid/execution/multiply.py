@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The calls of `multiply`, one class for each form of operands, and of `empty`. When a call is made, all ranks agree on what is
-computed and how; `product` computes it. All ranks raise together."""
+"""The calls behind `multiply` and `empty`, one class per form of operands. Constructing a call makes all ranks agree on what to
+compute and how; its method `product` computes it. All ranks raise together."""
 
 from __future__ import annotations
 
@@ -71,20 +71,20 @@ from hybrid.verification.freivalds import StackCheck, new_seed, verify_alone
 
 
 def empty_shared(session: Session, shape: tuple[int, int], dtype: Any, root: int, stall: float | None) -> np.ndarray | None:
-    """A matrix of undefined contents: the same on all ranks of the root's node, None on other nodes. Every rank calls it."""
+    """An uninitialized matrix in memory shared by the root's node; None on other nodes. Collective."""
     team, shared = session.team, session.shared_arrays
-    with team.phase("agree", timed=False) as looking:
+    with team.phase("agree", timed=False) as agreeing:
         settings = Settings.gather({"stall": stall})
-        shape = _of_matrix(shape)
+        shape = _matrix_shape(shape)
         team.refuse_no_rank(root)
-        element = numpy_type(type_name(np.float64 if dtype is None else dtype))  # None means float64, as for NumPy
+        element = numpy_type(type_name(np.float64 if dtype is None else dtype))  # None means float64, as in NumPy
         said = {"kind": "an empty matrix", "shape": shape, "dtype": element.name, "root": root, **settings.as_dict()}
-        looking.mine = (said, shared.gone, free_memory_of(session, settings, None, now=True))
-    same_on_all_ranks([said[0] for said in looking.all])
+        agreeing.mine = (said, shared.gone, free_memory_of(session, settings, None, now=True))
+    same_on_all_ranks([said[0] for said in agreeing.all])
     team.pretend_nodes(settings.ranks_per_node)
-    shared.drop(said[1] for said in looking.all)
+    shared.drop(said[1] for said in agreeing.all)
     rows, columns = shape
-    free = [looking.all[rank][2] for rank in team.topology.nodes[team.topology.node_of(root)]]
+    free = [agreeing.all[rank][2] for rank in team.topology.nodes[team.topology.node_of(root)]]
     missing = shortage_of_matrix(rows * columns * element.itemsize, free)
     if missing:
         with team.phase("allocate", timed=False):
@@ -94,8 +94,8 @@ def empty_shared(session: Session, shape: tuple[int, int], dtype: Any, root: int
     return shared.make(team, (rows, columns), element, root)
 
 
-def _of_matrix(shape: Sequence[int]) -> tuple[int, int]:
-    """The shape, as NumPy takes it. UsageError for any other but that of a matrix."""
+def _matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
+    """The validated shape. UsageError unless it is two whole numbers, as NumPy accepts them, within 0 to LARGEST_SIZE."""
     try:
         rows, columns = (index(each) for each in shape if not isinstance(each, bool))
     except (TypeError, ValueError):
@@ -106,7 +106,7 @@ def _of_matrix(shape: Sequence[int]) -> tuple[int, int]:
 
 
 def call_of(session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> Call:
-    """The call for these operands (A, B, and C or None). Every rank calls it, and all of them raise alike."""
+    """The call for these operands (A, B, and C or None). Collective; all ranks raise together."""
     if any(isinstance(each, (RowBlock, Block2D)) for each in operands):
         return DistributedCall(session, operands, out, asked)
     a, b, _ = operands
@@ -118,8 +118,8 @@ def call_of(session: Session, operands: tuple[Any, Any, Any], out: Any, asked: A
 
 
 class GpuCall:
-    """A product of two arrays on this process's GPU, which are the row blocks of its only rank: it stays on the GPU, in `out`
-    where that is given."""
+    """A product of two arrays on this process's GPU, computed as RowBlocks of a single rank. C stays on the GPU, in `out` if
+    given."""
 
     def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> None:
         session.team.refuse_no_rank(asked.root)
@@ -149,20 +149,20 @@ class GpuCall:
 
 
 class CopiedCall:
-    """A product of integers, or with a complex A, of this process, some of which lie in host memory, on its GPU: they cross the
-    link in their own type, and C in the one that is asked for. While one half of a complex C is computed, the other one's part of
-    A, or the first half, is copied."""
+    """A product in one process, of integers or with a complex A, whose operands are partly or all in host memory: they are copied
+    to the GPU in their own dtype and converted there, and C returns in the result's dtype. A complex C is computed in two
+    halves: while one is multiplied, the rows of A for the next, or the finished half of C, are copied."""
 
     def __init__(
         self, session: Session, operands: Sequence[Any], out: Any, asked: Asked, gpu: Gpu, shape: tuple[int, ...]
     ) -> None:
-        """`operands`: op(A), op(B), and C or None, as matrices. `shape`: of the result. DoesNotFit where the GPU has no room."""
+        """`operands`: op(A), op(B), and C or None, as matrices. `shape`: of the result. DoesNotFit if GPU memory is short."""
         self._session, self._host, self._out, self._asked, self._gpu = session, operands, out, asked.without_transposes(), gpu
         self._shape, self._core = shape, (operands[0].shape[0], operands[1].shape[1])
         self.settings, gemm = asked.read()
         self._types = product_type(operands[0].dtype, operands[1].dtype, gemm.dtype)
         (a, b), rows = operands[:2], Span(0, self._core[0])
-        # Of fewer rows a half takes as long as what is done twice (estimated). What is repaired is named by the rows of C.
+        # Below 2048 rows, a second half costs more than the overlap saves (estimated). Repair messages name rows of the whole C.
         in_halves = self._types.complex_a and len(rows) >= 2048 and self.settings.on_fault == "raise" and not is_transpose(a, b)
         self._parts = [*pieces(rows, -(-len(rows) // (2 * PAIR)) * PAIR)] if in_halves else [rows]
         self._bring()
@@ -170,18 +170,18 @@ class CopiedCall:
 
     @property
     def how(self) -> str:
-        """What crosses the link, in words."""
+        """The copied dtypes, in words."""
         first, second = (each.dtype for each in self._host[:2])
         return f"A is copied to the GPU as {first}, B as {second}; C from there as {self._types.result}, from products of:"
 
     @classmethod
     def of(cls, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> CopiedCall | None:
-        """The call; None where it is another one's, which also finds out what is wrong with it."""
+        """The call; None if another class has to handle these operands, or refuse them."""
         kinds = [getattr(getattr(each, "dtype", None), "kind", "-") for each in operands[:2]]
         if kinds[0] != "c" and any(kind not in "biu" for kind in kinds):
             return None
         try:
-            usable_gpus()  # where there are none, the rest would take as long as a small product
+            usable_gpus()  # raises if there are none, before the checks below that take as long as a small product
             settings, gemm = asked.read()
             a, b = arrays_of(*operands[:2], on_device=True)
             types = product_type(a.dtype, b.dtype, gemm.dtype).of(gemm)
@@ -200,8 +200,8 @@ class CopiedCall:
             if shortage_of_matrix(n * m * np.dtype(types.result).itemsize, [inventory.free]):
                 return None
             gpu = gpu_for_arrays(Machine(session.team.topology, (inventory,)), types.problem(n, l, m), settings)
-            lie_on = {each.device.id for each in (a, b, c) if each is not None and on_gpu(each)}
-            if gpu is None or not lie_on <= {gpu.index}:
+            gpus_used = {each.device.id for each in (a, b, c) if each is not None and on_gpu(each)}
+            if gpu is None or not gpus_used <= {gpu.index}:
                 return None
             added = None if c is None else c.reshape(n, m)
             call = cls(session, (first, second, added), out, asked, gpu, shape)
@@ -213,7 +213,7 @@ class CopiedCall:
         return None
 
     def _bring(self) -> None:
-        """Copy the operands to the GPU, and decide on their product."""
+        """Start the H2D copies and decide how to multiply."""
         session, asked, settings, out = self._session, self._asked, self.settings, self._out
         if on_gpu(out):
             self._into: Any = None
@@ -245,15 +245,15 @@ class CopiedCall:
             raise
 
     def abandon(self) -> None:
-        """Compute no product. When this returns, no copy reads host memory."""
+        """Give up the product. When this returns, no copy accesses host memory."""
         self._copies.abandon()
 
     def product(self) -> Any:
-        """C in host memory; or on the GPU, in `out`."""
+        """C in host memory, or in `out`, which may be on the GPU."""
         try:
             return self._product()
         except CheckFailed as wrong:
-            lost = self._host[2] is not None and self._out is not None  # C may have been overwritten
+            lost = self._host[2] is not None and self._out is not None  # `out` may share memory with C, and has been written
             if wrong.code != "check-copy" or self.settings.on_fault != "repair" or lost:
                 raise
             warn(f"repaired: {wrong}; computed once more")
@@ -273,7 +273,7 @@ class CopiedCall:
                     raise CheckFailed(f"{counted}{wrong}", code=wrong.code) from wrong
             copies.verify()
         except Overflow:
-            copies.verify()  # a wrong operand may have been too large
+            copies.verify()  # a corrupted operand may have caused the overflow
             raise
         except BaseException:
             self.abandon()
@@ -286,22 +286,22 @@ class CopiedCall:
 
 
 class RootCall:
-    """A product of arrays at the root: `operands` are A, B, and C or None there, and None on the other ranks."""
+    """A product of arrays at the root. `operands`: A, B, and C or None at the root; all None on other ranks."""
 
-    decision: Decision | None = None  # None for a stack, and for a product that is for the root alone
+    decision: Decision | None = None  # None for a stack, or if the root computes alone
 
     def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> None:
         team, shared, root = session.team, session.shared_arrays, asked.root
         self._session, self._operands, self._out, self._asked = session, operands, out, asked
-        with team.phase("agree", timed=False) as looking:
+        with team.phase("agree", timed=False) as agreeing:
             team.refuse_no_rank(root)
             settings, gemm = asked.read()
             team.pretend_nodes(settings.ranks_per_node)
             self.given, described, scattered = None, None, False
             if team.rank == root:
-                self.given, described = _looked_at(session, operands, out, settings, gemm, asked.gemm)
+                self.given, described = _inspected(session, operands, out, settings, gemm, asked.gemm)
                 if self.given is not None and isinstance(described, RootShapes):
-                    scattered = _scattered_ahead(session, described, self.given)
+                    scattered = _scattered_early(session, described, self.given)
             inventory, integers_fit, through_slots = take_inventory(session, settings), False, 0
             if team.size > 1 and inventory.gpus and self.given is not None:
                 if not (isinstance(described, RootShapes) and described.all_shared):
@@ -310,20 +310,20 @@ class RootCall:
                     free = free_memory_of(session, settings, inventory.gpus[0], now=True)
                     integers_fit = self.given.bytes_of_integers <= free.gpu_bytes
             said = {"kind": "a product of matrices of the root", "root": root, **gemm.as_dict(), **settings.as_dict()}
-            looking.mine = (said, inventory, described, shared.gone, new_seed(), scattered, integers_fit, through_slots)
-        same_on_all_ranks([said for said, *_ in looking.all])
+            agreeing.mine = (said, inventory, described, shared.gone, new_seed(), scattered, integers_fit, through_slots)
+        same_on_all_ranks([said for said, *_ in agreeing.all])
         shapes: RootShapes | UsageError
-        _, _, shapes, _, self._seed, scattered, integers_fit, through_slots = looking.all[root]
+        _, _, shapes, _, self._seed, scattered, integers_fit, through_slots = agreeing.all[root]
         if isinstance(shapes, UsageError):
             raise shapes
-        shared.drop([looking.all[root][3]])
+        shared.drop([agreeing.all[root][3]])
         self._shapes, self.settings, self.on_gpu = shapes, settings, shapes.on_gpu
-        self._inventories = [said[1] for said in looking.all]
+        self._inventories = [said[1] for said in agreeing.all]
         machine = Machine(team.topology, tuple(self._inventories))
         self._stack = StackCall(session, shapes, root, settings, self._inventories) if shapes.count is not None else None
-        may_be_alone = root == 0 and (self._stack is None or not self._stack.is_divided)
-        of_integers = {"of_integers": integers_fit}
-        self.is_for_root = may_be_alone and root_is_enough(machine, shapes.problem, settings, through_slots, **of_integers)
+        root_could_suffice = root == 0 and (self._stack is None or not self._stack.is_divided)
+        integers = {"of_integers": integers_fit}
+        self.is_for_root = root_could_suffice and root_is_enough(machine, shapes.problem, settings, through_slots, **integers)
         if shapes.count is None and not self.is_for_root:
             at_root = shapes.bytes_beside, shapes.gpu_bytes
             besides, on_gpu = (tuple(each if rank == root else 0 for rank in range(team.size)) for each in at_root)
@@ -342,64 +342,65 @@ class RootCall:
             self._scattered = scattered and there
 
     def product(self) -> Any:
-        """At the root the result, in `out` where that is given; None elsewhere."""
+        """The result at the root, in `out` if given; None elsewhere."""
         given, (a, b, _) = self.given, self._operands
         if self.decision is not None:
-            c = self._of_matrices(self.decision)
+            c = self._matrix_product(self.decision)
         elif self._stack is not None and self._stack.is_divided:
             c = self._stack.product(given)
         else:
-            c = self._one_after_the_other(self._shapes.count or 0)
+            c = self._stack_by_all_ranks(self._shapes.count or 0)
         if given is None:
             return None
         result = given.given_back(c, self._out)
         return to_device_of(a, result) if self._out is None and on_gpu(a) and on_gpu(b) else result
 
-    def _of_matrices(self, decision: Decision) -> Any:
-        """The result as a matrix at the root, and None elsewhere."""
+    def _matrix_product(self, decision: Decision) -> Any:
+        """The result as a matrix at the root; None elsewhere."""
         session, given, types = self._session, self.given, self._shapes.types
         team, threads = session.team, decision.placements[session.team.rank].threads.count
         if given is None:
             products = RealProducts(team, types, threads, None)
-        elif (rounded := self._rounded_there(decision, given, threads)) is not None:
+        elif (rounded := self._rounded_on_gpu(decision, given, threads)) is not None:
             return rounded
         else:
             products = RealProducts(team, types, threads, given.core, c=given.c)
         for number, prime in enumerate(types.primes):
             first, second, out = self._real_operands(decision, threads, prime)
-            how: dict[str, Any] = {"seed": self._seed + number, "scattered": self._scattered and number == 0}
-            c, check = RootProduct(session, decision, (first, second), self.settings, out, **how).result()
+            seed, scattered = self._seed + number, self._scattered and number == 0
+            product = RootProduct(session, decision, (first, second), self.settings, out, seed=seed, scattered=scattered)
+            c, check = product.result()
             settle(check, warns=given is not None)
             products.add(c)
         return products.finish(given.out if given is not None else None)
 
-    def _rounded_there(self, decision: Decision, given: RootOperands, threads: int) -> np.ndarray | None:
-        """C of 16 bits, rounded on the GPU of a process alone, and copied from there. None where the host has to round it: other
-        forms of C, products that the host checks or may repair, and without room on the GPU."""
+    def _rounded_on_gpu(self, decision: Decision, given: RootOperands, threads: int) -> np.ndarray | None:
+        """A 16-bit C, rounded on the GPU of a process alone and copied to the host. None if the host must round: for other types
+        of C, products that the host checks or may repair, and without room on the GPU."""
         session, types, settings, plan, p = self._session, given.types, self.settings, decision.plan, decision.plan.problem
         made, size = session.rank_device, 2 * p.n * p.m
         alone = session.team.size == 1 and plan.device == "cuda" and plan.at_root and not self._shapes.on_gpu
-        looked_at_again = plan.check == "host" or settings.on_fault == "repair" or settings.poison
-        if not (alone and types.is_rounded_once and size and plan.shares[0].holds_all) or looked_at_again:
+        needs_exact_c = plan.check == "host" or settings.on_fault == "repair" or settings.poison
+        if not (alone and types.is_rounded_once and size and plan.shares[0].holds_all) or needs_exact_c:
             return None
         if made is None or made.gpu != decision.placements[0].gpu or not session.has_room(0, plan.bytes_on_gpu(0) + size):
             return None
         into, there = given.out_for_c, made.device.empty((p.n, p.m), storage(types.result).name)
         if into is None:
             into = empty_result(p.n, p.m, "uint16").view(numpy_type(types.result))
-        how: dict[str, Any] = {"seed": self._seed, "rounded": elements_of(into)}
-        product = RootProduct(session, decision, given.sources(threads), settings, there, **how)
+        operands, rounded = given.sources(threads), elements_of(into)
+        product = RootProduct(session, decision, operands, settings, there, seed=self._seed, rounded=rounded)
         settle(product.result()[1], warns=True)
         if plan.check != "off":
             product.verify_rounding()
-        how = {"check": settings.check, "where": decision.placements[0].name, "by_others": into.nbytes}
-        copies = WholeCopies(made, [], None, threads, **how)
+        where = decision.placements[0].name
+        copies = WholeCopies(made, [], None, threads, check=settings.check, where=where, by_others=into.nbytes)
         copies.was_copied(there, into)
         copies.verify()
         return into
 
     def _real_operands(self, decision: Decision, threads: int, prime: int) -> tuple[MatrixSource, MatrixSource, Any]:
-        """A and B of the real product modulo a prime, 0 for none, and room for its C where that is there."""
+        """A and B of the real product modulo `prime` (0: no modulus), and an array for its C or None."""
         shapes, given, p = self._shapes, self.given, self._shapes.problem
         if shapes.all_shared:
             return _shared_operands(self._session, shapes, decision)
@@ -409,9 +410,9 @@ class RootCall:
                 return elsewhere if given is None else _from_gpu(decision, shapes.types, given, threads)
         return elsewhere if given is None else (*given.sources(threads, prime), given.real_out)
 
-    def _one_after_the_other(self, count: int) -> Any:
-        """A stack's products, of which each is computed by all ranks."""
-        given, room, asked = self.given, None, self._asked.without_transposes()  # its matrices are transposed already
+    def _stack_by_all_ranks(self, count: int) -> Any:
+        """The products of a stack, each computed by all ranks together."""
+        given, room, asked = self.given, None, self._asked.without_transposes()  # `given` holds op(A) and op(B)
         operands: tuple[Any, Any, Any] = (None, None, None)
         if given is not None:
             room = given.room()
@@ -424,8 +425,8 @@ class RootCall:
 
 
 class StackCall:
-    """Products of two stacks of the root, divided among the ranks where they can be: each gets whole matrices, multiplies them,
-    checks the products, and sends them back. Every rank makes one."""
+    """Products of two stacks at the root, divided among the ranks if possible: each rank receives whole matrices, multiplies
+    them, checks the products and returns them. Every rank constructs one."""
 
     def __init__(
         self, session: Session, shapes: RootShapes, root: int, settings: Settings, inventories: Sequence[Inventory]
@@ -439,10 +440,10 @@ class StackCall:
         bytes_of_ranks = [shapes.bytes_on_rank(span, is_root=rank == root) for rank, span in enumerate(self._shares)]
         machine = Machine(team.topology, tuple(inventories))
         self._placements = place_stack(machine, settings, shapes.count or 0, shapes.problem, bytes_of_ranks)
-        self.is_divided = self._placements is not None  # each rank computes some of the products; else all compute each
+        self.is_divided = self._placements is not None  # each rank computes whole products; else all ranks share each product
 
     def product(self, given: RootOperands | None) -> Any:
-        """At the root the products, as a stack; None elsewhere. `given`: at the root; None elsewhere."""
+        """The stack of products at the root; None elsewhere. `given`: None except at the root."""
         assert self._placements is not None
         self._placement = self._placements[self._team.rank]
         self._threads = self._placement.threads.count
@@ -452,7 +453,7 @@ class StackCall:
         return room
 
     def _scattered(self, given: RootOperands | None) -> list[np.ndarray]:
-        """The matrices of A, B and, if there is one, C for this rank's products, as the root has sent them."""
+        """Scatter the stacks. Returns this rank's matrices of A, B and, if given, C."""
         sent, taken = {}, {}
         if given is not None:
             whole = [each for each in (given.a, given.b, given.c) if each is not None]
@@ -466,7 +467,7 @@ class StackCall:
         return mine
 
     def _products(self, a: np.ndarray, b: np.ndarray, *added: np.ndarray, room: np.ndarray | None) -> np.ndarray:
-        """This rank's products, checked and finished, as a stack. `added`: C, if there is one. `room`: at the root, the array
+        """This rank's products as a stack, checked, in the result's dtype. `added`: C, if given. `room`: at the root, the array
         for all products."""
         types, real, threads = self._shapes.types, self._shapes.problem, self._threads
         count, n, m = len(self._span), a.shape[1], b.shape[2]
@@ -477,12 +478,12 @@ class StackCall:
         for prime in types.primes:
             with self._team.phase("scatter"), busy():
                 first, second = self._real_stacks(a, b, prime)
-            products.add(self._multiplied(first, second, into).reshape(count * real.n, real.m))
+            products.add(self._multiply(first, second, into).reshape(count * real.n, real.m))
         finished: np.ndarray = products.finish(_rows(own) if own is not None and types.finishes else None)
         return finished.reshape(count, n, m)
 
     def _real_stacks(self, a: np.ndarray, b: np.ndarray, prime: int) -> list[np.ndarray]:
-        """The stacks of a real product. What need not be converted stays as it is, also where it is transposed."""
+        """The operand stacks of a real product, copied only if their dtype must change; transposed views stay views."""
         types, real, threads = self._shapes.types, self._shapes.problem, self._threads
         if prime or types.complex_b:
             first, second = real_operands(_rows(a), _rows(b), types, prime, device="cpu", threads=threads)
@@ -499,8 +500,8 @@ class StackCall:
         number, row = divmod(row, self._shapes.problem.n)
         return f"element [{row}, {column}] of product {self._span.lo + number} of the stack"
 
-    def _multiplied(self, a: np.ndarray, b: np.ndarray, into: np.ndarray | None) -> np.ndarray:
-        """The products of real stacks, checked, in `into` where that is given."""
+    def _multiply(self, a: np.ndarray, b: np.ndarray, into: np.ndarray | None) -> np.ndarray:
+        """The products of real stacks, checked, in `into` if given."""
         gpu, real = self._placement.gpu, self._shapes.problem
         with self._team.phase("multiply"), busy():
             c = np.empty((len(self._span), real.n, real.m), real.dtype) if into is None else into
@@ -518,12 +519,12 @@ class StackCall:
         return c
 
     def _verify(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, check: StackCheck | None) -> None:
-        """CheckFailed where a product is wrong and is not repaired. `check`: of these products; None where there are none."""
+        """Raise CheckFailed for products that are wrong and not repaired. `check`: of these products; None if there are none."""
         team, wrong, mended = self._team, list[Fault](), list[str]()
         with team.phase("check") as checking, busy():
             for index, of_product in sorted(check.faults().items()) if check is not None else ():
                 name = f"product {self._span.lo + index} of the stack, by {self._placement.name}"
-                if self._settings.on_fault == "repair" and self._computed_again(a, b, c, index):
+                if self._settings.on_fault == "repair" and self._recomputed(a, b, c, index):
                     mended.append(f"{name}: multiplied wrong; it was computed again on the CPU of rank {team.rank}")
                 else:
                     wrong += [replace(fault.of(name), rank=team.rank) for fault in of_product]
@@ -531,15 +532,15 @@ class StackCall:
         faults, repaired = (tuple(chain.from_iterable(of_ranks)) for of_ranks in zip(*checking.all, strict=True))
         settle(Check("freivalds", 0.0, 0.0, not faults, faults, repaired=repaired), warns=team.rank == self._root)
 
-    def _computed_again(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, index: int) -> bool:
-        """Compute this product again on the CPU. Whether it is right then."""
+    def _recomputed(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, index: int) -> bool:
+        """Recompute this product on the CPU. Returns whether it now passes the check."""
         matrices = a[index % len(a)], b[index % len(b)], c[index]
         with limited_threads(self._threads):
             blas(*matrices)
         return verify_alone(*matrices, self._threads).ok
 
     def _gather(self, c: np.ndarray, room: np.ndarray | None) -> None:
-        """Bring the products of all ranks to the root, into its `room`."""
+        """Gather the products of all ranks in the root's `room`."""
         sent, taken = {}, {}
         if room is not None:
             taken = {rank: [room[self._shares[rank].slice]] for rank in self._others}
@@ -550,15 +551,15 @@ class StackCall:
         self._move("gather", sent, taken)
 
     def _move(self, phase: str, sent: Mapping[int, Sequence[np.ndarray]], taken: Mapping[int, Sequence[np.ndarray]]) -> None:
-        """Send matrices to other ranks, and take theirs. CheckFailed where others arrive than were sent."""
-        sends, receives = (  # none of which is empty, as MPI sends them
+        """Exchange matrices between ranks. CheckFailed if data changes on the way."""
+        sends, receives = (  # without empty matrices
             {rank: [each.reshape(1, -1) for each in some if each.size] for rank, some in parts.items()} for parts in (sent, taken)
         )
         move(self._team, phase, sends, receives, "a part of the stack" if self._settings.check != "off" else "")
 
 
 def _rows(stack: np.ndarray) -> np.ndarray:
-    """The matrices of a stack one below the other; a copy where they do not lie so."""
+    """The matrices of a stack one below the other: a view if the memory order allows, else a copy."""
     count, rows, columns = stack.shape
     return stack.reshape(count * rows, columns)
 
@@ -566,13 +567,11 @@ def _rows(stack: np.ndarray) -> np.ndarray:
 Call = DistributedCall | GpuCall | CopiedCall | RootCall
 
 
-def _looked_at(
+def _inspected(
     session: Session, operands: tuple[Any, Any, Any], out: Any, settings: Settings, gemm: Gemm, asked_gemm: Mapping[str, Any]
 ) -> tuple[RootOperands | None, RootShapes | UsageError]:
-    """The root's arrays, and what the other ranks must know of them.
-
-    A UsageError is returned and not raised: all ranks raise it when it is clear that they mean the same root.
-    """
+    """The root's arrays, and their description for the other ranks. A UsageError is returned, not raised: all ranks raise it
+    after they have agreed on the root."""
     plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) and not is_masked(out) else out
     try:
         refuse_unused_c(operands[2], asked_gemm)
@@ -582,15 +581,15 @@ def _looked_at(
         return None, wrong
     if shapes.count is not None:
         needed, free = shapes.bytes_beside, partial(free_memory_of, session, settings, None)
-        # It is measured where what there was a moment ago is not enough.
+        # Measure again only if the cached value is too low.
         if shortage_of_matrix(needed, [free()]) and (missing := shortage_of_matrix(needed, [free(now=True)])):
             raise missing
     return given, shapes
 
 
-def _scattered_ahead(session: Session, shapes: RootShapes, given: RootOperands) -> bool:
-    """At the root, before the ranks agree: bring A and B to the memory that the ranks keep, if the last product was alike.
-    Whether it has."""
+def _scattered_early(session: Session, shapes: RootShapes, given: RootOperands) -> bool:
+    """At the root, before the ranks agree: copy A and B into the workspace if the last product had the same problem. Returns
+    whether it did."""
     known, team = session.last_of(shapes.problem), session.team
     if known is None or shapes.count is not None or shapes.on_gpu or shapes.all_shared:
         return False
@@ -607,7 +606,7 @@ def _scattered_ahead(session: Session, shapes: RootShapes, given: RootOperands) 
 def _shared_operands(
     session: Session, shapes: RootShapes, decision: Decision
 ) -> tuple[MatrixSource, MatrixSource, np.ndarray | None]:
-    """A, B and, where it is shared as well, C as this rank sees them."""
+    """This rank's views of A, B and, if shared too, C."""
     problem, types = shapes.problem, element_types(shapes.problem)
     sizes = {"A": (problem.n, problem.l), "B": (problem.l, problem.m), "C": (problem.n, problem.m)}
     a, b, c = (
@@ -623,8 +622,8 @@ def _shared_operands(
 
 
 def _from_gpu(decision: Decision, types: ProductType, given: RootOperands, threads: int) -> tuple[RootMatrix, RootMatrix, Any]:
-    """A and B where they lie, on a GPU or in host memory, and room for C, if the plan copies them from there; else both in host
-    memory."""
+    """A and B in place, on a GPU or in host memory, with an array for C or None, if the plan copies them from there; else both in
+    host memory."""
     plan = decision.plan
     stay = plan.at_root and plan.device == "cuda"
     device, dtype, c = "cuda" if stay else "cpu", plan.problem.operand_dtype, given.real_out
