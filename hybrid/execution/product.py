@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A product, from its operands, wherever they are, to C at the root: fill, prepare, scatter, multiply, gather, check."""
+"""A product from operands anywhere to C at the root, in phases: fill, prepare, scatter, multiply, gather, check."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from hybrid.verification.check import Check, Suspect
 from hybrid.verification.copies import verify_exchange
 from hybrid.verification.freivalds import needs_no_sums_of_others, verify_alone
 
-_ALIGNED = 64  # bytes: where each of them begins
+_ALIGNED = 64  # bytes: alignment of matrices in the workspace
 
 
 def element_types(problem: Problem) -> dict[str, str]:
-    """The types of the arrays that hold A, B and C."""
+    """The dtypes of the arrays that hold A, B and C."""
     of_operands = storage(problem.operand_dtype).name
     return {"A": of_operands, "B": of_operands, "C": problem.dtype}
 
 
 def views_in_workspace(session: Session, plan: Plan, *, make: bool) -> dict[str, RowView] | None:
-    """A, B and C in memory that the ranks of the only node keep from call to call. None where they are too large for that, or
-    where it is not there and not to be made; else every rank calls it."""
+    """A, B and C in the workspace, shared memory that the ranks of a single node keep between calls. None if they do not fit, or
+    if there is no workspace and `make` is False. With `make`, collective."""
     p = plan.problem
     shapes = {"A": (p.n, p.l), "B": (p.l, p.m), "C": (p.n, p.m)}
     if p.symmetric:
@@ -52,14 +52,14 @@ def views_in_workspace(session: Session, plan: Plan, *, make: bool) -> dict[str,
 
 
 def _with_transpose(views: dict[str, RowView], problem: Problem) -> dict[str, RowView]:
-    """A, C, and A's transpose as B."""
+    """These matrices, and A's transpose as B."""
     return {**views, "B": RowView(views["A"].array.T, Span(0, problem.l))}
 
 
 def room_in_workspace(
     session: Session, plan: Plan, shapes: Mapping[str, tuple[int, int]], *, make: bool = True
 ) -> dict[str, RowView] | None:
-    """Room for these operands there; None also for GPUs, which register each matrix for their copies."""
+    """Room for matrices of these shapes in the workspace, or None; also None for GPUs, which pin each matrix for their copies."""
     if plan.device != "cpu" or plan.staged or plan.at_root or not 1 < len(plan.topology.nodes[0]) == plan.topology.size:
         return None
     types = element_types(plan.problem)
@@ -75,9 +75,9 @@ def room_in_workspace(
 
 
 class RootProduct(CheckedRun):
-    """A product whose C comes to the root's node, or to the root's own memory."""
+    """A product with C in the root's memory, or in memory shared by the root's node."""
 
-    comes_again = False  # other products of the same matrices follow
+    comes_again = False  # the same matrices will be multiplied again
     may_use_workspace = True
 
     def __init__(
@@ -93,20 +93,20 @@ class RootProduct(CheckedRun):
         rounded: np.ndarray | None = None,
         progress: Progress = tell_nobody,
     ) -> None:
-        """`out`: an array that may become C: the root's, or with shared operands the same shared one on all ranks. `seed`: of
-        the host's check; None: the ranks agree on one. `scattered`: A and B are in the session's workspace already.
-        `rounded`: host memory for C, of which `out` is then the rounded one on the GPU (`RankMatrices`)."""
+        """`out`: an array for C: the root's, or with shared operands the same shared array on all ranks. `seed`: of the host's
+        check; None: the ranks agree on one. `scattered`: A and B are already in the session's workspace. `rounded`: host
+        memory for the rounded C; then `out` is a GPU array for it (see `RankMatrices`)."""
         super().__init__(session, decision, settings, seed)
         self._operands, self._out, self.progress, self._scattered = operands, out, progress, scattered
         self._rounded = rounded
-        self._result: np.ndarray | None = None  # where C is copied at the root, from the workspace
-        # The root's arrays of which rows go to other nodes before the product. Else B follows panel by panel while others are
-        # multiplied, unless every node loads only rows of its own.
+        self._result: np.ndarray | None = None  # at the root, receives C from the workspace
+        # The root's operands whose rows go to other nodes before the product: A, and B if each node loads only its own rows of
+        # B. Otherwise panels of B are broadcast during the multiplication.
         self._sent: list[tuple[str, RootMatrix]] = []
         self._sending: Series | None = None
 
     def result(self) -> tuple[np.ndarray, Check | None]:
-        """C, whole on the root's node, and its check. Every rank calls it."""
+        """C, complete on the root's node, and its check. Collective."""
         self.team.timeline = Timeline()
         with limited_threads(self.threads):
             self.prepare({})
@@ -118,8 +118,8 @@ class RootProduct(CheckedRun):
             return self._result, check
 
     def prepare(self, kept: dict[str, RowView], there: str = "") -> None:
-        """Have the matrices, of which A and B are filled, and set up the multiplication. `kept`: matrices that this product takes
-        over, the same ones on all ranks. `there`: which of A and B are filled if they are among them."""
+        """Allocate the matrices, fill A and B, and set up the multiplication. `kept`: matrices to reuse, the same operands on all
+        ranks. `there`: operands that need no filling if they are in `kept`."""
         wall.enter("allocate")
         self.views = self._host_matrices(kept)
         wall.enter("fill")
@@ -146,7 +146,7 @@ class RootProduct(CheckedRun):
                     received = {plan.root: [self.views[key][rows[team.rank]]]}
                     verify_exchange(team, key, sent, received, self.threads, plan.problem.dtype)
             return super().check_on_host(suspects)
-        with team.phase("check") as checking:  # the root alone has the matrices, and the cores of all ranks
+        with team.phase("check") as checking:  # the root alone has the matrices, and uses the cores of all ranks
             if team.rank == plan.root:
                 a, b, c = self._on_host_of_root()
                 threads, problem = self._threads_of_all, plan.problem
@@ -155,14 +155,13 @@ class RootProduct(CheckedRun):
         return check
 
     def verify_rounding(self) -> None:
-        """CheckFailed where C is not what the GPU has computed, rounded to 16 bits."""
+        """CheckFailed unless C equals the GPU's product rounded to 16 bits."""
         assert self.session.rank_device is not None
         if not self.session.rank_device.device.is_rounded(self.run.c_on_device, self.views["C"].array):
             raise CheckFailed("the product is wrong: some elements of C were rounded wrong on the GPU", code="check-product")
 
     def _on_host_of_root(self) -> list[RowView]:
-        """A, B and C of the root in numbers with which the host computes. They are copied where they lie on a GPU, and where they
-        have 16 bits, which become float32."""
+        """The root's A, B and C in a dtype that the host can multiply: copied from a GPU if there, 16-bit types as float32."""
         arrays = {key: numbers_of(on_host(self.views[key].array)) for key in "AB"}
         arrays["C"] = on_host(self.run.c_on_device) if self._rounded is not None else numbers_of(on_host(self.views["C"].array))
         return [RowView(arrays[key].astype(arrays["C"].dtype, copy=False), self.views[key].rows) for key in "ABC"]
@@ -172,7 +171,7 @@ class RootProduct(CheckedRun):
         return sum(placement.threads.count for placement in self.decision.placements)
 
     def _host_matrices(self, kept: dict[str, RowView]) -> dict[str, RowView]:
-        """A, B and C by operand: the node's shared matrices, or the root's own arrays, as they lie if they can be read so."""
+        """A, B and C by operand: the node's shared matrices, or the root's own arrays, in place if possible."""
         team, plan, problem, node = self.team, self.plan, self.plan.problem, self.team.node
         rows = plan.rows_on(node)
         columns, types = {"A": problem.l, "B": problem.m, "C": problem.m}, element_types(problem)
@@ -190,13 +189,12 @@ class RootProduct(CheckedRun):
                 self._result = empty_result(len(c), c.shape[1], c.dtype.name) if self._out is None else self._out
             return found
         if made:
-            self.session.drop_workspace()  # for these need more memory
+            self.session.drop_workspace()  # to free its memory for these
         views |= make_shared_matrices(team, made, columns, types) if made else {}
         return _with_transpose(views, problem) if problem.symmetric else views
 
     def _arrays_of_root(self, rows: dict[str, int], columns: dict[str, int], types: dict[str, str]) -> dict[str, RowView]:
-        """At the root the whole matrices, which are copied only where they are not contiguous or have another type; elsewhere
-        matrices without rows."""
+        """The whole matrices at the root, copied only if not contiguous or of another dtype; empty ones elsewhere."""
         team, plan, operand_dtype = self.team, self.plan, self.plan.problem.operand_dtype
         views: dict[str, RowView] = {}
         with team.phase("scatter", timed=False), busy():
@@ -215,7 +213,7 @@ class RootProduct(CheckedRun):
         return views
 
     def _fill(self, there: Sequence[str]) -> None:
-        """Have every rank make or read its own rows of the operands that are not the root's arrays, nor `there` already."""
+        """Fill this rank's rows of the operands that are neither the root's arrays nor in `there`."""
         team, share, (a, b) = self.team, self.plan.shares[self.team.rank], self._operands
         wanted = ((a, "A", share.rows), (b, "B", share.b_rows))[: 1 if self.plan.problem.symmetric else 2]
         parts = [(source, key, rows) for source, key, rows in wanted if not source.at_root and key not in there]
@@ -237,9 +235,9 @@ class RootProduct(CheckedRun):
             self.make_ready()
             self.multiply_now()
             return
-        # Each use of the workspace is ordered by the end of a phase. A rank writes C only after a phase that the root enters when
-        # it has copied the C before from there: `scatter`, or `agree` where that brought A and B. The root writes A and B only
-        # after the last phase of the product before, which other ranks end when they have read theirs.
+        # Phase ends separate conflicting accesses to the workspace. Ranks write C after a phase (`scatter`, or `agree` if that
+        # copied A and B) that the root enters once it has copied the previous C out. The root writes A and B after the previous
+        # product's last phase, which other ranks end once they have read their operands.
         self.run.make_ready()
         if not self._scattered:
             self._scatter()
@@ -254,7 +252,7 @@ class RootProduct(CheckedRun):
         return self.views["B"] if needs_no_sums_of_others(self.plan) else None
 
     def _scatter(self) -> None:
-        """Bring the root's arrays to shared matrices: its own node's, and rows to those of the other nodes."""
+        """Copy the root's arrays to its node's shared matrices, and send rows to the other nodes."""
         team, plan = self.team, self.plan
         if plan.at_root:
             return
@@ -269,7 +267,7 @@ class RootProduct(CheckedRun):
                 self._sending.wait_until_complete(ROWS_AHEAD)
 
     def make_ready(self) -> None:
-        """Do what can be done before the clock runs."""
+        """Do what the product's time excludes."""
         with self.team.phase("scatter", timed=False), busy():
             self._poison_c()
             self.run.make_ready(again=self.comes_again)
@@ -278,7 +276,7 @@ class RootProduct(CheckedRun):
                 self._sending = self.team.messages.series(ROWS, gateways(self.plan), rows)
 
     def multiply_now(self) -> None:
-        """Compute the product, from the operands in host memory to C at the root."""
+        """Compute the product: operands in host memory, C at the root."""
         self._scatter()
         self.run.multiply()
         if not self.plan.at_root:
@@ -293,11 +291,11 @@ class RootProduct(CheckedRun):
             return RankRun(self.session, self.decision, grid.matrices, grid.copied, self.settings, progress, grid.moves())
         matrices: RankMatrices | None = None  # this rank's rows; or all, at a root that owns them
         if not plan.at_root:
-            of_c = rows if rows.lies_in(c.rows) else Span(0, 0)  # none where this node has none in host memory
+            of_c = rows if rows.lies_in(c.rows) else Span(0, 0)  # empty if this node keeps no C in host memory
             matrices = RankMatrices(a[rows], b, c[of_c])
         elif rank == plan.root:
             matrices = RankMatrices(a.array, b, c.array, self._rounded)
-        read_and_written = []  # host memory, by this rank's copies
+        read_and_written = []  # host memory that this rank's device copies access
         if matrices is not None:
             whole_b = plan.at_root or plan.transport == "host"
             written = c[rows_written(plan, rank)] if plan.c_between_devices else matrices.c
@@ -308,8 +306,7 @@ class RootProduct(CheckedRun):
         return RankRun(self.session, self.decision, matrices, read_and_written, self.settings, progress, moves, c)
 
     def _poison_c(self) -> None:
-        """Fill C with NaN, so that elements that nobody writes are found, also where an earlier product has left the right
-        ones."""
+        """Fill C with NaN, so that the check finds elements that nobody wrote, even if a previous product left correct values."""
         plan, c = self.plan, self.views["C"]
         if self.settings.poison or (not plan.at_root and (self.comes_again or self.in_workspace)):
             rank = self.team.rank

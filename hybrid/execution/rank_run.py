@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""One rank's part of a product, wherever its matrices lie: multiply, check on the devices, and compute again what is wrong. It is
-set up once, and run as often as wanted."""
+"""One rank's part of a product, wherever its matrices are: multiply, check on the device, recompute what is wrong. Set up once,
+run any number of times."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 
 
 def modular_product(rank_device: RankDevice, decision: Decision, rank: int, settings: Settings) -> ModularProduct | None:
-    """What computes the tiles of a rank's share from remainders, kept with its device from product to product. None where the
-    rank's products are native. In a grid's layer a rank may have no terms at all."""
+    """The emulated (modular) product for this rank's tiles, cached with its device. None if tiles are multiplied natively, or if
+    the rank's grid layer has no terms."""
     plan, share = decision.plan.on_device(rank)
     if share.layout.remainders is None or not plan.problem.l:
         return None
-    from hybrid.devices.remainders import ModularProduct  # native products start sooner without these modules
+    from hybrid.devices.remainders import ModularProduct  # native products need not wait for these imports
     from hybrid.kernels.catalogue import lacks_float64
 
-    # All ranks do the last step alike, so that C's bits do not depend on which rank computes them.
+    # All ranks use the same last step, so that C's bits do not depend on the rank that computes them.
     gpus = [placement.gpu for placement in decision.placements if placement.gpu is not None]
     how = {
         "fast": settings.precision == "fast",
@@ -68,19 +68,19 @@ def modular_product(rank_device: RankDevice, decision: Decision, rank: int, sett
     return made
 
 
-_LARGE = 16 << 20  # bytes of A, B and C, from which on a sample of what is copied is read again for the check
+_SAMPLED_FROM = 16 << 20  # bytes of A, B and C: from this size on, the check re-reads only a sample of the copied data
 
 
 @cache
-def _give_libraries_time() -> None:
-    """Wait for C libraries that take milliseconds to load, without which products take several times as long. Where they are
-    compiled, once on a machine, only the first product waits, and others are multiplied meanwhile."""
+def _wait_for_libraries() -> None:
+    """Wait for C libraries that load in milliseconds: products without them take several times as long. While a machine compiles
+    them, once, only the first product waits; later ones go on without."""
     wait_until_loaded(0.3)
 
 
 class RankCheck:
-    """One rank's part of the check of products that devices multiply: sums on the device, and checksums of all that is copied.
-    It is made for a call, and used for each of its products. `matrices`, `in_place`: as for `make_transport`."""
+    """One rank's part of the device check: row sums on the device, and checksums of every copy. One object serves all products of
+    a call. `matrices`, `in_place`: as for `make_transport`."""
 
     def __init__(
         self, decision: Decision, rank_device: RankDevice, matrices: RankMatrices | None, in_place: Iterable[str]
@@ -91,15 +91,15 @@ class RankCheck:
         self.device: DeviceCheck | None = None
         self.copies: CopyChecksums | None = None
         self._modular: ModularProduct | None = None
-        self._findings: Sequence[Findings] = ()  # of all ranks, of the last product
+        self._findings: Sequence[Findings] = ()  # of all ranks, for the last product
         self._sample = ALL
         self._all_in_place = self._in_place == frozenset("ABC")
         if matrices is not None and not self._all_in_place:
             origin = 0 if plan.at_root else plan.shares[team.rank].rows.lo
-            # A root that copies its own arrays sums the copies of all ranks, other ranks their own.
+            # With arrays at the root, the root computes the checksums of all ranks' copies; otherwise each rank those of its own.
             everybody = plan.at_root and team.rank == plan.root
             pieces = dict(enumerate(self._all_pieces)) if everybody else {team.rank: self._all_pieces[team.rank]}
-            # The root's arrays and shared matrices have the same panels, but not the same ranks copy them.
+            # Root arrays and shared matrices have the same panels, copied by different ranks.
             copied_for = f"own pieces of ranks {[*pieces]}"
             own = self._once(copied_for, lambda: {rank: own_pieces(plan, self._all_pieces, rank) for rank in pieces})
             self.copies = CopyChecksums(
@@ -108,20 +108,20 @@ class RankCheck:
             self.use(matrices)
 
     def use(self, matrices: RankMatrices | None) -> None:
-        """In the next products these matrices are copied; None: refer to those before no more."""
+        """Use these matrices for the next products; None: drop the references."""
         if self.copies is not None:
             c = None if matrices is None else matrices.c if matrices.rounded is None else matrices.rounded
             self.copies.use((matrices.a, matrices.b, c) if matrices is not None else None)
 
     def sample(self, sample: Sample) -> None:
-        """Sum these lines of what is copied, which are the same on all ranks."""
+        """Restrict the sums to these lines of each copy, the same on all ranks."""
         self._sample = sample
         for sums in (self.copies, self.device.sums if self.device is not None else None):
             if sums is not None:
                 sums.sample(sample)
 
     def check_in(self, buffers: Buffers, modular: ModularProduct | None) -> None:
-        """Have sums computed of what is in this rank's buffers, where `modular` computes the tiles."""
+        """Check the contents of these device buffers. `modular`: the emulated product that computes the tiles, if any."""
         self._modular = modular
         if self._plan.shares[self._team.rank].order:
             device, problem = self._rank_device.device, self._plan.problem
@@ -131,10 +131,8 @@ class RankCheck:
             self.device.use(buffers)
 
     def result(self, moved: tuple[tuple[MatrixSource, MatrixSource], Mapping[str, RowView]] | None = None) -> Check:
-        """The check of the product. Every rank calls it, when C is where it belongs.
-
-        `moved`: between nodes: the operands, and what this rank sees of A, B and C.
-        """
+        """The check of the product. Collective, once C is complete. `moved`: with several nodes, the operands and this rank's
+        views of A, B and C."""
         with self._team.phase("check") as checking, busy():
             checking.mine = self._own_findings()
             if moved is not None:
@@ -143,14 +141,13 @@ class RankCheck:
         self._findings, plan = checking.all, self._plan
         result = judge(plan.problem, group_columns(plan.device_memory), checking.all, self._all_pieces, plan.root)
         if not result.ok and self._modular is not None:
-            self._modular.forget()  # what it keeps may be what is wrong
+            self._modular.forget()  # the fault may be in its cached data
         return replace(result, sampled=self._sample.step) if self._sample.step > 1 else result
 
     def suspects(self) -> tuple[Suspect, ...]:
-        """After an undecided check, all sums of C that look wrong, the same on every rank: of these the host may tell whether
-        they are right without regard to rounding.
+        """After an undecided check, all suspicious sums of C, the same on every rank, which the host can decide exactly.
 
-        There are none where other sums may be wrong, too, or where all elements are integers.
+        Empty if sums beyond these may be wrong, or if all elements are integers.
         """
         sums = [found.sums for found in self._findings if found.sums is not None]
         if not all(found.all_told for found in self._findings) or any(of_rank.not_judged for of_rank in sums):
@@ -167,7 +164,7 @@ class RankCheck:
             if not self._all_in_place:  # else nothing was copied
                 on_device = self.device.sums.checksums_of_pieces()
         in_memory: dict[int, tuple[list[int], np.ndarray]] = self.copies.results() if self.copies is not None else {}
-        if len(on_device) and self._in_place:  # what was not copied has the same checksums in memory: it is the same memory
+        if len(on_device) and self._in_place:  # operands in place are the same memory, so have the same checksums
             in_place = [piece.number for piece in self._all_pieces[own].pieces if piece.operand in self._in_place]
             summed, checksums = in_memory.get(own, ([], np.zeros(len(on_device), np.uint64)))
             checksums[in_place] = on_device[in_place]
@@ -177,23 +174,21 @@ class RankCheck:
 
     @cached_property
     def _all_pieces(self) -> PiecesOfRanks:
-        """The pieces that the ranks copy, for each rank."""
+        """Each rank's copied pieces."""
         plan = self._plan
         return self._once("pieces", lambda: PiecesOfRanks(plan.check_layout(each) for each in range(self._team.size)))
 
     def _once(self, what: str, make: Callable[[], Any], device_bytes: int = 0) -> Any:
-        """What `make` gave before for a plan with the same panels, or now gives."""
+        """The result of `make`, cached for plans with the same panels."""
         of_check = f"{what} of the check, {self._plan.transport}, {group_columns(self._plan.device_memory)} columns in a group"
         return self._rank_device.once_for_plan(of_check, self._plan, make, device_bytes)
 
 
 def own_pieces(plan: Plan, pieces: Sequence[CheckLayout], rank: int) -> frozenset[int]:
-    """The numbers of those of a rank's pieces of A and B that count as summed by itself.
-
-    Every rank of a node gets a copy of a piece of B, which only one of them has to sum. `pieces`: of all ranks.
-    """
+    """The numbers of the pieces of A and B whose host checksum this rank computes: each piece of B reaches all ranks of a node,
+    and one of them sums it. `pieces`: of all ranks."""
     layout = pieces[rank]
-    # A number for each piece of B: the same on all ranks that get it, in whichever order.
+    # Pieces of B are numbered by place: the same number on all ranks that receive them, in any order.
     of_b = {(piece.columns, piece.rows) for piece in layout.pieces if piece.operand == "B"}
     numbers = {place: number for number, place in enumerate(sorted(of_b))}
     multiplying = [each for each in plan.topology.nodes[plan.topology.node_of(rank)] if plan.shares[each].order]
@@ -207,7 +202,7 @@ def own_pieces(plan: Plan, pieces: Sequence[CheckLayout], rank: int) -> frozense
 
 
 class RankRun:
-    """The multiplication, set up as far as can be done before the clock runs. Every rank makes one."""
+    """The multiplication, with all set-up that its time excludes. Every rank constructs one."""
 
     def __init__(
         self,
@@ -220,11 +215,11 @@ class RankRun:
         moves: PanelMoves | None = None,
         c_of_node: RowView | None = None,
     ) -> None:
-        """`matrices`: as for `make_transport`. `read_and_written`: by this rank's copies, the last of them.
+        """`matrices`: as for `make_transport`. `read_and_written`: host arrays that this rank's device copies access; only the
+        last is written.
 
-        `moves`: how column panels of B come from other nodes, and those of C go to them, by MPI; None if they do not.
-        `c_of_node`: the rows of C in this node's memory, which is needed where C goes from device to device, and where it is
-        symmetric.
+        `moves`: the MPI moves of column panels of B and C between nodes, if any. `c_of_node`: the rows of C in this node's
+        memory; needed if C is symmetric or goes from device to device.
         """
         team, plan = session.team, decision.plan
         self._team, self._plan = team, plan
@@ -251,11 +246,11 @@ class RankRun:
         in_place = operands_in_place(plan, team.rank, self._rank_device.device, matrices)
         self.device_check: RankCheck | None = None
         if plan.check == "device":
-            # What is made on the device, as the transpose of the other operand, was not copied. Where it is wrong, C's mirrored
-            # half is not A·B.
+            # A symmetric product transposes one operand on the device instead of copying it. If the transpose is wrong, the sums
+            # of C's mirrored half are too.
             not_copied = {*in_place, *{"A": "B", "B": "A"}.get(plan.problem.symmetric, "")}
             if matrices is not None and matrices.rounded is not None:
-                not_copied.add("C")  # not as it was computed
+                not_copied.add("C")  # it is rounded before its copy, which `WholeCopies` checks
             self.device_check = RankCheck(decision, self._rank_device, matrices, not_copied)
         if plan.staged:
             observer = self.device_check.copies if self.device_check else None
@@ -268,37 +263,37 @@ class RankRun:
                 if self.device_check is not None:
                     self.device_check.check_in(self._buffers, self._modular)
                 if self._rank_device.gpu is not None:
-                    _give_libraries_time()
+                    _wait_for_libraries()
             if self.device_check is not None:
-                self._sums_all = settings.check == "full" or plan.problem.bytes_of_matrices < _LARGE
+                self._sums_all = settings.check == "full" or plan.problem.bytes_of_matrices < _SAMPLED_FROM
                 self.device_check.sample(ALL if self._sums_all else Sample(SHARE, preparing.all[plan.root]))
             team.timeline.add("prepare", began, time.perf_counter())
         self._copied: Sequence[Any] = read_and_written if plan.staged else ()
         self._threads = decision.threads_of_copies(team.rank)
         self._kernel = decision.kernel
-        # Where all matrices lie on the GPU, and its kernels alone multiply, the next product takes the same launches.
+        # With all matrices on the GPU and native kernels, the next product repeats the same launches.
         all_there = self._rank_device.gpu is not None and len(in_place) == len("ABC")
         self._may_record = all_there and self._modular is None and not self._poisoned
-        self._recordings: dict[tuple[Place, ...], Any] = {}  # what the device has enqueued, by the places of A, B and C
+        self._recordings: dict[tuple[Place, ...], Any] = {}  # enqueued device work, by the addresses of A, B and C
 
     def use(self, matrices: RankMatrices, copied: Sequence[Any]) -> None:
-        """Multiply these matrices next, of a process alone, which lie where those before them did: in host memory, or in place
-        on the device. `copied`: those that are."""
+        """Multiply these matrices next, in a process alone. Each must be in the same kind of memory as its predecessor: host
+        memory, or in place on the device. `copied`: the matrices that are copied."""
         self._matrices, self._copied, self._rank_device.device.timed = matrices, copied, False
         if self.device_check is not None and copied:
             self.device_check.use(matrices)
             self.device_check.sample(ALL if self._sums_all else Sample(SHARE, secrets.randbelow(SHARE)))
 
     def let_go(self) -> None:
-        """Refer no more to the matrices."""
+        """Drop all references to the matrices."""
         self._matrices = self._transport = self._buffers = None
         self._copied = ()
         if self.device_check is not None:
             self.device_check.use(None)
 
     def make_ready(self, *, again: bool = False) -> None:
-        """Make this rank ready for a product, in a phase that all ranks leave together before they multiply. `again`: others of
-        the same matrices follow."""
+        """Prepare the copies and flags of the next product, within a phase that ends on all ranks before they multiply. `again`:
+        the same matrices will be multiplied again."""
         again = again or self._plan.operands is OperandLocation.NODE_SHARED
         self._rank_device.prepare_copies(self._copied, self._threads, again=again)
         self._copied = ()
@@ -317,7 +312,7 @@ class RankRun:
             self._modular.forget()
 
     def multiply(self) -> None:
-        """Multiply this rank's row block by B. Every rank calls it."""
+        """Multiply this rank's row block by B. Collective."""
         with self._team.phase("multiply", timed=False):
             self.multiply_in_phase()
         if self._plan.problem.symmetric and self._team.size > 1:
@@ -325,7 +320,7 @@ class RankRun:
                 self.mirror_in_phase()
 
     def mirror_in_phase(self) -> None:
-        """Of a symmetric C: write what other ranks have computed of this rank's rows, in a phase after theirs."""
+        """Mirror the tiles of a symmetric C that other ranks computed into this rank's rows, in a phase after theirs."""
         if self._team.size > 1:
             assert self._matrices is not None
             assert self._c_of_node is not None
@@ -339,7 +334,7 @@ class RankRun:
         with computing(plan.problem.operations) if plan.device == "cpu" else busy(progress):
             try:
                 if self._panels is not None and self._plan.grid_layout is not None:
-                    self._panels.wait_for_panels(1)  # and with the first one for A
+                    self._panels.wait_for_panels(1)  # A arrives with the first panel
                 self._timings = self._multiply()
                 if self._panels is not None:
                     self._panels.wait_for_panels()
@@ -347,10 +342,10 @@ class RankRun:
                 self._rank_device.drain()
                 raise
             if self._panels is None and self._plan.operands is OperandLocation.NODE_SHARED:
-                self._team.enter("gather")  # C is where it belongs
+                self._team.enter("gather")  # C is already in place
 
     def gather(self) -> None:
-        """Send what is left of C, when all is multiplied, to the root's node. Every rank calls it."""
+        """Send the rest of C to the root's node. Collective, after the multiplication."""
         began = time.perf_counter()
         if self._panels is None:
             self._team.timeline.add("gather", began, began)
@@ -360,25 +355,24 @@ class RankRun:
 
     @property
     def c_on_device(self) -> Any:
-        """C of a complete product, in the device's buffers, where these hold all of it."""
+        """C of a finished product in the device's buffers, if they hold all of it."""
         assert self._buffers is not None
         return self._buffers.c
 
     def abandon(self) -> None:
-        """Give up the product, which has failed on this rank or another. When this returns, no thread reads or writes the
-        matrices."""
+        """Give up the product after a failure on any rank. When this returns, no thread accesses the matrices."""
         self._rank_device.give_up_copies()
         if self.device_check is not None and self.device_check.copies is not None:
             self.device_check.copies.abandon()
 
     @property
     def arithmetic(self) -> Computed:
-        """The arithmetic of this rank's part of C in the last product; empty where all of it is native."""
+        """The arithmetic behind this rank's part of the last C; empty if all native."""
         return self._modular.done if self._modular is not None else {}
 
     def note_work(self) -> None:
-        """Note, after the clock has stopped, when each copy and kernel of the product ran. A phase must follow, which tells the
-        other ranks if this fails."""
+        """Add the times of the product's copies and kernels to the timeline, after the clock has stopped. A phase must follow, to
+        tell the other ranks of a failure."""
         for phase, begin, end in self._timings:
             self._team.timeline.add(phase, begin, end)
         self._timings = ()
@@ -390,7 +384,9 @@ class RankRun:
             return multiply_in_place(self._share, self._matrices, device, self._entering, self._panels)
         if not self._may_record:
             return self._share_run().run()
-        recorded = self._recorded()
+        assert self._matrices is not None
+        places = place_of(self._matrices.a), place_of(self._matrices.b.array), place_of(self._matrices.c)
+        recorded = self._recordings.get(places)
         if recorded is not None:
             self._entering("multiply")
             device.enqueue_again(recorded)
@@ -398,17 +394,8 @@ class RankRun:
         timings, recorded = device.recorded(self._share_run().run)
         if len(self._recordings) >= MOST_PLACES:
             del self._recordings[next(iter(self._recordings))]
-        self._recordings[self._places] = recorded
+        self._recordings[places] = recorded
         return timings
-
-    @property
-    def _places(self) -> tuple[Place, ...]:
-        assert self._matrices is not None
-        return place_of(self._matrices.a), place_of(self._matrices.b.array), place_of(self._matrices.c)
-
-    def _recorded(self) -> Any:
-        """What the device has enqueued for a product of matrices at the same places; None where there was none, lately."""
-        return self._recordings.get(self._places)
 
     def _share_run(self) -> ShareRun:
         made, plan, rank, matrices = self._rank_device, self._plan, self._team.rank, self._matrices
@@ -427,20 +414,20 @@ class RankRun:
         return ShareRun(*parts, check, self._panels or self._device_gather, self._modular)
 
     def _entering(self, phase: str) -> None:
-        """Tell the phase of the next copy or multiplication, and how many of the share's tiles have been submitted."""
+        """Report the phase of the next copy or multiplication, and how many of the share's tiles have been submitted."""
         self._team.enter(phase)
         if phase == "multiply":
             self._progress("multiply", self._submitted, self._tiles)
             self._submitted += 1
 
 
-# Told what is being done, how much of it is done, and of how much; on every rank.
+# Gets the phase's name, the amount done and the total; called on every rank.
 Progress = Callable[[str, int, int], None]
 
 
 class CheckedRun(ABC):
-    """One rank's part of a product. Every rank makes one, and calls its methods; subclasses bring the matrices to where they are
-    multiplied."""
+    """One rank's part of a product, from multiplication to check and repair. Every rank constructs one; its methods are
+    collective. Subclasses place the matrices."""
 
     run: RankRun  # the multiplication, set up
 
@@ -449,16 +436,17 @@ class CheckedRun(ABC):
         self.session, self.team, self.decision, self.settings = session, session.team, decision, settings
         self.plan, self.share = decision.plan, decision.plan.shares[session.team.rank]
         self.threads = decision.placements[session.team.rank].threads.count
-        self.views: dict[str, RowView] = {}  # what this rank sees of A, B and C
-        self.in_workspace = False  # they, or B, are in memory that the node's ranks keep from call to call
+        self.views: dict[str, RowView] = {}  # this rank's views of A, B and C
+        self.in_workspace = False  # all of them, or B, are in the workspace that the node's ranks keep between calls
         self.seed = seed
-        self._own_check: HostCheck | None = None  # of a product that this rank has compared as soon as it was multiplied
-        self._compared: list[Compared] = []  # then, by all ranks
+        # Of a product that each rank compared right after multiplying: this rank's check, and the comparisons of all ranks.
+        self._own_check: HostCheck | None = None
+        self._compared: list[Compared] = []
         self._is_set_up = False
 
     def of_arrays(self, a: Any, b: Any, c: Any, copied: Sequence[Any]) -> Check | None:
-        """Compute c = a · b of matrices of this process alone, and check it. That may be done again and again, with others;
-        between two products nothing refers to any. `copied`: those of them that are."""
+        """Compute and check c = a · b in a process alone. Callable repeatedly with other matrices; keeps no references between
+        calls. `copied`: the matrices that are copied to or from the device."""
         self.team.timeline = Timeline()
         self.views = {key: RowView(array, Span(0, len(array))) for key, array in zip("ABC", (a, b, c), strict=True)}
         matrices = RankMatrices(a, self.views["B"], c)
@@ -475,7 +463,7 @@ class CheckedRun(ABC):
                 self.run.let_go()
 
     def computed(self) -> Check | None:
-        """Compute the product. Returns its check."""
+        """Compute the product and return its check."""
         try:
             self.multiply()
             return self.checked()
@@ -485,15 +473,15 @@ class CheckedRun(ABC):
 
     @abstractmethod
     def multiply(self) -> None:
-        """Compute the product, or compute it once more."""
+        """Compute the product; called again for a repair."""
 
     @abstractmethod
     def b_to_compare_with(self) -> RowView | None:
-        """All of B, with which this rank can compare its rows of C alone; None where it cannot."""
+        """All of B, if this rank can check its rows of C without other ranks; else None."""
 
     def multiply_and_compare(self) -> None:
-        """Multiply in the workspace; and where each rank can do it alone, compare the product, so that one exchange tells of
-        both. What ranks have multiplied of a symmetric C in a phase before is mirrored."""
+        """Multiply in the workspace and, if each rank can check its own rows, compare in the same phase, which saves an exchange.
+        A symmetric C, multiplied in an earlier phase, is only mirrored here."""
         plan, seed = self.plan, self.seed
         multiply = self.run.mirror_in_phase if plan.problem.symmetric else self.run.multiply_in_phase
         with self.team.phase("multiply", timed=False) as multiplying:
@@ -512,17 +500,17 @@ class CheckedRun(ABC):
                 with computing(plan.problem.operations):
                     multiplying.mine = self._own_check.compared(seed, multiply if in_passing else None)
         self._compared = multiplying.all
-        if any(each is None for each in self._compared):  # a rank's B has changed on its way: all of the check tells
+        if any(each is None for each in self._compared):  # some rank's B was corrupted: only the full check can tell
             self._own_check = None
         elif self._own_check is not None:
             self.seed = None
 
     @abstractmethod
     def check_on_devices(self, check: RankCheck) -> Check:
-        """The result of this check, and of what was copied to where the devices read it."""
+        """The result of `check`, including how its operands reached the memory from which devices copy."""
 
     def check_on_host(self, suspects: Sequence[Suspect] = ()) -> Check:
-        """The check from host memory."""
+        """The check on the host, from host memory."""
         with busy():
             if self._own_check is not None:
                 own, self._own_check = self._own_check, None
@@ -532,22 +520,22 @@ class CheckedRun(ABC):
             return check.result(seed, suspects)
 
     def on_host(self) -> list[RowView]:
-        """What this rank sees of A, B and C, in host memory."""
+        """This rank's views of A, B and C, in host memory."""
         return [self.views[key] for key in "ABC"]
 
     def checked(self) -> Check | None:
-        """The check of the last product, after its repair; None where no check is asked for. What is wrong is computed once more,
-        unless rows differ between nodes: nobody can tell which are right."""
+        """Check the last product, and repair it if asked; None if checks are off. A repair recomputes the product once, unless
+        rows differ between nodes: nothing tells which are right."""
         if self.plan.check == "off":
             return None
-        failed = self._looked_at()
+        failed = self._checked_once()
         if failed.ok or self.settings.on_fault != "repair" or any(fault.code == "check-exchange" for fault in failed.faults):
             return failed
         timeline, began = self.team.timeline, time.perf_counter()
-        repeat, timeline.repeat = timeline.repeat, -1  # its phases are no product's: all of it is repair
+        repeat, timeline.repeat = timeline.repeat, -1  # its phases count as repair, not as a product's
         with limited_threads(self.threads):
             self.multiply()
-            check = self._looked_at()
+            check = self._checked_once()
         timeline.repeat = repeat
         timeline.add("repair", began, time.perf_counter())
         if not check.ok:
@@ -556,7 +544,7 @@ class CheckedRun(ABC):
         note = f"repaired; {check.note}" if check.note else "repaired"
         return replace(check, note=note, repaired=tuple(lines.values()), undecided=False)
 
-    def _looked_at(self) -> Check:
+    def _checked_once(self) -> Check:
         on_devices = self.run.device_check
         check = self.check_on_devices(on_devices) if on_devices is not None else None
         if check is not None and not check.undecided:
