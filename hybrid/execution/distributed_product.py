@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Products of RowBlocks and Block2Ds, whose elements stay where they are: every rank keeps its part of A, B and C.
+"""Products of RowBlocks and Block2Ds: every rank keeps its part of A, B and C.
 
-The ranks tell each other of their `Shares`. From these all make out the same real product, decide how it is computed, and
-compute it. Of Aᵀ·B with the same rows on each rank and a small C every rank multiplies its own rows: C is the sum of these
-products (`SumOfProducts`), of which each rank adds up some rows.
+The ranks exchange descriptions of their parts (`Shares`), derive the same real product from them, decide how to compute it, and
+compute it. For Aᵀ·B with matching rows of A and B on each rank and a small C, every rank multiplies its own rows, and the ranks
+sum these products (`SumOfProducts`), each some rows of C.
 """
 
 from __future__ import annotations
@@ -73,31 +73,31 @@ from hybrid.verification.freivalds import is_small_b, new_seed
 Shape = tuple[int, int]
 Complete = Callable[[Any], None]
 
-_SHORT_SUM = 1 << 20  # terms: sums of up to this many products of 16-bit integers are exact in float64
+_SHORT_SUM = 1 << 20  # sums of this many products of 16-bit integers are exact in float64
 
 
 @record
 class Shares:
-    """What the other ranks must know of one rank's RowBlocks, or Block2Ds, of A, B and C."""
+    """Description of one rank's RowBlocks, or Block2Ds, of A, B and C for the other ranks."""
 
-    a: Shape  # of what it has of A
+    a: Shape  # of this rank's part of A
     b: Shape
     types: ProductType
-    copied_bytes: int  # host memory for parts that must be converted, and for copies from a GPU for the check
-    gpu_bytes: int  # memory for the expanded B on its GPU, if that multiplies it, and for a C that is copied there
-    largest: tuple[int, ...]  # the largest magnitudes in A, in B and in C, where they are integers
-    on_gpu: tuple[bool, bool]  # whether A lies on a GPU, and B
-    whole: tuple[Shape, ...]  # of Block2Ds the shapes of A and B
-    places: tuple[Part, ...]  # of Block2Ds, where these parts lie in A, in B and, when that is known, in C
-    seed: int  # rank 0's is that of the host's check of the first real product
+    copied_bytes: int  # host memory for converted parts, and for D2H copies for the host's check
+    gpu_bytes: int  # GPU memory, if the GPU multiplies: for B expanded by a complex A, and for a C copied there
+    largest: tuple[int, ...]  # of integers, the largest magnitudes in A, B and C
+    on_gpu: tuple[bool, bool]  # whether A and B are on a GPU
+    whole: tuple[Shape, ...]  # of Block2Ds, the shapes of the whole A and B
+    places: tuple[Part, ...]  # of Block2Ds, the rows and columns of these parts of A, B and, once known, C
+    seed: int  # rank 0's seeds the host's check of the first real product
     is_gram: bool  # B is the transpose of A, in the same memory, and neither is complex
 
     @classmethod
     def of(cls, a: Any, b: Any, c: Any, gemm: Gemm, settings: Settings, threads: Callable[[], int]) -> Shares:
-        """What is to be known of this rank's operands. UsageError where they cannot be multiplied.
+        """Describe this rank's operands. UsageError if they cannot be multiplied.
 
-        `threads`: gives the number of threads that look for the largest integers. For those of 8 and 16 bits on a GPU, the
-        largest of their type will do: it takes longer to look, and usual sums are exact in float64 all the same.
+        `threads`: returns the number of threads for the search for the largest integers. For 8- and 16-bit integers on a GPU the
+        limit of their dtype replaces the search: searching takes longer, and usual sums are exact in float64 anyway.
         """
         check = settings.check == "host"
         in_2d = [each for each in (a, b) if isinstance(each, Block2D)]
@@ -108,7 +108,7 @@ class Shares:
             )
         types = product_type(a.array.dtype, b.array.dtype, gemm.dtype).of(gemm)
         (n, l), (depth, m) = a.array.shape, b.array.shape
-        here = None if c is None else c.array  # that of a Block2D lies anywhere in a matrix whose shape has been compared
+        here = None if c is None else c.array  # the shape of C as Block2D was compared before
         refuse_wrong_c(here, here.shape if in_2d and here is not None else (n, m), types)
         real, added = types.problem(n, l, m), None if gemm.beta == 0 else c  # this rank's part of the product; C that is read
         there, real_b = (on_gpu(a.array), on_gpu(b.array)), depth * (1 + types.complex_a) * real.m
@@ -122,7 +122,7 @@ class Shares:
         copied_there = added.array.nbytes if added is not None and there[0] and not on_gpu(added.array) else 0
         largest: tuple[int, ...] = ()
         if types.exact is not None:
-            looks = l > _SHORT_SUM or types.gemm.combines or not (settings.check == "off" or checks_as_a_whole(settings, types))
+            looks = l > _SHORT_SUM or types.gemm.combines or not (settings.check == "off" or checked_as_integers(settings, types))
             largest = tuple(
                 0 if each is None
                 else largest_of(where_it_lies(each.array), threads())
@@ -140,49 +140,48 @@ class Shares:
 
     @property
     def c(self) -> Shape:
-        """Of what it keeps of C."""
+        """The shape of this rank's part of C."""
         return self.places[2].shape if self.places else (self.a[0], self.b[1])
 
     @property
     def depth(self) -> int:
-        """The columns of the whole A."""
+        """The number of columns of the whole A."""
         return self.whole[0][1] if self.whole else self.a[1]
 
     def bytes_on_gpu(self, exact: Exact | None) -> int:
-        """The most bytes that the product takes on this rank's GPU beside the real product's C, if that multiplies it.
+        """Peak memory on this rank's GPU beside the real product's matrices, if the GPU multiplies.
 
-        `exact`: how a product of integers is computed, which stay where they lie; None for others.
+        `exact`: how to compute a product of integers that stay on the GPU; None for other products.
         """
         there = [shape for shape, is_there in zip((self.a, self.b), self.on_gpu, strict=True) if is_there]
         if exact is None or not there:
             return self.gpu_bytes
         operands = sum(rows * columns for rows, columns in there) * ITEM_SIZES[exact.computed]
-        c = (self.a[0], self.b[1]) if self.on_gpu[0] else (0, 0)  # it is put together beside A
-        result = c[0] * c[1] * np.dtype(self.types.result).itemsize  # which is made when A and B are given back
+        c = (self.a[0], self.b[1]) if self.on_gpu[0] else (0, 0)  # C is assembled where A is
+        result = c[0] * c[1] * np.dtype(self.types.result).itemsize  # allocated after the converted A and B are freed
         digits = c[0] * c[1] * len(exact.primes) * DIGIT.itemsize
         temporary = temporary_bytes([*there, c], remainders=bool(exact.primes))
         return self.gpu_bytes + max(operands, result) + digits + temporary
 
 
 def _is_copied(array: Any, dtype: str, *, check: bool) -> bool:
-    """Whether the array is copied to new host memory: from a GPU for the check, on the host for its type or layout."""
+    """Whether the array needs a copy in host memory: from a GPU for the check, on the host for its dtype or layout."""
     return check if on_gpu(array) else array.dtype != dtype or not array.flags.c_contiguous
 
 
 def request_of(
     shares: Sequence[Shares], computed: str, besides: tuple[int, ...] = (), besides_on_gpu: tuple[int, ...] = ()
 ) -> PlanRequest:
-    """What is to be decided on: the real product of type `computed` of all ranks' parts, and where these lie. UsageError where
-    they do not fit together.
+    """The plan request for the real product, in dtype `computed`, of all ranks' parts. UsageError if they do not fit together.
 
-    `besides`, `besides_on_gpu`: the bytes that each rank takes beside its parts.
+    `besides`, `besides_on_gpu`: bytes that each rank needs beside its parts.
     """
     first = shares[0]
     what = "are of matrices of {} and {}" if first.whole else "have {} and {} columns"
     for rank, share in enumerate(shares):
-        told, of_first = ((*(each.whole or (each.a[1], each.b[1])), each.types) for each in (share, first))
-        if told != of_first:
-            different = f"rank {rank}'s blocks {what.format(*told)} of {share.types}, rank 0's {what.format(*of_first)}"
+        found, expected = ((*(each.whole or (each.a[1], each.b[1])), each.types) for each in (share, first))
+        if found != expected:
+            different = f"rank {rank}'s blocks {what.format(*found)} of {share.types}, rank 0's {what.format(*expected)}"
             raise UsageError(f"{different} of {first.types}", code="ranks-differ")
     l, depth = first.depth, first.whole[1][0] if first.whole else sum(share.b[0] for share in shares)
     if depth != l:
@@ -209,10 +208,10 @@ def request_of(
 
 
 def _placement(shares: Sequence[Shares]) -> Placement:
-    """Where the parts of the real product of Block2Ds lie. UsageError where these are not a grid's.
+    """The placement of the real product of Block2Ds. UsageError if they do not form a grid.
 
-    Rows and columns are numbered anew, so that those of a rank are neighbours: the order in which they are multiplied does not
-    matter, and parts that were dealt out in many blocks need not be sent around to be joined.
+    Rows and columns are renumbered so that each rank's are contiguous. The product does not depend on their order, and
+    block-cyclic parts need not be redistributed.
     """
     types, ((n, l), (_, m)) = shares[0].types, shares[0].whole
     of_a, of_b, of_c = zip(*(share.places for share in shares), strict=True)
@@ -228,11 +227,11 @@ def _placement(shares: Sequence[Shares]) -> Placement:
     )
 
 
-def _places_of_c(shares: Sequence[Shares], turned: Sequence[bool]) -> list[Part]:
-    """Where each rank's part of a product of Block2Ds lies: as C where one is given, else in its rows of A and columns of B.
+def _parts_of_c(shares: Sequence[Shares], turned: Sequence[bool]) -> list[Part]:
+    """Each rank's part of the product of Block2Ds: as in C if given, else the rank's rows of A and columns of B.
 
-    `turned`: which of A and B are transposes. Their product lies on the grid of the matrices themselves; or in equal shares of
-    rows where these are not on one grid.
+    `turned`: whether A and B are transposes. If one is, the product is distributed over the grid of the untransposed matrices, or
+    in equal blocks of rows if they do not share a grid.
     """
     (n, _), (_, m) = shares[0].whole
     if len(shares[0].places) == len("ABC"):
@@ -245,7 +244,7 @@ def _places_of_c(shares: Sequence[Shares], turned: Sequence[bool]) -> list[Part]
     rows, columns = ([*dict.fromkeys(have[rank] for rank in there)] for have in (down, across))
     if not there or len(rows) * len(columns) != len({(down[rank], across[rank]) for rank in there}):
         return [Part((block(n, len(shares), rank),), (Span(0, m),)) for rank in range(len(shares))]
-    of_c = _dealt(n, rows), _dealt(m, columns)
+    of_c = _spans_of_c(n, rows), _spans_of_c(m, columns)
     return [
         Part(of_c[0].get(rows_there, ()), of_c[1].get(columns_there, ()))
         for rows_there, columns_there in zip(down, across, strict=True)
@@ -255,16 +254,16 @@ def _places_of_c(shares: Sequence[Shares], turned: Sequence[bool]) -> list[Part]
 Spans = tuple[Span, ...]
 
 
-def _dealt(length: int, groups: Sequence[tuple[Spans, ...]]) -> dict[tuple[Spans, ...], Spans]:
-    """The rows, or columns, of C for each group of ranks, which has these of A and of B: as those of one that has as many, else
-    equal shares."""
+def _spans_of_c(length: int, groups: Sequence[tuple[Spans, ...]]) -> dict[tuple[Spans, ...], Spans]:
+    """The rows, or columns, of C for each group of ranks. `groups`: each group's spans of A and B. C is split like the first of
+    these operands with the same length, else equally."""
     alike = next((spans for spans in zip(*groups, strict=True) if sum(map(len, chain(*spans))) == length), None)
     return dict(zip(groups, alike or [(block(length, len(groups), number),) for number in range(len(groups))], strict=True))
 
 
 def _renumbered(groups: Sequence[tuple[Span, ...]], length: int, each: int) -> Callable[[tuple[Span, ...]], tuple[Span, ...]]:
-    """A function that gives rows, or columns, new numbers, of which those of one group are neighbours. Each of the `length` rows
-    has become `each` rows of the real product."""
+    """A function that renumbers spans of rows, or columns, so that each group is contiguous. Each of the `length` rows becomes
+    `each` rows of the real product."""
     numbers, next_one = np.arange(length), 0
     for span in (span for group in dict.fromkeys(groups) for span in group):
         numbers[span.slice] = np.arange(next_one, next_one + len(span))
@@ -280,51 +279,51 @@ def _renumbered(groups: Sequence[tuple[Span, ...]], length: int, each: int) -> C
 
 
 class DistributedCall:
-    """A product of RowBlocks or of Block2Ds: `operands` are this rank's parts of A, B, and C or None.
+    """A product of RowBlocks or of Block2Ds. `operands`: this rank's parts of A, B, and C or None.
 
-    Integers that lie on GPUs stay there if there is room for all that is made of them. Else they go through the host's memory.
-    There a single check, of C in its own type, takes the place of that of each real product, unless C may be repaired.
+    Integers on GPUs stay there if their temporaries fit; otherwise they go through host memory. On GPUs, one check of the integer
+    C replaces the checks of the real products, unless C may be repaired.
     """
 
-    decision: Decision | None = None  # None for a sum
+    decision: Decision | None = None  # None for a sum of products
     settings: Settings
-    integers_stay = False  # on the GPUs where they lie
-    sum_of: SumOfProducts | None = None  # each rank multiplies its own rows, and these products are summed; None: A is moved
+    integers_stay = False  # on their GPUs
+    sum_of: SumOfProducts | None = None  # if set, each rank multiplies its own rows, and the products are summed
 
     def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> None:
         self._session = session
         self._operands: tuple[Any, ...] = operands
         self._in_2d = not any(isinstance(each, RowBlock) for each in operands)
-        # B is the same array on every rank, each of which takes the rows that would be its own.
-        self._is_everywhere = type(operands[0]) is RowBlock and is_array(operands[1])
-        self._of_rows: DistributedCall | None = None  # of Block2Ds in one process: their product as one of RowBlocks
-        transposed = self._look(asked, out)
+        # B is the same array on every rank; each takes its share of the rows.
+        self._b_replicated = type(operands[0]) is RowBlock and is_array(operands[1])
+        self._of_rows: DistributedCall | None = None  # Block2Ds in one process are multiplied as RowBlocks
+        transposed = self._agree(asked, out)
         if any(transposed) and self.sum_of is None:
             self._operands = tuple(
-                _rows_of(session, each) if turned else each for each, turned in zip(self._operands, transposed, strict=True)
+                _row_blocks_of(session, each) if turned else each for each, turned in zip(self._operands, transposed, strict=True)
             )
-            self._look(asked.without_transposes(), None)
+            self._agree(asked.without_transposes(), None)
 
-    def _look(self, asked: Asked, out: Any) -> tuple[bool, ...]:
-        """Agree on the product. Whether A, B and C are transposes: where one is, nothing is decided yet."""
+    def _agree(self, asked: Asked, out: Any) -> tuple[bool, ...]:
+        """Agree on the product. Returns whether A, B and C are transposes; if one is, only `sum_of` has been decided."""
         session, team = self._session, self._session.team
         kind, kept = ("Block2Ds", "part") if self._in_2d else ("RowBlocks", "rows")
-        with team.phase("agree", timed=False) as looking:
+        with team.phase("agree", timed=False) as agreeing:
             settings, gemm = asked.read()
             if out is not None or asked.root != 0:
                 raise UsageError(f"a product of {kind} has neither out nor root: every rank keeps its {kept}", code="out")
             transposed: tuple[bool, ...] = ()
             turned: tuple[bool, ...] = (False, False)  # of Block2Ds
-            if self._is_everywhere and not (gemm.transpose_a or gemm.transpose_b):
-                kind = f"a RowBlock and {self._take_own_rows_of_b(settings, gemm)}"
+            if self._b_replicated and not (gemm.transpose_a or gemm.transpose_b):
+                kind = f"a RowBlock and {self._split_b(settings, gemm)}"
             refuse_unused_c(self._operands[2], asked.gemm)
             if self._in_2d:
                 settings = replace(settings, device="cpu") if settings.device == "auto" else settings
-                self._operands = _of_block_2d(self._operands, gemm)
+                self._operands = _oriented_blocks(self._operands, gemm)
                 turned = tuple(isinstance(each, TransposedBlock2D) for each in self._operands[:2])
                 kind += " that lies as c" * (self._operands[2] is not None)
             else:
-                transposed = _transposed(self._operands, gemm)
+                transposed = _transposed_flags(self._operands, gemm)
             said = {"kind": f"a product of {kind}", **gemm.as_dict(), "transposed": transposed or turned, **settings.as_dict()}
             self._operands = tuple(each.T if isinstance(each, TransposedRowBlock) else each for each in self._operands)
             a, b, c = self._operands
@@ -332,44 +331,44 @@ class DistributedCall:
             if any(transposed):
                 on_host = not (on_gpu(a.array) or on_gpu(b.array))
                 is_sum = on_host and transposed == (True, False, False) and not (gemm.beta or gemm.modulus)
-                shares_here = Shares.of(RowBlock(a.array.T), b, None, gemm, settings, threads) if is_sum else None
+                own_shares = Shares.of(RowBlock(a.array.T), b, None, gemm, settings, threads) if is_sum else None
             else:
                 if gemm.modulus and product_type(a.dtype, b.dtype, gemm.dtype).of(gemm).exact is not None:
                     self._operands = a, b, c = tuple(
                         None if each is None else each._like(least_remainders(each.array, gemm.modulus, threads()), None)
                         for each in (a, b, c)
                     )
-                shares_here = Shares.of(a, b, c, gemm, settings, threads)
-            looking.mine = said, take_inventory(session, settings), shares_here
-        same_on_all_ranks([said for said, *_ in looking.all])
+                own_shares = Shares.of(a, b, c, gemm, settings, threads)
+            agreeing.mine = said, take_inventory(session, settings), own_shares
+        same_on_all_ranks([said for said, *_ in agreeing.all])
         team.pretend_nodes(settings.ranks_per_node)
-        _, inventories, shares = zip(*looking.all, strict=True)
+        _, inventories, shares = zip(*agreeing.all, strict=True)
         if any(transposed):
             self.sum_of, self.settings = SumOfProducts.where_it_pays(team, settings, shares, inventories), settings
             return transposed
         self._shares: Sequence[Shares] = shares
         self._inventories = inventories
         if self._in_2d:
-            of_c = _places_of_c(shares, turned)
+            of_c = _parts_of_c(shares, turned)
             self._shares = [replace(share, places=(*share.places[:2], part)) for share, part in zip(shares, of_c, strict=True)]
         if self._in_2d and team.size == 1:
-            request_of(self._shares, shares[0].types.computed)  # which refuses what does not fit together
+            request_of(self._shares, shares[0].types.computed)  # raises if shapes do not fit
             rows = RowBlock(a.in_order()), RowBlock(b.in_order()), None if c is None else RowBlock(c.in_order())
             self._of_rows = DistributedCall(session, rows, None, asked.without_transposes())
             self.decision, self.settings = self._of_rows.decision, self._of_rows.settings
         else:
-            self._decide_where(settings)
+            self._decide_location(settings)
         return transposed
 
-    def _take_own_rows_of_b(self, settings: Settings, gemm: Gemm) -> str:
-        """Make B a RowBlock of this rank's share of its rows. What all ranks have to have in common of it."""
+    def _split_b(self, settings: Settings, gemm: Gemm) -> str:
+        """Make B a RowBlock of this rank's share of its rows. Returns a description of B that must be equal on all ranks."""
         team, (a, b, c) = self._session.team, self._operands
         if b.ndim != 2:
             raise UsageError(
                 f"b is an array of {b.ndim} dimensions: beside a RowBlock pass a matrix, x[:, None]", code="dimensions"
             )
         refuse_masked(b, "b")
-        product_type(a.array.dtype, b.dtype, gemm.dtype)  # which refuses elements that are no numbers
+        product_type(a.array.dtype, b.dtype, gemm.dtype)  # raises if elements are not numbers
         lo, hi = (len(b) * rank // team.size for rank in (team.rank, team.rank + 1))
         self._operands = a, RowBlock(to_device_of(a.array, b[lo:hi]) if on_gpu(a.array) else on_host(b[lo:hi])), c
         sum_of_all = checksum(on_host(b), threads_until_decided(team, settings))
@@ -377,56 +376,55 @@ class DistributedCall:
 
     @property
     def own_operands(self) -> tuple[np.ndarray, np.ndarray]:
-        """What this rank multiplies for a sum."""
+        """This rank's Aᵀ and B for a sum of products."""
         a, b, _ = self._operands
         return a.array.T, b.array
 
-    def _decide_where(self, settings: Settings) -> None:
-        """Decide how the product is computed, and whether integers stay where they lie."""
+    def _decide_location(self, settings: Settings) -> None:
+        """Decide how to compute the product, and whether integers stay on their GPUs."""
         types = self._shares[0].types
         on_gpus = settings.device in ("auto", "cuda") and any(any(each.on_gpu) for each in self._shares)
         self.integers_stay = types.exact is not None and on_gpus
-        self._as_a_whole = self.integers_stay and checks_as_a_whole(settings, types)
+        self._checked_once = self.integers_stay and checked_as_integers(settings, types)
         if self.integers_stay:
             try:
                 self._decide(settings)
-                if self._of_real.plan.device == "cuda":
+                if self._real_decision.plan.device == "cuda":
                     return
             except DoesNotFit:
                 pass
-        self.integers_stay = self._as_a_whole = False
+        self.integers_stay = self._checked_once = False
         self._decide(settings)
 
     def _decide(self, settings: Settings) -> None:
-        """Decide how the product is computed, with integers where they lie if they stay."""
         shares, stays, types = self._shares, self.integers_stay, self._shares[0].types
-        if types.exact is not None and all(each.types == types for each in shares):  # `request_of` refuses others
+        if types.exact is not None and all(each.types == types for each in shares):  # else `request_of` raises
             largest = [each.largest for each in shares]
-            types = types.bounded(shares[0].depth, largest, self._most(settings) if stays else None)
+            types = types.bounded(shares[0].depth, largest, self._largest_sum(settings) if stays else None)
         if not stays:
             settings = exactly(settings, types)
-        elif settings.precision != "native":  # sums stay below `_most`, and then products from remainders are exact as well
+        elif settings.precision != "native":  # sums stay below `_largest_sum`, so that emulated products are exact too
             settings = replace(settings, precision="auto")
         on_gpus = tuple(each.bytes_on_gpu(types.exact if stays else None) for each in shares)
         besides = tuple(
             each.copied_bytes + types.bytes_beside(each.c[0] * each.c[1]) * (not (stays and each.on_gpu[0])) for each in shares
         )
         request = request_of(shares, types.computed, besides, on_gpus if any(on_gpus) else ())
-        if self._as_a_whole:
-            self._of_real = agree(self._session, request, replace(settings, check="off"), self._inventories)
-            self.decision = replace(self._of_real, plan=replace(self._of_real.plan, check="device"))
+        if self._checked_once:
+            self._real_decision = agree(self._session, request, replace(settings, check="off"), self._inventories)
+            self.decision = replace(self._real_decision, plan=replace(self._real_decision.plan, check="device"))
         else:
-            self.decision = self._of_real = agree(self._session, request, settings, self._inventories)
+            self.decision = self._real_decision = agree(self._session, request, settings, self._inventories)
         self.types, self.settings = types, settings
 
-    def _most(self, settings: Settings) -> int:
-        """The largest sums of products of integers on a GPU. Where each real product is checked, the host would have to check one
-        with larger sums, and copy all of it: several products of smaller numbers take less time."""
-        checked = settings.check in ("on", "full") and not self._as_a_whole
+    def _largest_sum(self, settings: Settings) -> int:
+        """The limit for sums of products of integers on a GPU. If each real product is checked, sums above `most_exact` would
+        need a check on the host with a copy of everything; several products of smaller numbers take less time."""
+        checked = settings.check in ("on", "full") and not self._checked_once
         return most_exact(GROUP_COLUMNS) if checked else (1 << 53) - 1
 
     def _verify(self, a: Any, b: Any, c: Any, result: Any, threads: int) -> None:
-        """CheckFailed on all ranks unless the result is the product of these integers."""
+        """Check the product of integers as a whole, modulo 2⁶⁴. CheckFailed on all ranks if it is wrong."""
         team, gemm = self._session.team, self.types.gemm
         x = odd_words(np.random.default_rng(self._shares[0].seed), b.shape[1])
         with team.phase("check") as through_b, busy():
@@ -436,15 +434,15 @@ class DistributedCall:
             if c is not None and gemm.beta:
                 expected += times_words(c, x, threads) * wrapped(gemm.beta)
             wrong = np.flatnonzero(on_host(times_words(result, x, threads) != expected))
-            comparing.mine = (self._of_real.plan.shares[team.rank].rows.lo + wrong[:MOST_NAMED]).tolist()
-        by = self._of_real.device_of
+            comparing.mine = (self._real_decision.plan.shares[team.rank].rows.lo + wrong[:MOST_NAMED]).tolist()
+        by = self._real_decision.device_of
         faults = [f"{by(rank)} multiplied wrong: rows {rows}" for rank, rows in enumerate(comparing.all) if rows]
         if faults:
             raise CheckFailed(f"the product is wrong: {'; '.join(faults)}")
 
     def product(self, complete: Complete = tell_nobody) -> Any:
-        """This rank's part of the product, of RowBlocks where that of A lies. `complete`: is given it, of integers before that
-        is checked as a whole."""
+        """This rank's part of the product; of RowBlocks, where A's is. `complete`: called with the result, before integers are
+        checked as a whole."""
         assert self.decision is not None
         if not self._in_2d:
             plan = self.decision.plan
@@ -461,20 +459,20 @@ class DistributedCall:
         return c._like(self._part(lambda row, column: f"element [{rows[row]}, {columns[column]}] of the product", complete), None)
 
     def _part(self, named: Callable[[int, int], str], complete: Complete) -> Any:
-        """The array of this rank's part. `named`: as of `RealProducts`."""
-        if self._as_a_whole:
+        """The array of this rank's part. `named`: as in `RealProducts`."""
+        if self._checked_once:
             try:
                 return self._computed(named, complete)
-            except Overflow:  # of products that were not checked yet
-                self._as_a_whole = False
+            except Overflow:  # a corrupted product, not checked yet, may have caused it: repeat with checks
+                self._checked_once = False
                 self._decide(self.settings)
         return self._computed(named, complete)
 
     def _computed(self, named: Callable[[int, int], str], complete: Complete) -> Any:
         (a, b), c = (each.array for each in self._operands[:2]), self._operands[2]
         c = None if c is None else c.array
-        team, types, plan, of_a = self._session.team, self.types, self._of_real.plan, a
-        beside, threads = None, self._of_real.placements[team.rank].threads.count
+        team, types, plan, of_a = self._session.team, self.types, self._real_decision.plan, a
+        beside, threads = None, self._real_decision.placements[team.rank].threads.count
         if types.exact is not None:
             with team.phase("scatter"), busy():
                 a, b = (where_it_lies(each) if self.integers_stay else on_host(each) for each in (a, b))
@@ -484,7 +482,7 @@ class DistributedCall:
         products = RealProducts(team, types, threads, self._shares[team.rank].c, c=c, named=named, beside=beside)
         on_gpus = any(any(each.on_gpu) for each in self._shares)
         for number, prime in enumerate(types.primes):
-            if types.gemm.alpha == 0:  # as in BLAS, A and B are not read
+            if types.gemm.alpha == 0:  # as in BLAS, ignore A and B
                 height, width = self._shares[team.rank].c
                 with on_device_of(a):
                     products.add(np.zeros_like(empty_beside(a, (height, width * (1 + types.complex_b)), types.computed)))
@@ -495,30 +493,30 @@ class DistributedCall:
                     real = real_operands(a, b, types, prime, device=plan.device, threads=threads)
             team.timeline = Timeline()
             with limited_threads(threads):
-                computing = RealProduct(self._session, self._of_real, self.settings, self._shares[0].seed + number)
+                computing = RealProduct(self._session, self._real_decision, self.settings, self._shares[0].seed + number)
                 product, check = computing.result(*real)
                 if on_gpus and (plan.device != "cuda" or plan.grid_layout is not None):
                     with team.phase("scatter"):
                         product = to_device_of(real[0], product)
             settle(check, warns=team.rank == 0)
-            del real  # before the next ones are made
+            del real  # to free its memory before the next conversion
             products.add(product)
             del product
         result = products.finish()
         if types.finishes:
             result = to_device_of(of_a, result)
-            await_callers_work(result)  # so that it is complete, as other products are
+            await_callers_work(result)  # complete the result, like other products
         complete(result)
-        if self._as_a_whole:
+        if self._checked_once:
             self._verify(a, b, c, result, threads)
         return result
 
 
-def _of_block_2d(operands: tuple[Any, ...], gemm: Gemm) -> tuple[Any, ...]:
-    """op(A), op(B) and C, of Block2Ds. UsageError for what a product of them cannot have."""
+def _oriented_blocks(operands: tuple[Any, ...], gemm: Gemm) -> tuple[Any, ...]:
+    """op(A), op(B) and C, of Block2Ds. UsageError if C does not fit."""
     a, b, c = operands
     if not (isinstance(a, Block2D) and isinstance(b, Block2D)):
-        return operands  # which `Shares` refuses
+        return operands  # `Shares.of` raises
     a, b = a.T if gemm.transpose_a else a, b.T if gemm.transpose_b else b
     shape = a.shape[0], b.shape[1]
     if c is not None and not (isinstance(c, Block2D) and c.shape == shape):
@@ -526,9 +524,9 @@ def _of_block_2d(operands: tuple[Any, ...], gemm: Gemm) -> tuple[Any, ...]:
     return a, b, c
 
 
-def _transposed(operands: tuple[Any, ...], gemm: Gemm) -> tuple[bool, ...]:
-    """For A, B and C whether the transpose is multiplied: a view `.T` and a flag each ask for it, both together for the matrix.
-    UsageError for what is no RowBlock."""
+def _transposed_flags(operands: tuple[Any, ...], gemm: Gemm) -> tuple[bool, ...]:
+    """Whether A, B and C enter transposed: by a `.T` view or by a flag; both together cancel. UsageError for other types than
+    RowBlock."""
     for name, each in zip("abc", operands, strict=True):
         if not isinstance(each, RowBlock) and not (name == "c" and each is None):
             others = "a and b are RowBlocks" if name == "c" else "the other operand is one"
@@ -537,8 +535,8 @@ def _transposed(operands: tuple[Any, ...], gemm: Gemm) -> tuple[bool, ...]:
     return a != gemm.transpose_a, b != gemm.transpose_b, c and gemm.beta != 0
 
 
-def _rows_of(session: Session, of: RowBlock) -> RowBlock:
-    """The RowBlock of the transpose, in equal shares, which lie where the elements did: on each rank's GPU or in host memory."""
+def _row_blocks_of(session: Session, of: RowBlock) -> RowBlock:
+    """The transpose as a RowBlock in equal shares, on each rank's GPU or in host memory as before."""
     if session.team.size == 1:
         return RowBlock(of.T.array)
     rows = scattered(session, of.T, None, 0).array
@@ -546,22 +544,22 @@ def _rows_of(session: Session, of: RowBlock) -> RowBlock:
         return RowBlock(to_device_of(of.array, rows))
 
 
-def checks_as_a_whole(settings: Settings, types: ProductType) -> bool:
-    """Whether a product of integers on GPUs is checked in its own type, and not each real product."""
+def checked_as_integers(settings: Settings, types: ProductType) -> bool:
+    """Whether to check a product of integers on GPUs once, as integers, instead of each real product."""
     as_integers = types.result != "bool" and not types.gemm.modulus
     return settings.check in ("on", "full") and settings.on_fault == "raise" and as_integers
 
 
 class RealProduct(CheckedRun):
-    """A real product of which each rank keeps its part."""
+    """A real product; each rank keeps its part of C."""
 
     _grid: OnGrid | None = None
-    _all_of_b: RowView  # or this rank's rows, where these suffice
+    _all_of_b: RowView  # or only this rank's rows, if they suffice
 
     def result(self, a: Any, b: Any) -> tuple[Any, Check | None]:
         """This rank's part of C, from its parts of A and B, and the check."""
         team, plan, share, layout = self.team, self.plan, self.share, self.plan.grid_layout
-        device = plan.device if layout is None else "cpu"  # a grid's parts travel from host to host
+        device = plan.device if layout is None else "cpu"  # parts of a grid travel by MPI, through host memory
         height, width = layout.placement.c[team.rank].shape if layout else (len(share.rows), plan.problem.m)
         all_of_b, size = None, (plan.problem.l, plan.problem.m)
         if layout is None and not plan.own_rows_suffice:
@@ -589,7 +587,7 @@ class RealProduct(CheckedRun):
         return c, self.computed()
 
     def multiply(self) -> None:
-        if self.in_workspace:  # B is written there after a phase of the next product, when all ranks have read it
+        if self.in_workspace:  # the next product writes B after a phase, which ends once all ranks have read this one
             self.run.make_ready()
             self.multiply_and_compare()
             return
@@ -622,7 +620,7 @@ class RealProduct(CheckedRun):
 
 
 class SumOfProducts:
-    """The product of all ranks' RowBlocks of A, transposed, and B."""
+    """Aᵀ·B as the sum of each rank's product of its own rows."""
 
     def __init__(self, team: Team, settings: Settings, types: ProductType, shape: tuple[int, int], largest: int) -> None:
         self._team, self._settings, self._types, self._shape, self._largest = team, settings, types, shape, largest
@@ -632,9 +630,9 @@ class SumOfProducts:
     def where_it_pays(
         cls, team: Team, settings: Settings, shares: Sequence[Shares | None], inventories: Sequence[Inventory]
     ) -> SumOfProducts | None:
-        """The sum of products on CPUs of what each rank has of Aᵀ and B, the same on all ranks; None where A is moved instead: to
-        the ranks of other rows of B, to GPUs, or since C is large, or sums of integers may not fit into 64 bits. DoesNotFit where
-        the ranks' products have no room."""
+        """The sum of products on CPUs, the same on all ranks, or None to transpose A between ranks instead: if A and B have
+        different rows on some rank, with GPUs, for a large C, or if sums of integers may overflow 64 bits. DoesNotFit if memory
+        is short."""
         first, own = shares[0], [each for each in shares if each is not None]
         if team.size == 1 or first is None or first.types.result == "uint64":
             return None
@@ -661,12 +659,12 @@ class SumOfProducts:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """Of the product of this rank's rows, beside those of the call."""
+        """Options for the product of this rank's rows, replacing those of the call."""
         return {"dtype": self.dtype, "transpose_a": False, "transpose_b": False, "stall": None}
 
     def own_rows(self, product: np.ndarray) -> RowBlock:
-        """This rank's rows of C. `product`: of its rows of A and B. Every rank calls it. Overflow where the result's type does
-        not hold an element."""
+        """This rank's rows of C, from each rank's `product` of its own rows. Collective. Overflow if an element exceeds the
+        result's dtype."""
         team, types, (n, m) = self._team, self._types, self._shape
         shares = [block(n, team.size, rank) for rank in range(team.size)]
         own = shares[team.rank]
