@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""What moves between nodes for a product, by MPI's collectives: rows of the root's operands before it, column panels of B and C
-during it, and on a grid of nodes rectangles of all three.
+"""Data movement between nodes, by MPI collectives: rows of the root's operands before a product, column panels of B and C during
+it, and on a grid of nodes rectangles of all three matrices.
 
-Some ranks of every node take part in the collectives of panels. By flags in node-shared memory they tell the ranks of their node
-which panels have arrived, and learn from them which are computed. All ranks start the same collectives in the same order, and one
-that waits goes on with all that are under way: so none waits for another one that multiplies.
+Some ranks of each node take part in the panels' collectives. Flags in node-shared memory tell the node's other ranks which panels
+have arrived, and tell these ranks which are computed. The schedule is deadlock-free: all ranks start the same collectives in the
+same order, and a waiting rank progresses every pending one, so none waits for a rank that multiplies.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from hybrid.verification.check import Check, Fault
 from hybrid.verification.copies import verify_exchange
 from hybrid.verification.freivalds import verify_alone
 
-ROWS = "rows"  # the series that move rows before a product
-# Collectives that are started before they are needed: their messages fill the network while others end.
+ROWS = "rows"  # name of the series that move rows before a product
+# Collectives started ahead, to keep the network busy while earlier ones end.
 ROWS_AHEAD, _B_AHEAD, _C_AHEAD = 1, 2, 4
 
 
@@ -50,8 +50,8 @@ def gateways(plan: Plan) -> tuple[int, ...]:
 def rows_from_root(
     team: Team, plan: Plan, sent: Sequence[tuple[str, RootMatrix]], views: Mapping[str, RowView], message_bytes: int
 ) -> Iterator[Start]:
-    """The collectives that bring the rows of these operands, by "A" and "B", from the root to the other nodes' shared matrices.
-    Messages have `message_bytes` at most, but one row at least. The root's rows are converted when they are sent."""
+    """The collectives that send rows of these operands ("A", "B") from the root to the other nodes' shared matrices. A message
+    holds up to `message_bytes`, but at least one row. The root converts rows as it sends them."""
     for key, operand in sent:
         height = max(1, message_bytes // max(1, plan.problem.bytes(1, operand.shape[1])))
         cut = [[*pieces(plan.rows_on(node)[key], height)] for node in range(len(plan.topology.nodes))]
@@ -67,8 +67,7 @@ def rows_from_root(
 
 
 def gather_b(team: Team, plan: Plan, b: RowView, settings: Settings) -> None:
-    """Bring all rows of B to the shared matrix of every node, in which the node's ranks have put their own. Every rank calls
-    it."""
+    """Allgather the rows of B into every node's shared matrix, which holds the rows of the node's ranks. Collective."""
     nodes, problem = plan.topology.nodes, plan.problem
     if len(nodes) == 1:
         return
@@ -86,18 +85,17 @@ def gather_b(team: Team, plan: Plan, b: RowView, settings: Settings) -> None:
 
 
 def _to_all_nodes(b: RowView, columns: Span, rows_of: Sequence[Sequence[Span]], me: int) -> Start:
-    """The collective that brings these columns of each node's rows to all other nodes. `rows_of[node]`: what a node has."""
+    """The collective that sends these columns of each node's rows to all other nodes. `rows_of[node]`: the node's rows."""
     parts = {node: [b[rows][:, columns.slice] for rows in of_node if len(rows)] for node, of_node in enumerate(rows_of)}
     return exchange({node: parts[me] for node in parts if node != me}, {**parts, me: []}, me)
 
 
 @record
 class Moves:
-    """The collectives that bring the panels of B to the nodes, or those of C to where they are kept, as one rank knows them.
+    """One rank's collectives for the panels of B on their way to the nodes, or of C to their destination.
 
-    `kind`, `ranks`: their communicator. `of_panels`: for each panel those that move it, or this rank's part of it; none on a
-    rank that takes no part. `members`: of B, the ranks that receive parts of a panel for this node; of C, those whose results
-    this rank sends.
+    `kind`, `ranks`: their communicator. `of_panels`: the collectives of each panel; empty on a rank that takes no part.
+    `members`: for B, the ranks that receive parts of a panel for this node; for C, the ranks whose results this rank sends.
     """
 
     kind: str
@@ -112,8 +110,8 @@ class Moves:
 
 @record
 class PanelMoves:
-    """What moves during a product. `columns`: of each panel, within this rank's columns of C. `terms`: where several layers'
-    results arrive, whose sum belongs in `kept`."""
+    """The moves during a product. `columns`: each panel's columns within this rank's columns of C. `terms`: receives the results
+    of several grid layers, whose sum goes to `kept`."""
 
     columns: Sequence[Span]
     arriving: Moves
@@ -123,32 +121,32 @@ class PanelMoves:
 
 
 class Panels:
-    """One rank's view of the panels, for any number of products, each from `begin` to `finish`.
+    """One rank's view of the moving panels, for any number of products, each from `begin` to `finish`.
 
-    The panels of its device may be others than those that move: one of B is there when all are that it overlaps with.
+    The device's panels may be cut differently: one of B is complete when all moving panels that overlap it have arrived.
     """
 
     def __init__(self, plan: Plan, share: RankShare, rank_device: RankDevice, moves: PanelMoves) -> None:
-        """`share`: what this rank's device computes. Every rank makes one, before the transport is made."""
-        from hybrid.transport.peers import flags_of  # which other products need not load
+        """`share`: of this rank's device. Every rank constructs one, before the transport."""
+        from hybrid.transport.peers import flags_of  # other products need not load this module
 
-        first_flag = flags_of(plan)  # from there on a rank has one for each panel of B, and then one for each of C
+        first_flag = flags_of(plan)  # behind the transport's flags, each rank has one for each panel of B, then of C
         self._flags = rank_device.meet(first_flag + 2 * len(moves.columns))
         self._team, self._moves, self._device = rank_device.team, moves, rank_device.device
         self.takes_part = self._team.rank in (*moves.arriving.ranks, *moves.leaving.ranks)  # in the collectives
         self._columns, self._rows = moves.columns, len(share.rows)
         self._flag_of_b, self._flag_of_c = first_flag, first_flag + len(moves.columns)
-        # Where each panel's collectives begin, those of B and of C, and behind them the end.
+        # The index of each panel's first collective, and the total, for B and for C.
         self._of_b, self._of_c = ([*accumulate(map(len, each.of_panels), initial=0)] for each in (moves.arriving, moves.leaving))
         self._last_of = [self._overlapped(panel)[-1] for panel in share.column_panels]
         self._expected: deque[tuple[Tile, Event]] = deque()
-        self._left: list[int] = []  # elements of each panel of C that this rank has still to compute
+        self._left: list[int] = []  # elements of each panel of C not computed by this rank yet
         self._arriving: Series | None = None
         self._leaving: Series | None = None
         self._arrived = self._computed = self._sent = 0  # panels of B and of C, and collectives of C that are complete
 
     def begin(self) -> None:
-        """A product begins: nothing has arrived, and nothing is computed."""
+        """Reset for a new product."""
         self._expected.clear()
         self._left = [self._rows * len(panel) for panel in self._columns]
         self._arrived = self._computed = self._sent = 0
@@ -158,18 +156,18 @@ class Panels:
                 self._flags.set_flag(self._flag_of_c + number)
 
     def arrived(self, index: int) -> bool:
-        """Whether panel `index` of this rank's device is in host memory, without waiting."""
+        """Whether panel `index` of this rank's device is in host memory. Does not wait."""
         self.advance()
         return self._is_on_node(self._last_of[index])
 
     def wait_for(self, index: int, computing: Callable[[], bool] = lambda: False) -> None:
         """Wait until panel `index` of this rank's device is in host memory. PhaseEnded if a rank fails meanwhile. `computing`:
-        whether another thread of this rank needs its core."""
+        returns whether another thread of this rank needs the core."""
         self._wait_for(self._last_of[index], computing)
 
     def wait_for_panels(self, count: int | None = None) -> None:
-        """Wait until the first `count` of the panels that move, or all, are on the node: one without rows receives some for the
-        others, too."""
+        """Wait until the first `count` moving panels (None: all) are on the node. Ranks without rows wait too: they may receive
+        for others."""
         if self._columns:
             self._wait_for((len(self._columns) if count is None else count) - 1)
 
@@ -193,27 +191,27 @@ class Panels:
         return all(self._flags.is_set(rank, self._flag_of_b + panel) for rank in self._moves.arriving.members)
 
     def _of_next(self) -> range:
-        """The numbers of the collectives that bring the next panel."""
+        """The collectives of the next panel of B."""
         return range(self._of_b[self._arrived], self._of_b[self._arrived + 1])
 
     def _note_arrived(self) -> None:
-        """Tell the node that this rank's part of the next panel has arrived."""
+        """Flag that this rank's part of the next panel of B has arrived."""
         self._flags.set_flag(self._flag_of_b + self._arrived)
         self._arrived += 1
 
     def stored(self, tile: Tile) -> None:
-        """Note that a tile of this rank is in host memory."""
+        """Note that a tile of C is in host memory."""
         for number in self._overlapped(tile.columns):
             self._left[number] -= len(tile.rows) * len(self._columns[number].common(tile.columns))
             if not self._left[number]:
                 self._flags.set_flag(self._flag_of_c + number)
 
     def will_be_stored(self, tile: Tile, event: Event) -> None:
-        """Note that a tile of this rank is in host memory when the event is complete."""
+        """Note that a tile of C will be in host memory when the event is complete."""
         self._expected.append((tile, event))
 
     def advance(self) -> None:
-        """Note what has arrived and what is stored by now, and send what is computed, without waiting."""
+        """Progress without waiting: flag arrived panels of B and stored tiles of C, and send computed panels."""
         if (series := self._arriving) is not None:
             while self._arrived < len(self._columns):
                 series.start(self._of_b[self._arrived + 1] + _B_AHEAD)
@@ -223,22 +221,22 @@ class Panels:
         self._advance_c()
 
     def wait_for_stored(self) -> None:
-        """Wait until all tiles that were announced are stored. PhaseEnded if a rank fails meanwhile."""
+        """Wait until all tiles announced by `will_be_stored` are. PhaseEnded if a rank fails meanwhile."""
         pause = self._flags.pauses()
         while self._expected:
             self.advance()
             next(pause)
 
     def finish(self) -> None:
-        """Wait until C is where it is kept, as far as this rank has a part in that, when all of it is computed. PhaseEnded if a
-        rank fails meanwhile."""
+        """Wait until this rank's moves of C are complete, and sum the layers. Call it after all tiles are computed. PhaseEnded if
+        a rank fails meanwhile."""
         if self._leaving is not None:
             self._leaving.wait_until_complete()
         if self._moves.terms is not None:
             np.sum(self._moves.terms, axis=0, out=self._moves.kept)
 
     def _advance_c(self) -> None:
-        """Start the collectives of the panels of C that are computed, but not too many at a time."""
+        """Start the collectives of computed panels of C, `_C_AHEAD` at a time."""
         while self._expected and self._device.done(self._expected[0][1]):
             self.stored(self._expected.popleft()[0])
         if (series := self._leaving) is None:
@@ -251,15 +249,14 @@ class Panels:
             self._sent += 1
 
     def _overlapped(self, columns: Span) -> list[int]:
-        """The numbers of the panels that overlap with these columns."""
         return [number for number, panel in enumerate(self._columns) if panel.meets(columns)]
 
 
 def panel_moves(team: Team, plan: Plan, b: RowView, c: RowView, *, from_root: bool, settings: Settings) -> PanelMoves | None:
-    """How column panels of B reach the shared matrices of all nodes, and those of C the root's node; None where there is one
-    node, or they form a grid, or both go from device to device. Every rank calls it.
+    """The moves of column panels of B to all nodes' shared matrices, and of C to the root's node; None for a single node, for a
+    grid, or if panels go from device to device. Collective.
 
-    `from_root`: all rows of B lie on the root's node; else every node has those that its ranks have made.
+    `from_root`: the root's node has all rows of B; else every node has the rows that its ranks have filled.
     """
     problem, nodes = plan.problem, range(len(plan.topology.nodes))
     if len(nodes) == 1 or plan.b_stays_parted:
@@ -282,7 +279,7 @@ def panel_moves(team: Team, plan: Plan, b: RowView, c: RowView, *, from_root: bo
     columns, ranks = plan.shares[team.rank].column_panels, gateways(plan)
 
     def by_gateways(operand: str, height: int, move: Callable[[Span], Start], members: Sequence[int]) -> Moves:
-        """The moves of the panels, in collectives of `message_bytes` at most."""
+        """The panels' moves, in collectives of up to `message_bytes`."""
         widest = max(1, settings.message_bytes // max(1, problem.bytes(height, 1)))
         team.connect(operand, ranks)
         takes_part = height and team.rank in ranks
@@ -296,15 +293,14 @@ _TO_GRID, _FROM_GRID = "to the grid", "from the grid"
 
 
 class OnGrid:
-    """One rank's matrices and moves of a product on a grid. Every rank makes one: it sends and receives rectangles of A, then of
-    B and C, panel by panel.
+    """One rank's matrices and moves for a product on a grid. Every rank constructs one; the ranks exchange rectangles of A, then
+    of B and C panel by panel.
 
-    `matrices`: what it multiplies and computes; its node's ranks have B in common. `copied`: those of them that its device's
-    copies read and write.
+    `matrices`: the rank's operands and result; the ranks of a node share B. `copied`: the arrays that device copies access.
     """
 
     def __init__(self, team: Team, plan: Plan, kept: Mapping[str, np.ndarray]) -> None:
-        """`kept`: what this rank has of A and B, and is to have of C, by operand."""
+        """`kept`: this rank's parts of A, B and, for the result, C."""
         assert plan.grid_layout is not None
         self._team, self._layout, layout = team, plan.grid_layout, plan.grid_layout
         dtype, of_b = layout.problem.dtype, layout.part_of_b(team.rank)
@@ -337,7 +333,7 @@ class OnGrid:
         )
 
     def _exchanged(self, operand: str) -> Iterator[tuple[Matrices, Matrices]]:
-        """For each piece of an operand what this rank sends to each rank, and receives from each."""
+        """For each piece of an operand, this rank's sends and receives by rank."""
         me, ranks, layout = self._team.rank, range(self._team.size), self._layout
         here, there = self._from[operand], self._to[operand]
         for number in range(layout.pieces[operand]):
@@ -346,7 +342,7 @@ class OnGrid:
             yield sends, receives
 
     def verify(self, decision: Decision, threads: int) -> Check:
-        """The check of what each rank has computed, and of what was sent, where no rank has whole rows. Every rank calls it."""
+        """Check each rank's product and all exchanges, for grids on which no rank has whole rows. Collective."""
         team, matrices = self._team, self.matrices
         self._verify_exchanges("AB", threads)
         with team.phase("check") as checking, busy(), limited_threads(1):

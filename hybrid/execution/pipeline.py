@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Runs one rank's share of a plan on a device, where each panel or k-slab that arrives releases tiles of C.
+"""Runs one rank's share of a plan on a device: each arriving panel or k-slab releases tiles of C to multiply.
 
-Here is no call of MPI and none of CUDA: a transport loads the operands and stores C, a device orders the work by events, and a
-callback is told of the progress.
+This module calls neither MPI nor CUDA: a transport loads operands and stores C, a device orders work by events, and a callback
+reports progress.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from hybrid.transport.nccl import DeviceGather
 
 
-MEASURED_AHEAD = 6  # panels that are there; the host needs some time for each tile, and the device shall not wait for it
-_PAUSE = 1e-3  # seconds, at most, between two looks of the thread that moves data while another one multiplies
-LOADS_AHEAD = 8  # panels; enough to keep a link busy, and few enough that the first tile is launched at once
+MEASURED_AHEAD = 6  # panels already loaded: hides the host's work per tile from the device
+_PAUSE = 1e-3  # seconds: longest interval between polls by the thread that moves data while another multiplies
+LOADS_AHEAD = 8  # panels: enough to keep the link busy, few enough to launch the first tile at once
 
 
 @dataclass
 class ShareRun:
-    """One product of a share in a device's buffers. Loads run ahead of the tiles as far as the buffers have room.
+    """One product of a share in a device's buffers. Loads are prefetched as far as the buffers have room.
 
-    `entering`: told the phase of each copy and multiplication before that is submitted. `gather`: sends column panels of C
-    meanwhile. `modular`: computes the tiles, from remainders where it can; None: the device does, natively.
+    `entering`: called with the phase before each copy or multiplication is submitted. `gather`: sends column panels of C
+    meanwhile. `modular`: emulates the tiles' multiplication where possible; None: native kernels.
     """
 
     share: RankShare
@@ -50,15 +50,15 @@ class ShareRun:
     modular: ModularProduct | None = None
 
     def run(self) -> Timings:
-        """Multiply the rank's row block by B. Returns what `Device.finish` does."""
+        """Multiply the rank's row block by B. Returns the device's timings."""
         share, check = self.share, self.check
         self._arrivals, self._uses = share.order, share.uses
         self._loaded = self._measured = 0  # arrivals
-        self._copies = False  # whether any of them is copied; else all operands lie on the device
-        self._pieces: dict[int, _Piece] = {}  # in the buffers, by the number of the arrival
-        # For each slot of C the tiles that are being computed, copied back or checked, each with the events that end that.
+        self._copies = False  # whether any arrival is copied; else all operands are in place on the device
+        self._pieces: dict[int, _Piece] = {}  # in the buffers, by the arrival's number
+        # For each slot of C, the tiles in use (computed, copied back, checked), each with the events that end the use.
         self._written: dict[int, list[tuple[Tile, list[Event]]]] = {}
-        # Where nothing is overwritten, the check is submitted last: it shall not keep copies waiting.
+        # If no buffer is overwritten, the check is submitted last, so that it delays no copies.
         self._overwrites = not share.holds_all
         self._to_check: deque[Callable[[], object]] = deque()
         self.transport.begin(share.order)
@@ -94,7 +94,7 @@ class ShareRun:
             elif self.check is not None:
                 self._to_check.append(partial(self.check.arrived, index, self._pieces[index].loaded))
             if self.modular is not None and not self._copies:
-                self._submit_checks()  # while the device measures, for whose results the host waits before it multiplies
+                self._submit_checks()  # while the host waits for the device's measurements
             for number, tile in enumerate(arrival.releases):
                 self._multiply(index, number, tile)
             if self.modular is not None:
@@ -104,27 +104,24 @@ class ShareRun:
                 self.gather.advance()
 
     def _submit_checks(self, while_waiting_for: int | None = None) -> None:
-        """Submit what `_submit` has left of the check; or some of it, while arrival `while_waiting_for` is not on the device.
-
-        When that is there, there are tiles to submit, whose arithmetic the host could not choose before.
-        """
+        """Submit the deferred parts of the check; with `while_waiting_for`, only until that arrival, which releases tiles, is on
+        the device."""
         while self._to_check and (while_waiting_for is None or not self._is_there(while_waiting_for)):
             self._to_check.popleft()()
-            self.transport.advance()  # other ranks' tiles shall not wait until all of the check is submitted
+            self.transport.advance()  # do not delay other ranks' tiles
             if self.gather is not None:
                 self.gather.advance()
 
     def _is_there(self, index: int) -> bool:
-        """Whether an arrival is on the device. After the last one nothing is waited for."""
+        """Whether an arrival is on the device; True for an index behind the last arrival."""
         if index >= self._loaded:
-            return index >= len(self._arrivals)  # after the last arrival nothing is waited for
+            return index >= len(self._arrivals)
         return all(self.device.done(event) for event in self._pieces[index].loaded)
 
     def _measure_ahead(self, modular: ModularProduct, index: int) -> None:
-        """Measure this arrival, and those of the next ones that are there already.
+        """Measure this arrival and the following ones already loaded, before the tiles of this one occupy the stream.
 
-        That is done before the tiles of this one are submitted, behind which it would have to wait. Where nothing is copied, the
-        guard is asked at once as well: so the host waits once, after it has submitted some of the check, and not twice.
+        If nothing is copied, also query the guard at once, so that the host waits only once, after submitting part of the check.
         """
         self._measure(modular, index)
         if not self._copies:
@@ -149,7 +146,7 @@ class ShareRun:
         piece.readers.append(modular.arrived(arrival, self.buffers.destination(arrival), piece.loaded))
 
     def _load_ahead(self, index: int) -> None:
-        """Load what arrival `index` needs, and further arrivals into buffers that only tiles read that have been submitted."""
+        """Load arrival `index`, and prefetch further arrivals into buffers whose readers have all been submitted."""
         until = min(len(self._arrivals), index + 1 + LOADS_AHEAD)
         while self._loaded < until and self._uses[self._loaded].last_use < index:
             arrival = self._arrivals[self._loaded]
@@ -161,7 +158,7 @@ class ShareRun:
             if readers and self.check is not None:
                 readers += self.check.before_overwriting(arrival)
             into = self.buffers.destination(arrival)
-            if self.share.blocks and arrival.operand not in self.share.copied:  # the transpose of what the other operand has
+            if self.share.blocks and arrival.operand not in self.share.copied:  # transpose the other operand on the device
                 there = self.buffers.columns_of_b if arrival.operand == "A" else self.buffers.rows_of_a
                 copied = self._pieces[0 if arrival.operand == "A" else self._loaded - 1].loaded
                 event = self.device.mirror(into, there(arrival.buffer_span), copied)
@@ -172,7 +169,7 @@ class ShareRun:
             self._loaded += 1
 
     def _multiply(self, index: int, number: int, tile: Tile) -> None:
-        """Submit tile `number` of those that arrival `index` releases."""
+        """Submit tile `number` of arrival `index`."""
         a, b, c = self.buffers.operands(tile)
         pieces = [self._pieces[each] for each in self._uses[index].reads[number]]
         written = self._written.setdefault(tile.slot, [])
@@ -208,8 +205,8 @@ class ShareRun:
                 self._to_check.append(partial(self.check.computed, index, number, tile, [event]))
         for piece in pieces:
             piece.readers += read
-        # The new entry stands for all that the tile covers: copies out run in their order, and so do checks, and tiles that add
-        # to the same elements.
+        # The new entry replaces those it covers: D2H copies run in order, and so do checks, and tiles that accumulate in the same
+        # elements.
         written[:] = [
             (other, until)
             for other, until in written
@@ -222,17 +219,17 @@ class ShareRun:
 class _Piece:
     """A panel or slab in the device's buffers."""
 
-    loaded: list[Event]  # what must be complete before it is read
-    readers: list[Event]  # what must be complete before it is overwritten
+    loaded: list[Event]  # must complete before the piece is read
+    readers: list[Event]  # must complete before it is overwritten
 
 
 def multiply_in_place(
     share: RankShare, matrices: RankMatrices, device: Device, entering: Callable[[str], None], panels: Panels | None = None
 ) -> Timings:
-    """Multiply the rank's row block by B where they lie, while column panels of B arrive and those of C are sent. Returns what
-    `Device.finish` does.
+    """Multiply the rank's row block by B in place, while column panels of B arrive and panels of C leave. Returns the device's
+    timings.
 
-    Where this rank takes part in bringing them, another thread multiplies: MPI moves data only while it is called.
+    If this rank moves panels, a second thread multiplies: MPI only progresses inside its calls.
     """
 
     def multiply(tile: Tile) -> None:
@@ -247,7 +244,7 @@ def multiply_in_place(
             panels.stored(tile)
 
     def with_threads(count: int, tile: Tile) -> None:
-        with limited_threads(count):  # which each thread is told by itself
+        with limited_threads(count):  # the limit is per thread
             multiply(tile)
 
     beside = ThreadPoolExecutor(1) if panels is not None and panels.takes_part else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Products of matrices of any type as products of real numbers: C whole at the root's node, or a part of it on every rank."""
+"""Products of any dtype as real products: converts between the caller's C and the products of real matrices behind it."""
 
 from __future__ import annotations
 
@@ -17,38 +17,37 @@ from hybrid.core.settings import Settings
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 
-_WRAPPED = 2.0**62  # an element that was wrapped differs by 2^64 at least; one that was not, by its rounding in float64
+_WRAPPED = 2.0**62  # int64 and float64 sums differ by at least 2^64 if int64 wrapped around, else by float64's rounding
 
 
 @record
 class Asked:
-    """What a call asks for beside its operands. `gemm`: alpha, beta, op and dtype; `flags`: the settings that the call names."""
+    """A call's options. `gemm`: alpha, beta, op and dtype; `flags`: settings."""
 
     root: int
     gemm: Mapping[str, Any]
     flags: Mapping[str, Any]
 
     def read(self) -> tuple[Settings, Gemm]:
-        """Both, validated. UsageError where one cannot be."""
+        """Both, validated. UsageError if invalid."""
         return Settings.gather(self.flags), Gemm.of(self.gemm)
 
     def without_transposes(self) -> Asked:
-        """The same of operands that are transposed already."""
+        """The same options for operands that are already transposed."""
         return replace(self, gemm={**self.gemm, "transpose_a": False, "transpose_b": False})
 
 
 def element_of_rows(first_row: int) -> Callable[[int, int], str]:
-    """A function that names elements, for messages, of rows that begin at this one."""
+    """A function that names elements in messages, for a part of C that begins at this row."""
     return lambda row, column: f"element [{first_row + row}, {column}] of the product"
 
 
 class RealProducts:
-    """The real products of which one product of any type consists, and one rank's part of C, which is made of its parts of
-    theirs:
+    """Assembles one rank's part of C, of any dtype, from its parts of real products:
 
-        for prime in types.primes:
-            products.add(the product of A and B modulo the prime)
-        c = products.finish()
+    for prime in types.primes:
+        products.add(the product of A and B modulo the prime)
+    c = products.finish()
     """
 
     def __init__(
@@ -62,9 +61,9 @@ class RealProducts:
         named: Callable[[int, int], str] | None = None,
         beside: Any = None,
     ) -> None:
-        """`shape`: of this rank's part; None where it has none. `c`: its part of the C that is added. `named(row, column)`: names
-        an element of this part, for messages; None: the part is all of C. `beside`: an array on the GPU where products of
-        integers and `c` are, and where the result is put together; None: that is host memory."""
+        """`shape`: of this rank's part of C; None if it has none. `c`: this rank's part of the added C. `named(row, column)`:
+        names an element of this part in messages; None: the part is all of C. `beside`: an array on the GPU that holds the
+        products and `c`, and where integers are assembled; None: host memory."""
         self._team, self._types, self._gemm, self._threads = team, types, types.gemm, threads
         self._shape, self._c, self._named, self._beside = shape, c, named or element_of_rows(0), beside
         self._product: Any = None
@@ -74,10 +73,10 @@ class RealProducts:
             self._digits = empty_beside(beside, (len(self._primes), *shape), DIGIT)
 
     def add(self, product: Any) -> None:
-        """Add the next real product: where there are several, its memory may be used for others afterwards.
+        """Add the next real product. If there are several, its memory may be reused afterwards.
 
-        Modulo primes this gives the digits of C = d₀ + p₀·(d₁ + p₁·(d₂ + …)), which are balanced: of the product modulo p, all
-        but the own digit is known from the primes before (Garner's algorithm).
+        From products modulo primes, Garner's algorithm computes the balanced digits of C = d₀ + p₀·(d₁ + p₁·(d₂ + …)): each
+        product modulo p yields one digit, given those of the primes before.
         """
         if not self._primes or self._shape is None:
             self._product = product
@@ -92,7 +91,7 @@ class RealProducts:
             if beta:
                 rest += balanced(self._c[rows.slice], prime) * (beta % prime)
             for digits, p in zip(self._digits[:number, rows.slice], before, strict=True):
-                rest -= np.multiply(digits, weight, dtype=np.int64)  # primes are below 2^28: a few such products add up exactly
+                rest -= np.multiply(digits, weight, dtype=np.int64)  # primes are below 2^28: the sum does not overflow
                 weight = weight * p % prime
             digits = balanced(rest, prime, room, nearly=True)
             digits *= pow(weight, -1, prime)
@@ -103,11 +102,10 @@ class RealProducts:
         self._added += 1
 
     def finish(self, into: Any = None) -> Any:
-        """This rank's part of C, in `into` where that is given, or None where it has none. Every rank calls it.
+        """This rank's part of C, in `into` if given; None if it has no part. Collective.
 
-        Without conversion, alpha and C it is the real product's memory. `into` may be the C that is added. Overflow where its
-        type cannot hold an element, CheckFailed where an element is larger than any can be; then the contents of `into` are
-        undefined.
+        Without conversion, alpha or added C, the result is the real product's memory. `into` may be the added C. Overflow if the
+        result's dtype cannot hold an element, CheckFailed for an impossibly large element; then `into` is undefined.
         """
         types, product = self._types, self._product
         if types.complex_b and product is not None:
@@ -132,12 +130,12 @@ class RealProducts:
             return c
 
     def _write(self, exact: Exact, c: Any, rows: Span) -> list[tuple[int, int]]:
-        """Write these rows of a C of integers, or return the place of the first element that cannot be written."""
+        """Write these rows of an integer C, or return the place of the first element that does not fit."""
         if modulus := self._gemm.modulus:
-            digits = self._digits[:, rows.slice] if self._primes else self._of_plain(rows)[None]
+            digits = self._digits[:, rows.slice] if self._primes else self._unrounded(rows)[None]
             c[rows.slice] = joined_modulo(digits, self._primes, modulus)
             return []
-        values, wrong = self._of_digits(exact, rows) if self._primes else (self._of_plain(rows), None)
+        values, wrong = self._from_digits(exact, rows) if self._primes else (self._unrounded(rows), None)
         dtype = np.dtype(self._types.result)
         if dtype.kind == "b":
             values = values != 0
@@ -146,25 +144,25 @@ class RealProducts:
             least, largest = map(values.dtype.type, (limits.min, limits.max))
             outside = (values < least) | (values > largest)
             wrong = outside if wrong is None else wrong | outside
-        if wrong is not None and wrong.any():  # nothing is written, since `c` may be the C that is added, which the message needs
+        if wrong is not None and wrong.any():  # write nothing: `c` may be the added C, which the message needs
             row, column = np.argwhere(wrong)[0]
             return [(rows.lo + int(row), int(column))]
         with np.errstate(invalid="ignore"):
             c[rows.slice] = values
         return []
 
-    def _of_plain(self, rows: Span) -> Any:
-        """These rows of C, from a single product that has rounded nothing."""
+    def _unrounded(self, rows: Span) -> Any:
+        """These rows of C, from a single exact product."""
         alpha, beta = self._gemm.alpha, self._gemm.beta
-        values = self._product[rows.slice].astype(np.float64, copy=self._gemm.combines)  # the product itself stays as it is
+        values = self._product[rows.slice].astype(np.float64, copy=self._gemm.combines)  # keeps the product unchanged
         if alpha != 1:
-            values *= float(alpha)  # which float64 holds, unless all sums are 0
+            values *= float(alpha)  # exact, unless all sums are 0
         if beta:
             values += np.float64(beta) * self._c[rows.slice]
         return values
 
-    def _of_digits(self, exact: Exact, rows: Span) -> tuple[Any, Any]:
-        """These rows of C modulo 2^64, and which elements were wrapped, or are larger than any can be: these come from a wrong
+    def _from_digits(self, exact: Exact, rows: Span) -> tuple[Any, Any]:
+        """These rows of C modulo 2^64, and a mask of elements that wrapped around or are impossibly large, due to a wrong
         product."""
         *lower, highest = self._digits[:, rows.slice]
         wrapped, rounded = highest.astype(np.int64), highest.astype(np.float64)
@@ -175,9 +173,9 @@ class RealProducts:
         return values, (np.abs(rounded - values) > _WRAPPED) | impossible
 
     def _value(self, row: int, column: int) -> int:
-        """An element of C, whatever its size."""
+        """An element of C as Python integer."""
         if not self._primes:
-            return int(self._of_plain(Span(row, row + 1))[0, column])
+            return int(self._unrounded(Span(row, row + 1))[0, column])
         value = 0
         for digits, p in zip(self._digits[::-1], reversed(self._primes), strict=True):
             value = value * p + int(digits[row, column])
@@ -185,6 +183,5 @@ class RealProducts:
 
 
 def exactly(settings: Settings, types: ProductType) -> Settings:
-    """The settings for a product of these types. Of integers it is native: nothing may be rounded, also not where that would be
-    as accurate as float64."""
+    """The settings for a product of these types: integers must be exact, so they exclude emulated precision, which rounds."""
     return replace(settings, precision="native") if types.exact is not None else settings

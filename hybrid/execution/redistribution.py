@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`scatter` and `gather`: elements of a matrix move from the ranks that have them to those that shall have them, by one of MPI's
-collectives."""
+"""`scatter` and `gather`: redistribute a matrix between ranks by one MPI collective."""
 
 from __future__ import annotations
 
@@ -31,10 +30,10 @@ _KINDS = {RowBlock: "RowBlock", TransposedRowBlock: "transposed"} | dict.fromkey
 
 @record
 class _Share:
-    """What one rank has, and how many rows it wants.
+    """One rank's part before, and the number of rows it wants.
 
-    `kind`: one of `_KINDS`, "matrix" (which the root alone has) or "nothing". `shape`: of the rows that it has (of a transposed
-    RowBlock, those of the RowBlock); or of the whole matrix where `place` says which part of that it has.
+    `kind`: one of `_KINDS`, "matrix" (at the root) or "nothing". `shape`: of this rank's rows (for a transposed RowBlock, before
+    transposing); with `place`, of the whole matrix. `place`: a Block2D's part of the matrix.
     """
 
     kind: str
@@ -46,10 +45,10 @@ class _Share:
 
 
 def scattered(session: Session, a: Any, rows: int | None, root: int, stall: float | None = None) -> RowBlock:
-    """This rank's rows of the root's matrix, or of all ranks' RowBlocks or Block2Ds. `rows`: how many this rank wants; None for
-    equal shares."""
+    """This rank's rows of the root's matrix, or of the ranks' RowBlocks or Block2Ds. `rows`: how many it wants; None: equal
+    shares."""
     own, shares, have, (height, width) = _agreed(session, "rows of a matrix (scatter)", a, root, rows, stall)
-    is_transposed = isinstance(a, TransposedRowBlock)  # its rows are received as the columns that they are
+    is_transposed = isinstance(a, TransposedRowBlock)  # received as columns of the untransposed matrix
     want = _wanted(shares, width if is_transposed else height)
     down, across = Span(0, height), Span(0, width)
     parts = [Part((down,), (each,)) if is_transposed else Part((each,), (across,)) for each in want]
@@ -58,8 +57,7 @@ def scattered(session: Session, a: Any, rows: int | None, root: int, stall: floa
 
 
 def _wanted(shares: Sequence[_Share], rows: int) -> list[Span]:
-    """The rows that each rank gets of a matrix that has so many. UsageError where those that the ranks want do not add up to
-    them."""
+    """Each rank's rows of a matrix with `rows` rows. UsageError if the wanted numbers do not add up."""
     wanted = [share.wanted for share in shares]
     if None not in wanted:
         want = consecutive(each or 0 for each in wanted)
@@ -72,7 +70,7 @@ def _wanted(shares: Sequence[_Share], rows: int) -> list[Span]:
 
 
 def gathered(session: Session, a: Any, out: Any, root: int | None, stall: float | None) -> Any:
-    """The whole matrix at the root, or where that is None on every rank, in `out` where that is given; None elsewhere."""
+    """The whole matrix at the root (on every rank if `root` is None), in `out` if given; None elsewhere."""
     team, is_root, is_transposed = session.team, root in (None, session.team.rank), isinstance(a, TransposedRowBlock)
     call = "a whole matrix on every rank (gather)" if root is None else "a whole matrix (gather)"
     own, shares, have, shape = _agreed(session, call, a, root or 0, None, stall)
@@ -99,8 +97,8 @@ def gathered(session: Session, a: Any, out: Any, root: int | None, stall: float 
 def _agreed(
     session: Session, call: str, a: Any, root: int, rows: int | None, stall: float | None
 ) -> tuple[np.ndarray, list[_Share], list[Part], tuple[int, int]]:
-    """This rank's elements in host memory, what all ranks have, which part of the matrix each has, and the matrix's shape. The
-    same UsageError on all ranks where that does not fit together."""
+    """This rank's elements in host memory, all ranks' shares, each rank's part of the matrix, and the matrix's shape. The same
+    UsageError on all ranks if they do not fit together."""
     team = session.team
     with team.phase("agree", timed=False) as agreeing:
         team.refuse_no_rank(root)
@@ -138,15 +136,14 @@ def _agreed(
 def _moved(
     team: Team, shares: Sequence[_Share], own: np.ndarray, have: Sequence[Part], want: Sequence[Part], out: np.ndarray | None
 ) -> np.ndarray:
-    """This rank's part `want[rank]`, in `out` where it is given; `own` is its part `have[rank]`. DoesNotFit where a node has no
-    room for what its ranks want."""
+    """This rank's part `want[rank]`, in `out` if given. `own`: its part `have[rank]`. DoesNotFit if a node's memory is short."""
     dtype, rank = next(share for share in shares if share.kind != "nothing").dtype, team.rank
     for node in team.topology.nodes:
         needed = sum(want[each].elements for each in node) * dtype.itemsize
         if missing := shortage_of_matrix(needed, [shares[each].free for each in node]):
             raise missing
     team.enter("allocate")
-    # Rows may lie apart, but each is contiguous, as MPI's datatypes have them.
+    # The MPI datatypes allow a row stride, but need contiguous rows.
     takes = out is not None and _rows_are_contiguous(out) and not np.may_share_memory(out, own)
     into = out if takes and out is not None else np.empty(want[rank].shape, dtype)
     own = own if _rows_are_contiguous(own) else np.ascontiguousarray(own)
@@ -159,9 +156,9 @@ def _moved(
 
 
 def move(team: Team, phase: str, sends: Matrices, receives: Matrices, named: str = "") -> None:
-    """Send matrices to other ranks, and receive theirs, by one collective. Every rank calls it.
+    """Exchange matrices between ranks by one collective. Collective.
 
-    `named`: what is sent, for the CheckFailed on all ranks where something else arrives; empty: that is not compared.
+    `named`: the name of the data in the CheckFailed that all ranks raise if it arrives changed; empty: do not compare.
     """
     if team.size == 1:
         copy_own(sends, receives, team.rank)

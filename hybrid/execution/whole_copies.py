@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Copies of whole arrays, of any type, between host memory and this process's GPU. Checksums at both ends tell whether they
-arrived."""
+"""H2D and D2H copies of whole arrays of any dtype, verified by checksums at both ends."""
 
 from __future__ import annotations
 
@@ -21,16 +20,16 @@ from hybrid.host.memory import copy_rows
 from hybrid.ranks.heartbeat import busy
 from hybrid.transport.rank_device import RankDevice
 
-_LARGE = 1 << 20  # bytes of an array, from which on its memory is summed in longer rows
-_WORDS, _FEW_WORDS = 1024, 16  # of 64 bits, in such a row and in one of other arrays
-_ROWS_AT_ONCE = 2048  # which are summed while the next ones are copied
-_SAMPLED = 16 << 20  # bytes of all arrays, from which on a sample of the lines is summed, as of other copies
+# Checksums treat memory as rows of 64-bit words: `_WORDS` a row for arrays from `_LARGE` bytes on, else `_FEW_WORDS`.
+_LARGE, _WORDS, _FEW_WORDS = 1 << 20, 1024, 16
+_ROWS_AT_ONCE = 2048  # summed while the next rows are copied
+_SAMPLED = 16 << 20  # bytes of all arrays: from this size on, only a sample of the rows is summed
 
 
 class WholeCopies:
     """The copies of one product: `to_gpu` for each operand, the product, `to_host` for C, `verify`.
 
-    Memory is summed as it lies, in rows of words. The bytes behind the last row are read back instead.
+    Bytes behind the last row of words have no checksum; `verify` reads them back instead.
     """
 
     def __init__(
@@ -44,8 +43,8 @@ class WholeCopies:
         where: str,
         by_others: int = 0,
     ) -> None:
-        """`read`, `written`: all that will be copied. `threads`: that copy and sum. `check`: as in the settings. `where`: the
-        device, for messages. `by_others`: bytes for `was_copied`."""
+        """`read`, `written`: host arrays of the copies. `threads`: for copies and sums. `check`: as in the settings. `where`: the
+        device, for messages. `by_others`: bytes that `was_copied` will verify."""
         arrays = [*read] if written is None else [*read, written]
         device = self._device = rank_device.device
         self._threads, self._where = threads, where
@@ -58,13 +57,13 @@ class WholeCopies:
         sampled = check != "full" and by_others + sum(each.nbytes for each in arrays) >= _SAMPLED
         self._sample = Sample(SHARE, secrets.randbelow(SHARE)) if sampled else ALL
         self._sums = None if check == "off" else RowChecksums(threads, 1, self._sample)
-        self._arriving: list[Event] = []  # of what goes to the GPU
-        self._summed: list[tuple[str, np.ndarray, Any]] = []  # text, the host's checksums, rows on the GPU
-        self._ends: list[tuple[str, np.ndarray, Any]] = []  # text, bytes in host memory, and on the GPU
+        self._arriving: list[Event] = []  # of H2D copies
+        self._summed: list[tuple[str, np.ndarray, Any]] = []  # message, the host's checksums, rows on the GPU
+        self._ends: list[tuple[str, np.ndarray, Any]] = []  # message, bytes in host memory, bytes on the GPU
 
     def to_gpu(self, name: str, array: np.ndarray) -> Any:
-        """The array on the GPU, in its own type; complete after `follow`. DoesNotFit where there is no room."""
-        once = array[tuple(slice(1 if step == 0 and array.size else None) for step in array.strides)]  # broadcast: nothing twice
+        """The array on the GPU, in its own dtype; complete after `follow`. DoesNotFit if GPU memory is short."""
+        once = array[tuple(slice(1 if step == 0 and array.size else None) for step in array.strides)]  # copy broadcasts once
         turned = once.flags.f_contiguous and not once.flags.c_contiguous
         rows = once.T if turned else once
         if not (rows.flags.c_contiguous and rows.dtype.isnative and rows.ctypes.data % 8 == 0):
@@ -78,7 +77,7 @@ class WholeCopies:
         return made if made.shape == array.shape else broadcast(made, array.shape)
 
     def follow(self) -> None:
-        """Have the caller's stream wait for what was copied to the GPU."""
+        """Make the caller's stream wait for the H2D copies."""
         self._device.have_caller_follow(self._arriving)
 
     def finish(self) -> None:
@@ -87,18 +86,18 @@ class WholeCopies:
             self._device.finish()
 
     def to_host(self, source: Any, into: np.ndarray) -> None:
-        """Copy contiguous C from the GPU, where it is complete; it has arrived when `verify` returns."""
+        """Copy a complete, contiguous C from the GPU; it has arrived when `verify` returns."""
         if self._overwrites and self._sums is not None:
-            self._sums.wait()  # for those of the C that is added, which lies there
+            self._sums.wait()  # `into` may be the added C: finish its checksums first
         self._use_slots()
         self._copy(self._left, _bytes_of(into), source.reshape(-1).view("uint8"), "C")
 
     def was_copied(self, source: Any, into: np.ndarray) -> None:
-        """Have `verify` compare contiguous C with what others have copied from there."""
+        """Have `verify` compare a contiguous C with a copy of it made elsewhere."""
         self._copy(self._left, _bytes_of(into), source.reshape(-1).view("uint8"), "")
 
     def verify(self) -> None:
-        """Wait until all copies are complete. CheckFailed where one did not arrive as it was sent."""
+        """Wait until all copies are complete. CheckFailed if one arrived changed."""
         if self._sums is None:
             self.finish()
             return
@@ -128,9 +127,9 @@ class WholeCopies:
                 raise CheckFailed(f"the product is wrong: {text}", code="check-copy")
 
     def abandon(self) -> None:
-        """After a failure: when this returns, neither threads nor the GPU read or write host memory."""
+        """Give up after a failure. When this returns, neither threads nor the GPU access host memory."""
         self._device.give_up()
-        with suppress(Exception):  # the failure has been reported; a broken device will report again
+        with suppress(Exception):  # the failure has been reported already
             self._device.finish()
         if self._sums is not None:
             self._sums.abandon()
@@ -139,8 +138,7 @@ class WholeCopies:
         self._device.use_slots(self._slots, self._threads, 1)
 
     def _copy(self, text: str, on_host: np.ndarray, there: Any, key: str) -> None:
-        """Copy these bytes, and sum them on the host when they have been copied. `key`: "A" for what goes to the GPU, "C" for
-        what leaves it, "" for what others have copied."""
+        """Copy these bytes, then sum them on the host. `key`: "A": H2D, "C": D2H, "": already copied."""
         (rows, end), (rows_there, end_there) = _rows_of(on_host), _rows_of(there)
         count, width = rows.shape
         checksums, weights, total = np.zeros(count, np.uint64), checksum_weights(width, 8), np.zeros(1, np.uint64)
@@ -170,7 +168,7 @@ def _bytes_of(array: np.ndarray) -> np.ndarray:
 
 
 def _rows_of(memory: Any) -> tuple[Any, Any]:
-    """The bytes as rows of words, and the rest as a row of bytes."""
+    """The bytes as rows of words, and the remaining bytes as one row."""
     words = _WORDS if memory.size >= _LARGE else _FEW_WORDS
     whole = memory.size // (8 * words) * 8 * words
     return memory[:whole].view("float64").reshape(whole // (8 * words), words), memory[None, whole:]
