@@ -6,19 +6,17 @@
 array([[1., 1.],
        [1., 1.]])
 
-help(hybrid.multiply) and so on tell more of
+multiply    multiply two matrices with all ranks: a root's arrays, RowBlocks or Block2Ds
+plan        decide how such products are computed, and compute none yet
+gram        multiply a matrix by its own conjugate transpose: an array, a RowBlock or a file
+empty       allocate a matrix in memory that the ranks of a node share
+scatter     distribute a root's matrix as RowBlocks
+gather      collect RowBlocks or Block2Ds into a matrix at a root
+use         a context in which NumPy's and SciPy's products go to `multiply` where that is faster
+RowBlock    this rank's consecutive rows of a distributed matrix
+Block2D     this rank's block of a matrix that is distributed over a grid
 
-multiply    the product of two matrices by all ranks: of a root's arrays, of RowBlocks or of Block2Ds
-plan        the same, decided before it is computed: for many products alike
-gram        a matrix by its own conjugate transpose: of arrays, RowBlocks and files
-empty       a matrix in memory that the ranks of a node share
-scatter     a root's matrix as RowBlocks
-gather      RowBlocks or Block2Ds as a matrix at a root
-use         within it, NumPy's and SciPy's own products are computed so where that is faster
-RowBlock    some consecutive rows of a distributed matrix
-Block2D     a rank's rows and columns of a matrix that is distributed over a grid
-
-What is raised stands in hybrid.errors. Tests plant faults by hybrid.testing. `python -m hybrid` lists the commands.
+hybrid.errors has the exceptions, hybrid.testing plants faults for tests, `python -m hybrid` lists the commands.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    # `import hybrid` loads neither NumPy nor MPI: the commands start with threads and launcher still to be settled.
+    # `import hybrid` loads neither NumPy nor MPI: the commands first set the number of threads and check the launcher.
     if name in __all__:
         with one_at_a_time:
             room = import_module("hybrid.interposition.use" if name == "use" else "hybrid.api")

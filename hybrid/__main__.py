@@ -26,7 +26,7 @@ FOR_SHELLS = {
 
 
 def main() -> int:
-    """Without a word, or with one that asks for help, the list; `python -m hybrid matmul` is `python -m hybrid.matmul`."""
+    """List the commands, or run one: `python -m hybrid matmul` is `python -m hybrid.matmul`."""
     open_streams()
     word = sys.argv[1] if len(sys.argv) > 1 else "--help"
     try:

@@ -50,72 +50,73 @@ def multiply(
     Parameters
     ----------
     a, b
-        At `root`, None on other ranks: NumPy or CuPy arrays, or anything with the buffer, array or DLPack protocol. Matrices,
-        or as for NumPy's `@` vectors and stacks of matrices, of which each rank multiplies whole ones where there are enough.
-        Of bool, integers, floating-point or complex numbers of up to 64 bits (complex128). Or a `RowBlock` each, or a `Block2D`
-        each, on every rank; or a RowBlock a, and for b the same matrix on every rank.
+        At `root` (None on other ranks): NumPy or CuPy arrays, or objects with the buffer, array or DLPack protocol. As for
+        NumPy's `@` they may be matrices, vectors or stacks; if a stack is long enough, each rank multiplies whole matrices.
+        Elements are bool, integers of up to 64 bits, or floating-point or complex numbers up to float64 and complex128.
+        Or on every rank two `RowBlock`s, two `Block2D`s, or a RowBlock a and the same whole matrix b.
     c
-        At the root, or as a RowBlock or Block2D, what is added, times beta: of the result's shape. It is not read where beta is
-        0, and only changed as `out`.
+        The matrix to add, times beta: at the root, or a RowBlock or Block2D, in the result's shape. If beta is 0, c is not read.
+        It is only changed if it is also `out`.
     comm
-        The mpi4py communicator whose ranks work together; every one of them must call. None: the one that RowBlocks or Block2Ds
-        know, else this process alone, without MPI.
+        The mpi4py communicator whose ranks compute; all of them must call. None: the communicator of the RowBlocks or Block2Ds,
+        else this process alone, without MPI.
     root
         The rank that has the operands and gets the result.
     out
-        At the root, a NumPy or CuPy array for the result, of its type, which must not overlap a or b; it may be c itself.
+        At the root, a NumPy or CuPy array of the result's type for the result. It may be c, but must not overlap a or b.
     alpha, beta
-        Numbers, the same on all ranks; whole numbers where the product is of integers. With alpha=0 a and b are not read. Without
-        beta it is 0, and a c is refused; with beta=0 a c may be given all the same, as to BLAS.
+        Numbers, the same on all ranks; whole numbers for products of integers. If alpha is 0, a and b are not read. beta is 0 by
+        default; c needs an explicit beta, which may be 0 as in BLAS.
     transpose_a, transpose_b, conjugate_a, conjugate_b
-        What op is: nothing, the transpose, the complex conjugate, or both. Rows of a transposed
-        RowBlock (or of its view `a.T`) are moved between the ranks first, unless the product is a sum of what each rank has.
+        op is nothing, the transpose, the complex conjugate, or both. A transposed RowBlock (also the view `a.T`) is redistributed
+        first, unless the product is the sum of the ranks' local products.
     dtype
-        The type of the result; None: NumPy's for these operands. Products of integers are exact, and an element that the type
-        does not hold is refused: `Overflow`. Others are computed in float32, or in float64 where an operand or the result needs
-        it (to which integers of 64 bits are rounded), and rounded to the result's type once. Two operands of float16, or of
-        bfloat16, are multiplied as they are where GPUs can, with sums in float32.
+        The type of the result; None: NumPy's for these operands. Products of integers are exact, and raise `Overflow` if the type
+        cannot hold an element. Other products are computed in float32, or in float64 if an operand or the result needs it (which
+        rounds 64-bit integers), and rounded to the result's type once. GPUs that can multiply two float16 or two bfloat16
+        operands directly do so, with sums in float32.
     modulus
-        A whole number from 1 to 2⁶³: the elements of a product of integers, from 0 on, are the remainders modulo it, in int64 or
-        the type that dtype names. Exact, whatever the size of the operands.
+        A whole number from 1 to 2⁶³. The result is the product of integers modulo this number: exact for operands of any size,
+        with elements from 0 to modulus - 1, in int64 or in dtype.
     kernel
-        A name of the kernel catalogue, or "auto". This and the following are as the command's options: None leaves them to
-        the environment (HYBRID_KERNEL for this one), and to the defaults.
+        A name of the kernel catalogue, or "auto". This option and the following ones are also options of the command. None: the
+        environment variable (here HYBRID_KERNEL), else the default.
     device
-        "cpu", "cuda", "emulate", or "auto": GPUs where every rank has one, but for small products of a process alone whose
-        arrays lie in host memory.
+        "cpu", "cuda", "emulate", or "auto": GPUs if every rank has one, but the CPU for small products of a single process with
+        arrays in host memory.
     precision
-        "native": GPUs compute in float64 or float32. "auto": from remainders, which are bytes, if that is at least as accurate
-        and faster; "fast": from fewer of them, if that is about as accurate.
+        "native": GPUs compute in float64 or float32. "auto": they multiply 8-bit remainders (Ozaki scheme II) if that is faster
+        and at least as accurate; "fast": fewer remainders, if that is about as accurate.
     check
-        True verifies the product on the device that multiplies, and a sample of what is copied to GPUs and from them; "full"
-        verifies all copies; "host" verifies from host memory alone, independent of all that ran on a GPU; False does not.
+        True verifies the product on the device that multiplies, and a sample of the copies between host and GPU; "full" verifies
+        all copies; "host" verifies in host memory, independently of everything that ran on a GPU; False verifies nothing.
     on_fault
-        "raise" refuses a product that fails its check: CheckFailed. "repair" computes it once more, and checks that. A
-        RuntimeWarning at the root (of RowBlocks: at rank 0) says what was wrong. What stays wrong is refused: CheckFailed.
+        "raise": a product that fails its check raises CheckFailed. "repair": it is recomputed and checked again, and raises
+        CheckFailed only if it still fails; a RuntimeWarning at the root (RowBlocks: at rank 0) says what was wrong.
     threads
         CPU threads of each rank.
     transport
         How operands reach GPUs: "auto", "host", "peers" or "nccl".
     host_memory, gpu_memory
-        Bytes that may be used of each node's memory, and of each GPU's: a whole number, or a text such as "4G".
+        Bytes of each node's memory, and of each GPU's, that may be used: a whole number, or a text such as "4G".
     stall
-        Seconds after which a warning names the ranks that have not called; after as many more, but one at least, the call fails:
-        `RankMissing`. 0: neither. With neither this nor HYBRID_STALL the warning comes after 60 s, and the call waits on.
+        After this many seconds a warning names the ranks that have not called; after as many more, at least one, the call raises
+        `RankMissing`. 0: no warning and no limit. With neither this nor HYBRID_STALL the warning comes after 60 s, and the call
+        keeps waiting.
 
     Returns
     -------
     ndarray or RowBlock or Block2D or None
-        The result at the root, None elsewhere: `out` where it is given, a CuPy array where a and b lie on a GPU, else a NumPy
-        array. With several ranks on the root's node it may lie in shared memory, which processes forked later share. Of
-        RowBlocks: this rank's RowBlock of the product, where its rows of a lie; then root and out are not used. Of Block2Ds: this
-        rank's Block2D of the product, which lies as c, or without one in its rows of a and its columns of b (of transposes on the
-        grid of a and b themselves), multiplied on CPUs, or with device="cuda" on GPUs.
+        The result at the root, None elsewhere: `out` if given, a CuPy array if a and b are on a GPU, else a NumPy array. With
+        several ranks on the root's node it may be in shared memory, which processes forked later share.
+        RowBlocks: this rank's RowBlock of the product, in the memory (host or GPU) of its rows of a; root and out are not used.
+        Block2Ds: this rank's Block2D of the product, distributed as c; without c it has the rank's rows of a and columns of b
+        (products of transposes use the grid of a and b themselves). CPUs multiply Block2Ds, or with device="cuda" GPUs.
 
     Raises
     ------
     HybridError
-        Any error on one rank is raised on all of them, and the next call works; see `hybrid.errors`.
+        An error on one rank is raised on all ranks, and the next call works; see `hybrid.errors`.
     """
     options = {"alpha": alpha, "beta": beta, "transpose_a": transpose_a, "transpose_b": transpose_b, "conjugate_a": conjugate_a,
                "conjugate_b": conjugate_b, "dtype": dtype, "modulus": modulus, "kernel": kernel, "device": device,
@@ -127,28 +128,28 @@ def multiply(
 def plan(a_like: Any, b_like: Any, c_like: Any = None, *, comm: Any = None, root: int = 0, **options: Any) -> ProductPlan:
     """Decide how products of matrices of these shapes and types are computed, and compute none.
 
-    `multiply` finds the plan of each product by itself, and a warm call costs the same either way: a plan is for programs that
-    want to be refused before there is data, or to read what was decided.
+    `multiply` caches its plans, so a warm call is no slower without `plan`. Call `plan` to find out before there is data whether
+    a product can be computed, or to read what was decided.
 
     Parameters
     ----------
     a_like, b_like, c_like
-        As `a`, `b` and `c` of `multiply`: their elements matter only where they are integers. At the root arrays may be replaced
-        by anything that has a shape and a dtype.
+        As `a`, `b` and `c` of `multiply`. Only the elements of integer operands matter. At the root, any objects with a shape and
+        a dtype may stand for arrays.
     comm, root
-        As of `multiply`. Every rank calls.
+        As in `multiply`. Every rank calls.
     **options
-        The other keywords of `multiply`, but `out`.
+        The other keywords of `multiply` except `out`.
 
     Returns
     -------
     ProductPlan
-        `plan.run(a, b, c=None, out=None)` is the product of such operands, `plan.explain()` a text that says how it is computed.
+        `plan.run(a, b, c=None, out=None)` computes the product of such operands; `plan.explain()` returns a text that says how.
 
     Raises
     ------
     HybridError
-        As of `multiply`, before there is a product: `DoesNotFit`, `UsageError` and so on.
+        As `multiply`, before any product: `DoesNotFit`, `UsageError` and so on.
 
     Examples
     --------
@@ -162,36 +163,36 @@ def plan(a_like: Any, b_like: Any, c_like: Any = None, *, comm: Any = None, root
 
 
 def gram(a: Any, *, transposed: bool = False, comm: Any = None, root: int = 0, dtype: Any = None, **options: Any) -> Any:
-    """The Gram matrix of a matrix, a·aᴴ, of its rows; or with `transposed` aᴴ·a, of its columns.
+    """Compute a Gram matrix: a·aᴴ, of the rows of a; with `transposed` aᴴ·a, of its columns.
 
-    It is Hermitian (of real numbers symmetric) to the last bit, with a real diagonal. One triangle is computed where `multiply`
-    computes one of a product `a @ a.T`; complex matrices, at a root or in a file, take half of the multiply-adds of a product.
+    The result is Hermitian (symmetric if real) to the last bit, with a real diagonal. Only one triangle is computed in the cases
+    in which `multiply` does so for `a @ a.T`; complex matrices at a root or in a file take half the multiply-adds of a product.
 
     Parameters
     ----------
     a
-        At `root` a matrix, None on other ranks, or a `RowBlock` on every rank, as of `multiply`. Or the path of a file of any
-        format of the commands', such as "A.npy", "A.h5:/name" or PLINK's "G.bed", for one process: with `transposed` the file is
-        read once, in slabs of rows, and while one is multiplied the next is read. Without, slabs of an eighth of the free memory
-        are multiplied by each other, of which larger files are read several times.
+        A matrix at `root` (None on other ranks), or a `RowBlock` on every rank, as in `multiply`. Or, in a single process, the
+        path of a file in a format of the commands, such as "A.npy", "A.h5:/name" or PLINK's "G.bed". With `transposed` the file
+        is read once, in slabs of rows; the next slab is read while one is multiplied. Without it, slabs of an eighth of the free
+        memory are multiplied by each other, and files larger than that are read several times.
     transposed
-        Whether the columns of a are multiplied.
+        Whether to multiply the columns of a instead of its rows.
     comm, root
-        As of `multiply`.
+        As in `multiply`.
     dtype
-        The type of the result. None: int64 for integers and bool, whose sums are exact, else that of a.
+        The type of the result. None: int64 for integers and bool, whose sums are exact, else the type of a.
     **options
         The keywords of `multiply` that say how it is computed: `device`, `precision`, `check`, `threads` and so on.
 
     Returns
     -------
     ndarray or RowBlock or None
-        As of `multiply`; of a file a NumPy array.
+        As in `multiply`; for a file a NumPy array.
 
     Raises
     ------
     HybridError
-        As of `multiply`.
+        As `multiply`.
 
     Examples
     --------
@@ -206,11 +207,11 @@ def gram(a: Any, *, transposed: bool = False, comm: Any = None, root: int = 0, d
 
 _NO_OPTIONS = ("a", "b", "c", "comm", "root", "out")
 _DEFAULTS = {name: each.default for name, each in signature(multiply).parameters.items() if name not in _NO_OPTIONS}
-_OF_PRODUCTS = [*_DEFAULTS][: [*_DEFAULTS].index("kernel")]  # what a Gram matrix is not asked for
+_OF_PRODUCTS = [*_DEFAULTS][: [*_DEFAULTS].index("kernel")]  # the options that `gram` does not take
 
 
 def _options_of(call: str, given: dict[str, Any], unknown: Iterable[str] = ()) -> dict[str, Any]:
-    """All options of `multiply`, these among them. TypeError for one that it, or the call, has not."""
+    """The given options, completed by the defaults of `multiply`. TypeError for one that is unknown there or to the call."""
     if wrong := {*given} - {*_DEFAULTS} | {*unknown}:
         raise TypeError(f"{call}() got an unexpected keyword argument {min(wrong)!r}")
     return {**_DEFAULTS, **given}
@@ -222,25 +223,24 @@ Distributed._multiply = staticmethod(multiply)  # `@`
 def empty(
     shape: tuple[int, int], dtype: Any = "float64", *, comm: Any = None, root: int = 0, stall: float | None = None
 ) -> np.ndarray | None:
-    """Make a matrix, its contents undefined, in memory that the ranks of the root's node share.
+    """Allocate an uninitialised matrix in memory that the ranks of the root's node share.
 
-    Every rank of `comm` calls, and may fill rows. Where `multiply` finds all of its matrices in such memory, the ranks work on
-    them where they lie: nothing is copied on a CPU, and each rank uses its own GPU's link. (Where operands must be converted or
-    expanded first, as integers and a complex A, the product is made as one of other arrays.) The memory is given back when
-    nothing at the root refers to it any more.
+    Every rank of `comm` calls, and may fill rows. If all matrices of a product are in such memory, the ranks of `multiply` use
+    them in place: no host copies, and each rank uses its own GPU's link. (Not if operands must be converted or expanded first,
+    as integers and a complex A.) The memory is freed when nothing at the root refers to it any more.
 
     Parameters
     ----------
     shape
         Rows and columns.
     dtype
-        Any type of which a product can be: bool, an integer, floating-point or complex type, float16 or bfloat16.
+        Any type that a product can have: bool, an integer, floating-point or complex type, float16 or bfloat16.
     comm
         The mpi4py communicator. None: this process alone.
     root
-        The rank on whose node the memory lies.
+        The rank on whose node the memory is allocated.
     stall
-        As of `multiply`.
+        As in `multiply`.
 
     Returns
     -------
@@ -252,21 +252,21 @@ def empty(
 
 
 def scatter(a: Any, *, comm: Any = None, root: int = 0, rows: int | None = None, stall: float | None = None) -> RowBlock:
-    """Give each rank some consecutive rows of a matrix, in the order of the ranks.
+    """Give each rank consecutive rows of a matrix, in the order of the ranks.
 
     Parameters
     ----------
     a
-        The matrix at `root`, None on other ranks; or on every rank a `RowBlock`, its transpose `a.T`, or a `Block2D`, whose
-        elements are then distributed anew. Elements of any type of numbers.
+        The matrix at `root` (None on other ranks); or on every rank a `RowBlock`, its transpose `a.T`, or a `Block2D`, which is
+        redistributed. Elements may be of any numeric type.
     comm
-        The mpi4py communicator; every one of its ranks must call. None: the one that `a` knows, else this process alone.
+        The mpi4py communicator; all of its ranks must call. None: the communicator of `a`, else this process alone.
     root
         The rank that has the matrix.
     rows
-        How many rows this rank shall have, on every rank; None on every rank: equal shares.
+        The number of rows for this rank; None on every rank: equal shares.
     stall
-        As of `multiply`.
+        As in `multiply`.
 
     Returns
     -------
@@ -281,25 +281,25 @@ def scatter(a: Any, *, comm: Any = None, root: int = 0, rows: int | None = None,
 def gather(
     a: RowBlock | Block2D, *, comm: Any = None, root: int | None = 0, out: Any = None, stall: float | None = None
 ) -> np.ndarray | None:
-    """Bring what all ranks have of a matrix to one of them, or to all.
+    """Collect a distributed matrix at one rank, or at all.
 
     Parameters
     ----------
     a
-        This rank's rows, the transpose `a.T` of them, or its block of a grid. Every rank of `comm` calls.
+        This rank's rows, their transpose `a.T`, or its block of a grid. Every rank of `comm` calls.
     comm
-        The mpi4py communicator. None: the one that `a` knows, else this process alone.
+        The mpi4py communicator. None: the communicator of `a`, else this process alone.
     root
-        The rank that gets the matrix; None, on every rank: all of them do.
+        The rank that gets the matrix; None on every rank: all ranks get it.
     out
-        Where the matrix comes, a NumPy or CuPy array for it, of its shape and type.
+        On ranks that get the matrix, a NumPy or CuPy array of its shape and type to write it to.
     stall
-        As of `multiply`.
+        As in `multiply`.
 
     Returns
     -------
     ndarray or None
-        The matrix, in host memory: `out` where it is given. None on ranks that do not get it.
+        The matrix in host memory, or `out` if given. None on ranks that do not get it.
     """
     with one_call(common_communicator((a,)) if comm is None else comm, stall) as session:
         return gathered(session, a, out, None if root is None else as_int(root), stall)

@@ -12,8 +12,8 @@ CODES: dict[str, str] = {
     "number": "a value is no number of its kind, or beyond its limits",
     "setting": "there is no such value; the nearest one is named",
     "environment": "a variable HYBRID_… is unknown, or its value is",
-    "ranks-differ": "ranks were given other options, sizes, types or settings, or run other code",
-    "reentered": "the call came from within another of the same thread",
+    "ranks-differ": "ranks differ in options, sizes, types, settings or code",
+    "reentered": "the call came from within another call of the same thread",
     # operands
     "shapes": "the shapes of operands, file or result do not fit together",
     "sizes": "sizes are missing, negative, or too large for any machine",
@@ -25,20 +25,20 @@ CODES: dict[str, str] = {
     "mixed-kinds": "root arrays, RowBlocks and Block2Ds, or devices, are mixed",
     "masked": "masked elements have no product",
     "scalars": "this product cannot have this alpha, beta or op",
-    "modulus": "the modulus is no whole number from 1 to 2⁶³, or the product is not of integers that hold its remainders",
+    "modulus": "the modulus is no whole number from 1 to 2⁶³, or the type is no integer type that holds the remainders",
     "addend": "c does not fit the product, lacks beta, or is missing",
     "out": "out cannot hold the result (shape, type, strides, read-only), or is not wanted",
     "overlap": "out shares memory with an operand",
     "blocks": "the bounds, grid or descriptor of Block2Ds are wrong",
-    "rows": "the numbers of rows for each rank do not add up, or a rank has not the rows asked for",
+    "rows": "the ranks' numbers of rows do not add up, or a rank does not have the rows asked for",
     "root": "the root is no rank of the communicator",
     "communicator": "there is no communicator, or it is no longer usable",
     "too-long": "numbers would grow beyond what can be exact",
     "grid": "the grid of nodes does not fit the job",
     "kernel-unfit": "the kernel does not take this type, shape or GPU",
     "kernel-device": "the kernel runs on another device than the one asked for",
-    "machine-model": "the file of HYBRID_MACHINE is none, or holds impossible numbers",
-    "graph": "what was read is no graph or matrix of transitions",
+    "machine-model": "the file of HYBRID_MACHINE holds no machine model, or impossible numbers",
+    "graph": "the input is no graph or transition matrix",
     # files
     "file-missing": "there is no such file or folder",
     "file-unreadable": "the file cannot be read",
@@ -46,7 +46,7 @@ CODES: dict[str, str] = {
     "file-kind": "files with this ending cannot be written, or not in this way",
     "file-values": "the file holds values beyond the type asked for",
     "dataset-missing": "the file has no such dataset, or several and none is named",
-    "file-exists": "what is there would be lost; remove it or name another",
+    "file-exists": "an existing file would be lost; remove it or name another",
     "file-unwritable": "the file cannot be written",
     "file-locked": "another process has the file open for writing",
     "file-shared": "another user has written this journal, or may have",
@@ -59,7 +59,7 @@ CODES: dict[str, str] = {
     "shared-memory": "the folder /dev/shm is missing, or too small for MPI",
     "gpu-memory": "a GPU, or --gpu-memory, has too little memory",
     "disk-full": "the disk has no room for the file",
-    "out-of-memory": "memory could not be had while the job ran",
+    "out-of-memory": "an allocation failed while the job ran",
     "threads": "fewer threads could be started than asked for",
     "package-missing": "an optional Python package is missing, or does not load",
     "installation": "files of this package are missing",
@@ -83,23 +83,23 @@ CODES: dict[str, str] = {
     "rank-left": "a rank exited before the others were done",
     "killed": "a signal killed a rank",
     "stalled": "a rank made no progress for --stall seconds",
-    "node-silent": "a rank's processes all stand still, its supervisor too",
+    "node-silent": "all processes of a rank hang, its supervisor too",
     "interrupted": "Ctrl-C or SIGINT",
     "terminated": "a rank was asked to end (SIGTERM)",
-    "probe-failed": "a child process that examines the machine ended",
+    "probe-failed": "a child process that examines the machine died",
     "failed": "a failure without a kind of its own",
     # results
     "check-product": "the product is not A·B",
     "check-copy": "a copy between host and GPU was wrong, or an operand was written meanwhile",
-    "check-exchange": "what one rank sent is not what another received",
+    "check-exchange": "data changed on the way from one rank to another",
     "overflow": "an element of an integer product is beyond its type",
     # findings of the doctor and the acceptance test
     "ok": "nothing is wrong",
     "unknown": "it could not be found out; the line says why",
     "mpi-differs": "ranks have different MPIs",
     "threads-crowded": "a node's ranks have more threads than it has cores",
-    "threads-bound": "a rank has more threads than cores that it is bound to",
-    "blas-threads": "BLAS uses more threads than were set, or does not tell",
+    "threads-bound": "a rank has more threads than the cores that it is bound to",
+    "blas-threads": "BLAS uses more threads than were set, or their number is unknown",
     "slurm-cores": "a rank has fewer cores than its task was given",
     "slurm-gpus": "the job has GPUs that a rank cannot use",
     "gpus-unused": "the test did not use all GPUs of the job",
@@ -108,16 +108,16 @@ CODES: dict[str, str] = {
     "gpu-shared": "ranks share a GPU",
     "gpu-idle": "there are GPUs that no rank uses",
     "gpu-health": "a GPU is slowed down, too hot, or has had ECC errors",
-    "slow-link": "a link takes longer than the others, or than its model",
-    "slow-rank": "a rank's device multiplies slower than the others, or than its model",
+    "slow-link": "a link is slower than the others, or than GPUs of this model have",
+    "slow-rank": "a rank's device multiplies slower than the others, or than GPUs of this model do",
     "too-short": "no multiplication was long enough to compare ranks",
     "left-out": "time or memory was too short for the large products",
-    "wrong-device": "one rank's device is wrong, with whatever rows",
+    "wrong-device": "one rank's device computes wrong results",
     "wrong-rows": "the same rows are wrong on several ranks' devices",
     # the lab
     "lab-kernel": "the file has no such kernel, or several",
     "lab-launch": "the launch, its comment or its shared memory cannot be understood",
-    "lab-parameters": "what a parameter of the kernel stands for cannot be told",
+    "lab-parameters": "the meaning of a parameter of the kernel cannot be determined",
     "lab-shown": "this kernel, tile or size cannot be shown",
     "lab-unsupported": "the emulated GPU does not have this call or type",
     "kernel-crashed": "the process that ran a kernel ended",
@@ -129,7 +129,7 @@ CODES: dict[str, str] = {
     "kernel-assert": "an assert() in a kernel failed",
     "data-race": "two threads use an element without a barrier between, and one writes",
     "out-of-bounds": "an index is beyond its array",
-    "illegal-address": "a pointer is null, freed, of the other kind of memory, or not one to free",
+    "illegal-address": "a pointer is null, freed, of the other memory (host or device), or cannot be freed",
     "uninitialised": "memory is read that nothing has written",
     "no-value": "a variable is used that has no value yet",
     "several-writers": "elements of C are written by several threads",
@@ -138,36 +138,35 @@ CODES: dict[str, str] = {
     "unused": "device memory is filled but not read, or computed but not copied back",
     "wrong-elements": "elements of C are wrong",
     "wrong-operand": "C is the product of one factor with itself, or of exchanged ones",
-    "wrong-terms": "C's elements are other sums than those of their l products",
-    "wrong-stride": "the rows of a factor are read at another distance",
+    "wrong-terms": "elements of C are not the sums of their l products",
+    "wrong-stride": "a factor is read with a wrong row stride",
     "transposed-index": "row and column are exchanged in an index",
     "order-dependent": "C depends on the order in which threads run",
     "no-end": "the program or kernel did not end in time",
-    "no-result": "what came back is no C",
+    "no-result": "the result is no C",
     "segmentation-fault": "host code used memory that is not its own",
-    "zero-division": "a whole number is divided by zero",
+    "zero-division": "an integer is divided by zero",
     "undefined": "C++ does not define what the code does",
     "exit-status": "the program ended itself early",
     "raised": "Python raised an exception",
-    "cuda-call": "a call of CUDA failed",
+    "cuda-call": "a CUDA call failed",
 }
 
 
 def known(code: str) -> str:
-    """The code, which must be one of CODES."""
     assert code in CODES, f"{code!r} is not in hybrid.errors.CODES"
     return code
 
 
 class HybridError(Exception):
-    """Base class of all failures of which the message is meant for the user.
+    """Base class of all failures whose message is meant for the user.
 
     Attributes
     ----------
     code : str
-        Which failure it is, one of `CODES`: it stays when the words change. The class has a default.
+        Which failure it is, one of `CODES`: stable when the wording changes. Each class has a default.
     exit_code : int
-        With which a command ends.
+        The exit code of a command that fails so.
     on_all_ranks : bool
         Whether every rank raises this error, so that none waits for another.
     """
@@ -195,20 +194,20 @@ class NoArray(UsageError, TypeError):
 
 
 class CheckFailed(HybridError, ArithmeticError):
-    """C is not A·B, or a matrix was changed on its way to another rank. Exit code 3."""
+    """C is not A·B, or a matrix changed on its way to another rank. Exit code 3."""
 
     code = "check-product"
     exit_code = 3
 
 
 class Overflow(HybridError, OverflowError):
-    """An element of an integer product is beyond what the result's type holds. It is never wrapped."""
+    """The result's type cannot hold an element of an integer product. Elements are never wrapped."""
 
     code = "overflow"
 
 
 class DoesNotFit(HybridError, MemoryError):
-    """More host, node-shared or GPU memory would be needed than there is."""
+    """The product needs more host, node-shared or GPU memory than there is."""
 
     code = "host-memory"
 
@@ -220,7 +219,7 @@ class DeviceUnavailable(HybridError, RuntimeError):
 
 
 class StartError(HybridError, RuntimeError):
-    """MPI did not start, or does not see all processes that the launcher started. `remedy`: what to do, if it is known."""
+    """MPI did not start, or does not see all processes that the launcher started. `remedy`: what to do, if known."""
 
     code = "start-failed"
 
@@ -230,13 +229,13 @@ class StartError(HybridError, RuntimeError):
 
 
 class RankFailed(HybridError, RuntimeError):
-    """One rank raised an exception that is no HybridError; every rank raises this one, which quotes it."""
+    """One rank raised an exception that is no HybridError; every rank raises this error, which quotes it."""
 
     code = "rank-failed"
 
 
 class RankMissing(HybridError, RuntimeError):
-    """Not every rank of the communicator has called. The communicator cannot be used for another call."""
+    """Some ranks of the communicator have not called. The communicator cannot be used for another call."""
 
     code = "rank-missing"
 
@@ -246,7 +245,7 @@ _BY_NAME = {kind.__name__: kind for kind in _KINDS}
 
 
 def one_line(error: BaseException) -> str:
-    """The error's message on one line; with the name of its class, except for errors whose message needs none."""
+    """The error's message on one line, after the name of its class unless the message needs none."""
     text = " ".join(str(error).split())
     if isinstance(error, HybridError):
         return text
@@ -259,7 +258,7 @@ def one_line(error: BaseException) -> str:
 
 
 def code_of(error: BaseException) -> str:
-    """The error's code, also where it is no HybridError."""
+    """The error's code, also of an error that is no HybridError."""
     if isinstance(error, HybridError):
         return error.code
     causes = {KeyboardInterrupt: "interrupted", MemoryError: "out-of-memory", SystemExit: "rank-left"}
@@ -267,10 +266,10 @@ def code_of(error: BaseException) -> str:
 
 
 def with_code(text: object, code: str) -> str:
-    """The line of a failure as it is printed: its words, and at the end its code in brackets."""
+    """The line printed for a failure: its text, then its code in brackets."""
     return f"{text} [{known(code)}]"
 
 
 def rebuild(kind: str, text: str, code: str) -> HybridError:
-    """The error of class `kind` that another rank raised; RankFailed for classes that are not of this module."""
+    """The error of class `kind` that another rank raised; RankFailed for a class that is not of this module."""
     return _BY_NAME.get(kind, RankFailed)(text, code=code)

@@ -12,7 +12,7 @@ def main() -> int:
     """The command: its exit code."""
     wall.enter("imports")
     end_when_interrupted("hybrid.matmul")
-    gc.disable()  # until all modules are loaded: what they make stays, so looking for garbage among it only takes time
+    gc.disable()  # until all modules are loaded: their objects stay, so collecting garbage would only take time
     from hybrid.commands.matmul import main as command
 
     return command()
