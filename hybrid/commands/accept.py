@@ -55,15 +55,14 @@ def build_parser() -> Parser:
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
-    """Options and settings. Products are checked where they are multiplied, and never repaired, whatever the environment says."""
+    """Options and settings. Whatever the environment says, each device checks its products, and none is repaired."""
     options = build_parser().parse_args(arguments)
     return options, settings_of(options, check="on", on_fault="raise")
 
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
-    """One rank's part of the command."""
     agree(team, options, settings)
-    # From here on NumPy may be loaded: it finds the number of threads in the environment.
+    # From here on NumPy may be loaded: BLAS reads the number of threads from the environment.
     from hybrid.diagnostics.acceptance import LEVELS, Acceptance, as_record, judge
     from hybrid.host.files import refuse_unwritable
     from hybrid.reporting.progress import Progress
@@ -73,9 +72,9 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
             refuse_unwritable(file)
     level = LEVELS[options.level]
     minutes = level.minutes if options.minutes is None else options.minutes
-    doing = [""]
-    with Progress(team.rank == 0, part=lambda: doing[-1]):
-        outcome = Acceptance(team, level, 60 * minutes, settings, doing.append).run()
+    test = Acceptance(team, level, 60 * minutes, settings)
+    with Progress(team.rank == 0, part=lambda: test.doing):
+        outcome = test.run()
     given = [0] * len(outcome.given_gpus) if settings.device in ("cpu", "emulate") else outcome.given_gpus
     expected = given if options.expect_gpus is None else [options.expect_gpus] * len(given)
     findings = judge(outcome, expected)
@@ -106,5 +105,4 @@ def _report(options: argparse.Namespace, outcome: Outcome, findings: Sequence[Fi
 
 
 def main() -> int:
-    """The command's entry: exit code for the launcher."""
     return run(NAME, parse, work)

@@ -30,8 +30,8 @@ PATIENCE = 4.0  # seconds a failed rank waits until the others know of it, befor
 
 
 def answer_failed(name: str, error: Exception) -> int:
-    """Print an error of what a command does without MPI; returns the exit code. Only rank 0 fails: the launcher ends all ranks at
-    the first failure, and rank 0 must print before."""
+    """Print an error from before MPI starts; returns the exit code. Only rank 0 fails: the launcher ends all ranks at the first
+    failure, and rank 0 must have printed by then."""
     if rank_by_launcher() != 0:
         return 0
     show_traceback()
@@ -42,17 +42,17 @@ def answer_failed(name: str, error: Exception) -> int:
 
 
 def fail(name: str, team: Team, error: BaseException) -> int:
-    """Print an error once and end: together with the other ranks if they know of it, else by ending the job."""
+    """Print an error once and end: together with the other ranks if all have raised it, else by MPI_Abort."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # After an interrupt within an `exec` of text, which many modules have, Python kills itself at its end. Another `exec` makes
-    # it forget the interrupt.
+    # If SIGINT interrupts an `exec` of text, which many modules use, Python kills itself with SIGINT at exit. Another `exec`
+    # clears that.
     exec("")  # noqa: S102
     was_interrupted = has_come(signal.SIGINT) or isinstance(error, KeyboardInterrupt)
     if was_interrupted:
         error = error if isinstance(error, HybridError) else KeyboardInterrupt()
     agreed = team.size == 1 or (isinstance(error, HybridError) and error.on_all_ranks)
     code = getattr(error, "exit_code", 1)
-    # A terminal interrupts all ranks: one says so, and ends the job. And who cannot reach the others may have lost a killed rank.
+    # A terminal interrupts all ranks: one reports it and ends the job. An error on this rank alone may follow from a killed rank.
     if (team.rank == 0 or not agreed) and speak(shared=was_interrupted, follows=not (agreed or was_interrupted)):
         print_error(name, error, f"rank {team.rank} on {team.host}, {team.doing}: ")
     if agreed:
@@ -65,7 +65,7 @@ def fail(name: str, team: Team, error: BaseException) -> int:
 
 
 def fail_before_start(name: str, error: BaseException) -> int:
-    """Print an error where MPI did not start, and end. The ranks cannot agree on anything then: rank 0 prints first, and its end
+    """Print an error that came before MPI had started, and exit. The ranks cannot communicate: rank 0 prints first, and its exit
     usually ends the job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     code = getattr(error, "exit_code", 1)
@@ -79,15 +79,15 @@ def fail_before_start(name: str, error: BaseException) -> int:
 
 
 def is_switched_on(switch: str) -> bool:
-    """Whether this environment variable is; its default where its value is refused."""
+    """Whether this environment variable is on; its default if its value is invalid."""
     try:
         return switched_on(switch)
-    except UsageError:  # which the command says when it reads all settings
+    except UsageError:  # the command reports it when it reads all settings
         return SWITCHES[switch]
 
 
 def show_traceback() -> None:
-    """Print the traceback of the error that is being handled, for those who debug (HYBRID_DEBUG=1)."""
+    """With HYBRID_DEBUG=1, print the traceback of the error that is being handled."""
     if is_switched_on("HYBRID_DEBUG"):
         import traceback
 
@@ -95,17 +95,17 @@ def show_traceback() -> None:
 
 
 def print_error(name: str, error: BaseException, where: str = "") -> int:
-    """Print an error; returns its exit code. `where`: begins the line of an error that is none of this package's."""
+    """Print an error; returns its exit code. `where`: prefix for errors that are no HybridError."""
     said = error if isinstance(error, HybridError) else f"{where}{one_line(error)}"
     print_line(name, with_code(said, code_of(error)))
     return getattr(error, "exit_code", 1)
 
 
-REPORT_TIME = 15.0  # seconds that rank 0 gets for the report of `unstarted`; its end usually ends the job
+REPORT_TIME = 15.0  # seconds that other processes wait for rank 0's report of `unstarted`; its exit usually ends the job
 
 
 def agree_on_options(team: Team, options: argparse.Namespace, settings: Settings) -> None:
-    """UsageError on all ranks where a rank was started with other options or settings than rank 0. Every rank calls it."""
+    """Raise UsageError on all ranks if one has other options or settings than rank 0. Every rank calls it."""
     from hybrid.planning.decision import same_on_all_ranks
 
     with team.phase("agree", timed=False) as asked:
@@ -114,7 +114,7 @@ def agree_on_options(team: Team, options: argparse.Namespace, settings: Settings
 
 
 def settle_threads(team: Team, settings: Settings) -> list[Threads]:
-    """Every rank's number of threads. Called before NumPy is loaded where possible, so that BLAS starts no more."""
+    """Decide every rank's number of threads. Call it before NumPy is loaded if possible, so that BLAS starts no more."""
     from hybrid.host.threads import announce_threads
     from hybrid.planning.decision import this_processor, threads_of_ranks
 
@@ -126,8 +126,8 @@ def settle_threads(team: Team, settings: Settings) -> list[Threads]:
 
 
 def agree(team: Team, options: argparse.Namespace, settings: Settings) -> Sequence[Threads]:
-    """What commands that multiply begin with: the same options on all ranks, the nodes, and each rank's number of threads, which
-    it returns. From then on NumPy may be loaded: its BLAS finds the number in the environment."""
+    """Begin a command that multiplies: compare options and settings, set up the nodes, and return each rank's threads. Afterwards
+    NumPy may be loaded: BLAS reads the number of threads from the environment."""
     from hybrid.devices.cuda_gpus import wake_driver
 
     agree_on_options(team, options, settings)
@@ -145,13 +145,13 @@ def run(
     answer: Callable[[Any, Settings], bool] = lambda options, settings: False,
     unstarted: Callable[[StartError, Any, Settings], int] | None = None,
 ) -> int:
-    """Run a command and return its exit code. In a job all ranks agree on wrong usage as on any other error, so a rank that was
-    started with other options keeps no rank waiting.
+    """Run a command and return its exit code. Wrong usage is raised on all ranks, as any other error: a rank with other options
+    keeps none waiting.
 
     `parse`: returns options and settings. `work`: does one rank's part, and returns the exit code. `answer`: does what needs no
-    ranks, such as showing a list, and returns whether that was all; it runs without MPI, and rank 0 prints.
-    `unstarted`: what rank 0 does, instead of failing, where the processes that the launcher started are not the ranks of one job,
-    or where starting MPI ended its process.
+    ranks, such as printing a list, and returns whether that was all; it runs without MPI, and rank 0 prints.
+    `unstarted`: what rank 0 does instead of failing if the launcher's processes are not the ranks of one job, or if starting MPI
+    ended its process.
     """
     open_streams()
     say_warnings_in_a_line(name)
@@ -177,21 +177,21 @@ def run(
     if not is_switched_on("HYBRID_GUARD"):  # without a supervisor: debuggers want one process
         return command.run_as_rank()
     may_start_fail = unstarted is not None and usage is None and launched() is not None
-    # Only the worker returns from this call. After success `leave` ends it; after a failure Python's own end does, which waits
-    # for threads that still compute.
+    # Only the worker returns from this call. After success `leave` exits; after a failure Python does, which waits for threads
+    # that still compute.
     code = supervisor.supervised(command.run_as_rank, settings.stall, command.after_failed_start if may_start_fail else None)
     return code or leave()
 
 
 def run_alone(name: str, work: Callable[[], int]) -> int:
-    """Run a command that is no job of ranks; returns its exit code."""
+    """Run a command that uses no MPI; returns its exit code."""
     open_streams()
     say_warnings_in_a_line(name)
     try:
         launch = launched()
         if launch is not None and launch.size > 1:
             raise UsageError("this command runs alone, without mpirun", code="usage")
-        # An interrupt unwinds, so that files and processes are ended in order; and so does what asks the command to end.
+        # SIGINT, SIGTERM and SIGHUP unwind the stack, so that files and child processes are cleaned up.
         handle(signal.SIGINT, signal.default_int_handler)
         for each in _ENDS:
             handle(each, _unwind)
@@ -212,18 +212,18 @@ _ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class _AskedToEnd(BaseException):
-    """One of _ENDS has come."""
+    """A signal of _ENDS has arrived."""
 
 
 def _unwind(signum: int, frame: FrameType | None) -> None:
     for each in _ENDS:
-        signal.signal(each, signal.SIG_IGN)  # the end itself is not to be interrupted
+        signal.signal(each, signal.SIG_IGN)  # nothing interrupts the cleanup
     raise _AskedToEnd(signal.Signals(signum))
 
 
 @record
 class _Command:
-    """A command that `run` was given."""
+    """A command as given to `run`."""
 
     name: str
     options: Any
@@ -250,7 +250,7 @@ class _Command:
                         raise self.usage
                 with team.together():
                     code = self.work(team, self.options, self.settings)
-                wait_until_loaded()  # else a compiler would be left alone, whose library nobody put into the cache
+                wait_until_loaded()  # a compiler that outlives this process would not put its library into the cache
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # there is nothing left to interrupt
         except BaseException as error:
             show_traceback()
@@ -260,8 +260,8 @@ class _Command:
         return code
 
     def _run_unstarted(self, error: StartError) -> int:
-        """What is done where the launcher's processes are not the ranks of one job: only the process that is rank 0 for the
-        launcher has something to do. Returns the exit code."""
+        """Handle launched processes that are not the ranks of one job: only the one that the launcher numbers 0 reports. Returns
+        the exit code."""
         if self.usage is not None or self.unstarted is None:
             raise error
         if rank_by_launcher() == 0:
@@ -272,8 +272,8 @@ class _Command:
         raise error
 
     def after_failed_start(self, happened: str) -> int | None:
-        """What the supervisor does when the worker has ended while it started MPI; `happened`: how it ended. Returns the exit
-        code; None to go on as for any worker that has ended."""
+        """Called by the supervisor if the worker ended while it started MPI. `happened`: how it ended. Returns the exit code, or
+        None to treat it like any other worker that has ended."""
         launch = launched()
         assert launch is not None
         assert self.unstarted is not None
@@ -290,6 +290,5 @@ class _Command:
 
 
 def _let_rank_0_report() -> None:
-    """Wait where another rank's failure would be the first, at which the launcher ends all processes: also this one, as a rule,
-    after rank 0's report."""
+    """Wait for rank 0's report: the launcher would end all processes at this one's failure."""
     time.sleep(REPORT_TIME)

@@ -42,19 +42,17 @@ def build_parser() -> Parser:
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
-    """Options and settings."""
     options = build_parser().parse_args(arguments)
     return options, settings_of(options)
 
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
-    """One rank's part of the command."""
     agree_on_options(team, options, settings)
     return _examine(team, options, settings, None)
 
 
 def unstarted(error: StartError, options: argparse.Namespace, settings: Settings) -> int:
-    """What rank 0 does where the launcher's processes are not the ranks of one job: it examines itself alone."""
+    """On rank 0, if the launcher's processes are not the ranks of one job: examine this process alone."""
     return _examine(Team(), options, settings, error)
 
 
@@ -91,5 +89,4 @@ def _examine(team: Team, options: argparse.Namespace, settings: Settings, error:
 
 
 def main() -> int:
-    """The command's entry: exit code for the launcher."""
     return run(NAME, parse, work, unstarted=unstarted)

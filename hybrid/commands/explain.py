@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`--explain`: what would be decided on a machine, in words and bytes. It needs neither MPI nor a GPU."""
+"""`--explain`: prints the plan for a machine, with its bytes. It needs neither MPI nor a GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHOWN = 4  # grids beside the one that is chosen
 
 
 def grid_lines(plan: Plan, network: float) -> Iterator[str]:
-    """The lines about grids. `network`: bytes a second of a node's link; 0 where that is not known."""
+    """Lines about the chosen grid and the best others. `network`: bytes a second of a node's link; 0 if unknown."""
     problem, topology = plan.problem, plan.topology
     nodes = len(topology.nodes)
     placement = PlanRequest(problem, topology, root=plan.root).placement
@@ -43,7 +43,7 @@ def grid_lines(plan: Plan, network: float) -> Iterator[str]:
         name = "rows" if grid.is_rows else str(grid)
         return f"{name}: a node receives {readable(elsewhere)}, the busiest {readable(at_root)}{seconds}"
 
-    others = {str(cost.grid): cost for cost in reversed(found) if str(cost.grid) != str(chosen)}  # by name, the best grid
+    others = {str(cost.grid): cost for cost in reversed(found) if str(cost.grid) != str(chosen)}  # the best of each name
     yield from (f"grid {said(cost.grid, cost)} (chosen)" for cost in found if cost.grid == chosen)
     for cost in sorted(others.values(), key=found.index)[:_SHOWN]:
         yield f"grid {said(cost.grid, cost)}"
@@ -57,11 +57,10 @@ def grid_lines(plan: Plan, network: float) -> Iterator[str]:
 
 
 def least_received(problem: Problem, nodes: int) -> float:
-    """A lower bound of the elements that some node, of any memory, must receive or send, however the elements of A, B and C are
-    distributed before and after: that of Al Daas, Ballard, Grigori, Kumar and Rouse (2022).
+    """A lower bound on the elements that some node must receive or send, whatever its memory and however A, B and C are
+    distributed: Al Daas, Ballard, Grigori, Kumar and Rouse (2022).
 
-    A node that computes its part of the multiplications, seen as a box, needs as many elements as the faces of the box have, and
-    has a P-th of the matrices before.
+    A node's multiply-adds form a box in (n, l, m): the node needs the elements of the box's faces, and already has 1/P of them.
     """
     small, middle, large = sorted((problem.n, problem.l, problem.m))
     if nodes * middle <= large:
@@ -77,16 +76,16 @@ _RANKS_SHOWN = 16
 _TILES_COUNTED = 10_000
 _ARRIVALS_SHOWN, _LONGEST_ORDER = 50, 400
 _MOST_OF_A_NODE = 1024  # ranks
-_UNLIMITED = 1 << 200  # bytes of a memory of which nothing was said
+_UNLIMITED = 1 << 200  # bytes of a memory without a given limit
 
 
 def published_model(gpu: GpuModel) -> MachineModel:
-    """What plans assume of a GPU of which nothing was measured: parts of its published rates, as an H200 reaches of its own; of
-    float64 without matrix units all. UsageError where none are known."""
+    """The model of a GPU that was not measured: of its published rates, the fractions that an H200 reaches (all of float64
+    without tensor cores). UsageError if no rates are known."""
     if not gpu.link:
         raise UsageError(f"no such rates of {gpu.name} are known here: --capability gives its kind", code="setting")
     link = 0.86e9 * gpu.link
-    giga = 1e9 / link  # of which a multiply-add is two operations
+    giga = 1e9 / link  # a multiply-add is two operations
     return MachineModel(
         link,
         float64_multiply_adds_per_byte=giga / 2 * (0.85 * gpu.matrix_float64 or gpu.float64),
@@ -100,9 +99,9 @@ def published_model(gpu: GpuModel) -> MachineModel:
 def assumed_machine(
     settings: Settings, ranks: int, gpus_per_node: int = 0, capability: int = 0, model: MachineModel | None = None
 ) -> Machine:
-    """A machine that is only assumed: memory that the settings do not limit is unlimited, and every test passes.
+    """An assumed machine: memory that the settings do not limit is unlimited, and every test passes.
 
-    `gpus_per_node`: 0 for no GPUs; but if the device or the kernel asked for needs GPUs, there is one for each rank then.
+    `gpus_per_node`: 0: no GPUs, or one for each rank if the device or kernel asked for needs GPUs.
     """
     per_node = min(ranks, settings.ranks_per_node or gpus_per_node or ranks)
     if per_node > _MOST_OF_A_NODE:
@@ -131,11 +130,7 @@ def assumed_machine(
 
 
 def explain(machine: Machine, request: PlanRequest, settings: Settings, network: float = 0.0) -> None:
-    """Print the decision, then raise what a run would be refused for.
-
-    `network`: bytes a second of a node's link to the others; 0
-    where that is not known.
-    """
+    """Print the decision, then raise what would refuse a run. `network`: bytes a second of a node's link; 0 if unknown."""
     decision = decide(machine, request, settings)
     print("\n".join(_lines(decision, machine, request, settings)), flush=True)
     if len(decision.plan.topology.nodes) > 1:
@@ -147,7 +142,7 @@ def explain(machine: Machine, request: PlanRequest, settings: Settings, network:
 
 
 def _lines(decision: Decision, machine: Machine, request: PlanRequest, settings: Settings) -> Iterator[str]:
-    """The lines that say who has which rows, in which order they arrive, and what memory they take where."""
+    """Lines about each rank's rows, the order in which they arrive, and the memory that they take."""
     plan, p = decision.plan, decision.plan.problem
     yield (
         f"C ({p.n}×{p.m}) = A ({p.n}×{p.l}) · B ({p.l}×{p.m})  {p.operand_dtype}  {p.operations / 1e9:.3g} GF  "
@@ -212,7 +207,7 @@ def _node(plan: Plan, node: int) -> str:
 
 
 def _rank(decision: Decision, share: RankShare) -> str:
-    """The line about one rank: its rows, in how many pieces they are multiplied, and the memory that this takes."""
+    """The line about a rank: its rows, the pieces in which they are multiplied, and the memory for them."""
     plan, gpu = decision.plan, decision.placements[share.rank].gpu
     where = f"GPU {gpu.index}" if gpu else "its own buffers"
     if (layout := plan.grid_layout) is not None:
@@ -235,7 +230,7 @@ def _rank(decision: Decision, share: RankShare) -> str:
 
 
 def _transport(decision: Decision, machine: Machine, request: PlanRequest, settings: Settings) -> str:
-    """The transport; where tests decide on it, also what each of them tries, and what is done if they fail."""
+    """The transport; if tests decide on it, also what they try, and the fallback."""
     plan = decision.plan
     problem = plan.parts[0].problem if plan.parts else plan.problem
     of_b = readable(problem.bytes(problem.l, problem.m))
@@ -256,8 +251,8 @@ def _transport(decision: Decision, machine: Machine, request: PlanRequest, setti
 
 
 def _forecast(decision: Decision, machine: Machine, speed: float) -> Iterator[str]:
-    """When rank 0, whose row block is among the tallest, will have copied and multiplied everything; nothing for a product in
-    very many pieces."""
+    """The expected times at which rank 0, whose row block is among the tallest, has copied and multiplied everything; no line for
+    a product of very many pieces."""
     plan = decision.plan
     model, links = machine.model, plan.topology.size if plan.transport != "host" else 1
     arrivals = [*islice(plan.shares[0].arrivals(), _TILES_COUNTED)]

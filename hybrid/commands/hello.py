@@ -66,7 +66,6 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
 
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
-    """One rank's part of the command."""
     from hybrid.reporting.progress import Progress
 
     with team.phase("agree", timed=False) as starting:
@@ -102,11 +101,8 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _thread_level() -> str:
-    """The thread level that was asked for and the one that MPI provides, in words. StartError if it allows no threads beside the
-    one that calls it.
-
-    More than what was asked for is fine, which programs refuse that assert that the two are equal.
-    """
+    """The thread level asked for and the one that MPI provides, in words. StartError below MPI_THREAD_FUNNELED. A higher level
+    than asked for is fine."""
     if launched() is None:
         return "started alone: no MPI, so no thread level"
     library = library_in_use()
@@ -120,7 +116,7 @@ def _thread_level() -> str:
 
 
 def _choose_gpu(team: Team, settings: Settings) -> Gpu | str:
-    """This rank's GPU, or why it has none. Where one rank has no GPU, the others still use theirs."""
+    """This rank's GPU, or why it has none. The others use theirs all the same."""
     from hybrid.devices.cuda_gpus import usable_gpus
     from hybrid.planning.decision import choose_gpus
 
@@ -138,8 +134,8 @@ def _choose_gpu(team: Team, settings: Settings) -> Gpu | str:
 
 
 def _prepare(options: argparse.Namespace, settings: Settings, gpu: Gpu | str) -> tuple[Greeter | None, str, tuple[bool, str]]:
-    """What greets, with its compiled kernel, None where nothing does; what runs it, as --where shows it; whether the kernel runs,
-    and why on no GPU, "" if on one."""
+    """The greeter with its compiled kernel, or None; its device, as --where shows it; whether the kernel runs, and why not on a
+    GPU ("" on one)."""
     shape = options.blocks, options.threads_per_block
     if settings.device == "cpu":
         return None, "no kernel", (False, "asked for")
@@ -154,7 +150,7 @@ def _prepare(options: argparse.Namespace, settings: Settings, gpu: Gpu | str) ->
 
 
 def _print_remarks(thread_level: str, of_ranks: Sequence[tuple[bool, str]], settings: Settings) -> None:
-    """Print remarks to standard error, since the number of lines on standard output is fixed."""
+    # To standard error, since the number of lines on standard output is fixed.
     print(f"{NAME}: {thread_level}", file=sys.stderr)
     for (runs_kernel, why), ranks in ranks_by_value(of_ranks).items():
         if why and settings.device != "cpu":
@@ -165,5 +161,4 @@ def _print_remarks(thread_level: str, of_ranks: Sequence[tuple[bool, str]], sett
 
 
 def main() -> int:
-    """The command's entry: exit code for the launcher."""
     return run(NAME, parse, work)

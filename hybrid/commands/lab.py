@@ -178,8 +178,6 @@ def _size(text: str) -> int:
 
 
 def main() -> int:
-    """The command's exit code."""
-
     def work() -> int:
         options = parse()  # before NumPy and the like are imported
         from hybrid.commands.lab_work import work

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the commands of python -m hybrid.lab do: kernels and programs run and judged, steps shown, GPUs told, exercises graded."""
+"""The subcommands of python -m hybrid.lab: run and judge kernels and programs, show their steps, list GPUs, grade exercises."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ from hybrid.reporting.progress import Progress
 from hybrid.reporting.steps_page import Picture
 
 _STALL, _PROGRAM_STALL = 20, 60  # seconds
-_MOST = 512  # of a size: a thread of the kernel takes microseconds on a CPU
+_MOST = 512  # rows or columns: a thread of the kernel takes microseconds on a CPU
 _LECTURES = ("element", "tiled")
-_WIDTH, _SMALL = 110, 4  # of lines of text; of matrices of which steps are shown
+_WIDTH, _SMALL = 110, 4  # of text lines; of the matrices whose steps are shown
 
 
 def work(options: argparse.Namespace) -> int:
@@ -60,13 +60,13 @@ def work(options: argparse.Namespace) -> int:
     if getattr(options, "picture", None):
         svg.refuse(options.picture)
     if options.command in ("run", "show", "check", "grade"):
-        for sentence in confined.lacking():  # what the code that is going to run cannot be kept from
+        for sentence in confined.lacking():  # protections that this system lacks against the code that runs
             print(f"{NAME}: {sentence}", file=sys.stderr)
     commands = (_run, _show, _gpus, _exercises, _start, _check, _grade)
     return {each.__name__[1:]: each for each in commands}[options.command](options)
 
 
-def _keep(options: argparse.Namespace, record: dict[str, Any]) -> None:
+def _write_record(options: argparse.Namespace, record: dict[str, Any]) -> None:
     if options.json:
         jsonl.write({"command": f"lab {options.command}", **record}, options.json)
 
@@ -80,7 +80,7 @@ def _flags(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _trials(given: StudentFile, options: argparse.Namespace, *, for_cpu: bool = True) -> Trials:
-    """The trials of a kernel of this file, as the options say. UsageError where the options leave something open."""
+    """The trials of this file's kernel with these options. UsageError if the options leave something open."""
     file, kernel, instance = _chosen(given, options, for_cpu=for_cpu)
     meaning = meaning_of(file, kernel, dict(options.let), options.layout == "columns")
     if not any(each.is_number or each.type in file.structs for each in kernel.parameters) and not getattr(options, "sizes", None):
@@ -142,7 +142,7 @@ def _run(options: argparse.Namespace) -> int:
             except HybridError as error:
                 steps = str(error)
         html_page.write(options.html, lab_page.page_of(trials.file, examination, gpu, steps))
-    _keep(options, {"seed": trials.seed, **report.as_record(file.path.name, examination, gpu)})
+    _write_record(options, {"seed": trials.seed, **report.as_record(file.path.name, examination, gpu)})
     return 0 if examination.is_right else 1
 
 
@@ -151,12 +151,12 @@ def _run_program(file: StudentFile, options: argparse.Namespace) -> int:
     with Progress(part=lambda: f"run {file.path.name}") as progress:
 
         def show(line: str) -> None:
-            progress.close()  # what the program prints tells how far it is
+            progress.close()  # the program's own output shows its progress
             print(line, end="", file=stream, flush=True)
 
         account = program.ran(file, options.arguments, options.stall or _PROGRAM_STALL, show, options.ranks, options.devices)
     print("\n".join(program.told(account)), file=stream)
-    _keep(options, program.as_record(account, options.arguments))
+    _write_record(options, program.as_record(account, options.arguments))
     return 0 if account.is_right else 1
 
 
@@ -176,12 +176,12 @@ def _run_on_gpu(file: StudentFile, options: argparse.Namespace) -> int:
     with Progress(part=lambda: f"run {file.path.name}"):
         run = cuda_run.ran(trials, shapes)
     print("\n".join(cuda_run.told(trials, run)), file=text_stream(options.json))
-    _keep(options, {"seed": trials.seed, **cuda_run.as_record(trials, run)})
+    _write_record(options, {"seed": trials.seed, **cuda_run.as_record(trials, run)})
     return 0 if run.is_right else 1
 
 
 def _show(options: argparse.Namespace) -> int:
-    """A kernel's small product, step by step, in words, and as a page with buttons or a picture."""
+    """Show a kernel's small product step by step: as text, and as a page with buttons or a picture."""
     with Progress(part=lambda: f"trace {options.file}"):
         texts, is_told = texts_of(str(example_or_file(options.file))), options.width or options.sizes or options.tile
         tile = options.tile or (2 if options.file in _LECTURES and is_told else None)
@@ -202,7 +202,6 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _gpus(options: argparse.Namespace) -> int:
-    """What GPUs have, and which of them are here."""
     print(*table(), sep="\n")
     try:
         for gpu in usable_gpus():
@@ -239,17 +238,17 @@ def _start(options: argparse.Namespace) -> int:
 
 @record
 class _Judgement:
-    """What was found of one file."""
+    """The judgement of a file."""
 
     path: str
-    lines: Sequence[str]  # all that is to be said of it
-    parts: Sequence[Part]  # its points, for each part of the exercise
-    why: str  # in a line, what is wrong with it; "" for nothing
+    lines: Sequence[str]  # the whole report
+    parts: Sequence[Part]  # the points for each part of the exercise
+    why: str  # what is wrong, in a line; "" for nothing
     page: str = ""  # of HTML
 
     @property
     def points(self) -> int | None:
-        """None where it is not judged, since the lab lacks something."""
+        """None if the lab could not judge the file."""
         return None if self.code in ("lab-unsupported", RankFailed.code) else sum(points for _, points, _ in self.parts)
 
     @property
@@ -276,7 +275,7 @@ def _judged(exercise: Exercise, options: argparse.Namespace, path: str) -> _Judg
             raise UsageError(f"{path}: the kernel's parameters are not those of {exercise.name}", code="lab-parameters")
     else:
         trials = _trials(file, options)
-        if not exercise.vector:  # whatever the kernel makes of B
+        if not exercise.vector:  # the exercise decides whether B is a vector, and not the kernel
             trials = replace(trials, meaning=replace(trials.meaning, vector=False))
     examination = trials.examined(shapes)
     parts = exercise.judged(examination.cases, len(shapes))
@@ -297,7 +296,7 @@ def _check(options: argparse.Namespace) -> int:
     if not is_solved:
         print(f"--seed {options.seed} gives the same shapes and elements again", file=stream)
     print(f"{exercise.name}: {judgement.points} of {exercise.points} points", file=stream)
-    _keep(options, judgement.as_record(exercise, options.seed))
+    _write_record(options, judgement.as_record(exercise, options.seed))
     return 0 if is_solved else 1
 
 
@@ -305,7 +304,7 @@ def _grade(options: argparse.Namespace) -> int:
     """Judge all files on the same shapes, several at a time. The exit code is 1 where a file could not be judged."""
     exercise, stream = named(options.name), text_stream(options.json)
     options.seed = options.seed or 0  # grades are the same each time
-    exercise.shapes(options.seed, options.cases)  # which refuses wrong cases
+    exercise.shapes(options.seed, options.cases)  # refuses wrong cases
     if options.pages:
         Path(options.pages).mkdir(parents=True, exist_ok=True)
     judgements, rows = list[_Judgement](), list[dict[str, Any]]()
@@ -320,7 +319,7 @@ def _grade(options: argparse.Namespace) -> int:
                 rows.append(each.as_record(exercise, options.seed))
                 got = "?" if each.points is None else each.points
                 print(f"{got:>3} of {exercise.points}  {each.path}  {rows[-1]['why']}", file=stream, flush=True)
-                _keep(options, rows[-1])
+                _write_record(options, rows[-1])
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for job in active_children():
@@ -339,14 +338,13 @@ def _grade(options: argparse.Namespace) -> int:
 
 
 def _begin_job() -> None:
-    """In a new process of the pool: it ends without a word when it is asked to, and the command says a line."""
+    """In a new process of the pool: exit silently when terminated, since the command prints the line."""
     for each in confined.ASKED:
         signal.signal(each, lambda *_: sys.exit())
 
 
 def _graded(options: argparse.Namespace, path: str) -> _Judgement:
-    """The judgement of a file. One that cannot be judged has no points, or none that count where the lab lacks something; the
-    others are judged all the same."""
+    """The judgement of a file. An error does not stop the other files: it gives 0 points, or None if the lab cannot judge it."""
     try:
         return _judged(named(options.name), options, path)
     except DeviceUnavailable:
@@ -358,7 +356,7 @@ def _graded(options: argparse.Namespace, path: str) -> _Judgement:
 
 
 def _summary(exercise: Exercise, judgements: Sequence[_Judgement]) -> Iterator[str]:
-    """How a class did: the points, and what is wrong how often."""
+    """A class's points, and how often each error occurs."""
     judged = [each.points for each in judgements if each.points is not None]
     full = sum(points == exercise.points for points in judged)
     yield f"{exercise.name}: {counted(len(judged), 'file')} judged of {len(judgements)}, {full} with all {exercise.points} points"

@@ -48,12 +48,12 @@ def program_folders() -> tuple[Path, Path]:
 
 
 def example_or_file(name: str) -> Path:
-    """A program of this package by its name without .cu, as in `hybrid.lab run tiled`, else the file that is named."""
+    """The example program of this name without .cu, as in `hybrid.lab run tiled`, else the file of this name."""
     return examples().get(f"{name}.cu", Path(name))
 
 
 def _folder(installed: str, checkout: str, within: str) -> Path:
-    """A folder of this package: named relative to hybrid/ if it is installed, to the repository in a checkout. `within`: a file
+    """A folder of the installed package (relative to hybrid/) or of the checkout (relative to the repository). `within`: a file
     or folder that it must have."""
     package = Path(hybrid.__file__).resolve().parent
     for folder in (package / installed, package.parent / checkout):
@@ -80,12 +80,12 @@ def build_parser() -> Parser:
 
 
 def what_there_is() -> list[str]:
-    """All words that the command takes."""
+    """All words that the command accepts."""
     return [*SCRIPTS, *examples(), PROGRAMS, NOTEBOOKS]
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[str, list[str]]:
-    """What is to be shown, "" for the list, and its own options: the words that follow."""
+    """The lecture or program to show ("" for the list), and the words that follow: its own options."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0].startswith("-"):
         build_parser().parse_args(given)
@@ -102,7 +102,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[str, list[str]]:
 
 
 def work(name: str, words: list[str]) -> int:
-    """Show or write what is asked for; returns the exit code."""
+    """Show or write it; returns the exit code."""
     if not name:
         _list()
         return 0
@@ -112,15 +112,14 @@ def work(name: str, words: list[str]) -> int:
     if name in (PROGRAMS, NOTEBOOKS):
         _write_folder(name, Path(words[0] if words else name))
         return 0
-    # The scripts' modules are no part of this package: a checkout starts them from scripts/.
+    # The scripts are no modules of this package.
     sys.path.insert(0, str(_folder("scripts", "scripts", "experiments")))
     sys.argv = [f"python -m {NAME} {name}", *words]
     return int(import_module("experiments.start").main_of(SCRIPTS[name][0])())
 
 
 def _write_folder(name: str, folder: Path) -> None:
-    """Write a new folder, whole or not at all: the documents' whole programs, or the pages of the course, but for the first, as
-    notebooks."""
+    """Write a new folder, whole or not at all: the documents' programs, or the course's pages except the first as notebooks."""
     from hybrid.commands.notebooks import notebook
 
     if folder.exists():
@@ -160,5 +159,4 @@ def _list() -> None:
 
 
 def main() -> int:
-    """The command's exit code."""
     return run_alone(NAME, lambda: work(*parse()))

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from hybrid.runs.operands import FileElements, TypedProduct
 
 
-# The largest machine, and the most GPUs of a node, that --explain takes: larger than any that there is, and still explained in
-# seconds.
+# The largest machine and node that --explain accepts: larger than any that exists, and still explained in seconds.
 _MOST_RANKS, _MOST_GPUS = 10**5, 128
 PRINTED = 10  # rows and columns that --print shows without a number
 
@@ -48,7 +47,7 @@ Every option of how a product is carried out is also an environment variable HYB
 
 
 def _capability(text: str) -> int:
-    """For argparse: a compute capability, times ten."""
+    """For argparse: ten times a compute capability."""
     found = re.fullmatch(r"(\d+)\.(\d)", text)
     if found is None:
         raise UsageError(f"{text!r} is not a compute capability (such as 8.0)", code="number")
@@ -56,7 +55,7 @@ def _capability(text: str) -> int:
 
 
 def rate(text: str) -> float:
-    """For argparse: bytes a second, such as 25GB/s or 100Gbit/s. Units are powers of 1000, as networks have them."""
+    """For argparse: bytes a second, such as 25GB/s or 100Gbit/s. Units are powers of 1000, as usual for networks."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]?)(B|bit)/s", text)
     if found is None or not float(found[1]):
         raise UsageError(f"{text!r} is no rate (such as 25GB/s or 100Gbit/s)", code="number")
@@ -118,7 +117,7 @@ def _add_shown(shown: argparse._ArgumentGroup) -> None:
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
-    """Options and settings; UsageError for what makes no sense on any machine."""
+    """Options and settings; UsageError for what is wrong on any machine."""
     options = build_parser().parse_args(arguments)
     from_files = bool(options.a and options.b)
     if options.kernel == "list":
@@ -139,7 +138,7 @@ def _refuse_combinations(options: argparse.Namespace) -> None:
     ranks, nodes, gpus, resume = options.ranks, options.nodes, options.gpus_per_node, options.resume
     assumed = ("--ranks", "--nodes", "--network", "--gpus-per-node", "--capability", "--gpu")
     describes = any(getattr(options, name[2:].replace("-", "_")) for name in assumed)
-    # With --resume the plan is of a part, and depends on what is there of C.
+    # With --resume the plan is for a part, and depends on the existing parts of C.
     written = [f"--{name}" for name in ("out", "json", "trace") if getattr(options, name) and not (name == "out" and resume)]
     for wrong, why in (
         (describes and not options.explain, f"{', '.join(assumed)} describe a machine one does not have: only with --explain"),
@@ -166,9 +165,9 @@ _PARTS = {"complex64": "float32", "complex128": "float64"}
 
 
 def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1, *, load: bool = False) -> TypedProduct:
-    """The product that the options ask for. UsageError where files do not fit the sizes, or the operands' types each other.
+    """The product that the options ask for. UsageError if files do not match the sizes, or the operands' types each other.
 
-    `ranks_of_node`: how many ranks will read the files. `load`: read now what can only be read as a whole.
+    `ranks_of_node`: how many ranks will read the files. `load`: read files now that can only be read as a whole.
     """
     import numpy as np
 
@@ -201,7 +200,7 @@ def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1, *, lo
 
 
 def _type_of(file: FileElements, asked: str) -> np.dtype:
-    """The type in which a file's elements are multiplied. Real numbers stay real, also where the product is complex."""
+    """The type in which a file's elements are multiplied. Real numbers stay real in a complex product."""
     if file.held.kind == "V" and asked != "bfloat16":
         raise UsageError(f"{file.path} holds 16-bit numbers without a name: bfloat16 is read with --dtype bfloat16", code="dtype")
     if not asked:
@@ -219,18 +218,17 @@ NAME = "hybrid.matmul"
 
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
-    """One rank's part of the command."""
     wall.enter("agree")
     agree(team, options, settings)
     wall.enter("imports")
-    # From here on NumPy may be loaded: it finds the number of threads in the environment.
+    # From here on NumPy may be loaded: BLAS reads the number of threads from the environment.
     from hybrid.commands.matmul_run import carry_out
 
     return carry_out(team, options, settings)
 
 
 def _explain(options: argparse.Namespace, settings: Settings) -> None:
-    """Show what would be decided on the machine that the options describe."""
+    """Print the plan for the machine that the options describe."""
     from hybrid.classroom.gpu_models import model_of
     from hybrid.commands.explain import assumed_machine, explain, published_model
     from hybrid.execution.real_products import exactly
@@ -262,9 +260,9 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
 
 
 def how_computed(product: TypedProduct, decided: Problem | None = None) -> str:
-    """A line about the real products that are computed, where these are not the product that was asked for; else "".
+    """A line about the real products that compute the product asked for; "" if it is real itself.
 
-    `decided`: the problem that each of them is, when that has been decided.
+    `decided`: the problem of each real product, once decided.
     """
     if product.is_plain:
         return ""
@@ -276,7 +274,7 @@ def how_computed(product: TypedProduct, decided: Problem | None = None) -> str:
 
 
 def answer(options: argparse.Namespace, settings: Settings) -> bool:
-    """Show the list of kernels, or explain the plan, on rank 0. Returns whether that was asked for, on every rank the same."""
+    """On rank 0 list the kernels, or explain the plan. Returns on every rank whether that was asked for."""
     if options.kernel != "list" and not options.explain:
         return False
     with nullcontext() if rank_by_launcher() == 0 else redirect_stdout(io.StringIO()):
@@ -289,5 +287,4 @@ def answer(options: argparse.Namespace, settings: Settings) -> bool:
 
 
 def main() -> int:
-    """The command's entry: exit code for the launcher."""
     return run(NAME, parse, work, answer=answer)

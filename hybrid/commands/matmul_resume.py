@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`--resume` of python -m hybrid.matmul: C is computed in parts, each written to the disk before the next, so that a later job
-can go on, and memory has to hold some rows of A and some columns of B only. While a part is multiplied, the next one's rows of A
-are read."""
+"""`--resume` of python -m hybrid.matmul computes C in parts and writes each to the disk before the next. So a later job can
+resume, and memory holds only some rows of A and columns of B. The next part's rows of A are read while one is multiplied."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ _MARK: Line = {"journal": "hybrid.matmul", "schema": 4}  # in the first line
 
 @record
 class Tile:
-    """A part of the product: these rows of A, these columns of B, and the elements of C that they give."""
+    """A part of the product: rows of A times columns of B."""
 
     rows: Span
     columns: Span
@@ -73,7 +72,8 @@ class Tile:
 
 
 def _in_tiles(shape: tuple[int, int], rows: int, columns: int) -> list[Tile]:
-    """A matrix in tiles of `rows` × `columns`, down the first columns and up the next: neighbours share rows or columns."""
+    """Tiles of `rows` × `columns` of a matrix, down the first slab of columns and up the next: successive tiles share rows or
+    columns."""
     slabs = list(pieces(Span(0, shape[1]), max(1, columns)))
     bands = list(pieces(Span(0, shape[0]), rows))
     return [Tile(band, slab) for number, slab in enumerate(slabs) for band in bands[:: -1 if number % 2 else 1]]
@@ -81,7 +81,7 @@ def _in_tiles(shape: tuple[int, int], rows: int, columns: int) -> list[Tile]:
 
 @record
 class State:
-    """What a journal says. `begun`: the byte at which the file's rows begin; `written`: the digests of the parts in the file."""
+    """A journal's content. `begun`: the byte at which the file's rows begin; `written`: the digests of the parts in the file."""
 
     asked: Facts
     rows: int  # of a part
@@ -91,16 +91,15 @@ class State:
 
 
 def journal_of(path: str) -> str:
-    """The name of the journal of parts, of the file to which `path` leads through symbolic links."""
+    """The name of the journal for the file that `path` resolves to."""
     return f"{led_to(path)}.journal"
 
 
 class Journal:
-    """A journal that is open for writing, and locked. `state`: what it said when it was opened; `empty`: it has no lines."""
+    """A journal, open for writing and locked. `state`: its content when it was opened; `empty`: it has no lines."""
 
     def __init__(self, path: str) -> None:
-        """Open and lock the journal; make it where there is none. UsageError where another process has it, or the file is
-        something else."""
+        """Open or create the journal, and lock it. UsageError if another process has it, or the file is no journal."""
         self._path = path
         self._file = _locked(path)
         try:
@@ -111,15 +110,15 @@ class Journal:
             raise
 
     def begin(self, first: Line) -> None:
-        """Forget all lines but for this new one."""
+        """Replace all lines by this first one."""
         os.ftruncate(self._file, 0)
         os.fsync(self._file)
         self._end = 0
         self.append({**_MARK, **first})
 
     def append(self, line: Line) -> None:
-        """Append a line, and wait until it is on the disk."""
-        # Names of files need not be UTF-8: "surrogatepass" is how the json module reads them again.
+        """Append a line and sync it to the disk."""
+        # Names of files need not be UTF-8: the json module reads "surrogatepass" back.
         data = (json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n").encode(errors="surrogatepass")
         write_whole(self._file, data, self._end)
         os.fsync(self._file)
@@ -130,7 +129,7 @@ class Journal:
         return self._end == 0
 
     def remove(self) -> None:
-        """Remove the journal while it is locked: who opens it meanwhile finds that it is gone."""
+        """Remove the journal while it is locked: `_locked` of another job notices."""
         os.unlink(self._path)
         flush_names(os.path.dirname(self._path))
         self.close()
@@ -140,7 +139,7 @@ class Journal:
 
 
 def _locked(path: str) -> int:
-    """The journal's file, open and locked."""
+    """Open or create the journal, and lock it. UsageError if it is locked, or others may write to it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         if not is_own(descriptor):
@@ -160,12 +159,12 @@ def _locked(path: str) -> int:
             if os.path.samestat(os.stat(path), os.fstat(descriptor)):
                 flush_names(os.path.dirname(path))
                 return descriptor
-        os.close(descriptor)  # it was the journal of a job that has ended meanwhile, and removed it
+        os.close(descriptor)  # another job has removed this journal meanwhile
 
 
 def _read(descriptor: int, path: str) -> tuple[State | None, int]:
-    """What the lines of a journal say, None where there are none; and the bytes of those that can be read, up to the first that
-    cannot. UsageError where they make no sense, or the first is not the one with which a journal begins."""
+    """A journal's content, None without lines, and the bytes of its lines up to the first that is unreadable. UsageError if the
+    lines make no sense, or the file begins as no journal does."""
     lines: list[Line] = []
     end = 0
     *whole, torn = os.pread(descriptor, os.fstat(descriptor).st_size, 0).split(b"\n")
@@ -188,7 +187,7 @@ def _read(descriptor: int, path: str) -> tuple[State | None, int]:
         return None, end
     first, *parts = lines
     try:
-        # The last line of each counts.
+        # The last line of each part counts.
         written = {Tile(Span(*line["rows"]), Span(*line["columns"])): str(line["digest"]) for line in parts}
         state = State(dict(first["asked"]), int(first["rows"]), int(first["columns"]), int(first["begun"]), written)
         if state.rows < 1 or state.columns < 0:
@@ -200,15 +199,15 @@ def _read(descriptor: int, path: str) -> tuple[State | None, int]:
     return state, end
 
 
-_PARTS, _LEAST_BYTES = 50, 256 << 20  # the most parts of C, and the fewest bytes of each: a job that is killed loses so much
-_LEAST = 64  # rows of a rank in a part, and columns: with fewer, too little is computed for what is read
-_FASTER = 16  # the bandwidth from memory to a device over that of a disk (assumed)
+_PARTS, _LEAST_BYTES = 50, 256 << 20  # most parts of C, and least bytes of each: a killed job loses one part
+_LEAST = 64  # rows of a rank in a part, and columns: fewer compute too little for the bytes read
+_FASTER = 16  # bandwidth from memory to a device, relative to a disk's (assumed)
 
 
 def shape_of_parts(product: TypedProduct, ranks: int, rows: int, fits: Callable[[int, int], bool]) -> tuple[int, int]:
-    """The rows and columns of a part: all columns where B fits into memory, else those for which reading takes the least time.
+    """The rows and columns of a part: all columns if B fits into memory, else the shape that takes the least time to read.
 
-    `rows`: of a part, where that is asked for, else 0. `fits(rows, columns)`: whether there is memory for such a part.
+    `rows`: of a part if the user chose them, else 0. `fits(rows, columns)`: whether there is memory for such a part.
     """
     (n, _, m), p = product.sizes, product.problem
     least = min(n, _LEAST * ranks)
@@ -219,10 +218,10 @@ def shape_of_parts(product: TypedProduct, ranks: int, rows: int, fits: Callable[
     found = []
     widths = range(_LEAST * -(-m // _LEAST), 0, -_LEAST)
     for height in {min(rows, n)} if rows else {max(least, n >> halvings) for halvings in range(n.bit_length())}:
-        most = m if rows else usual * m // height  # columns: more is lost where the job is killed than need be
+        most = m if rows else usual * m // height  # columns: a killed job would lose more than necessary
         widest = bisect_left(widths, True, key=lambda width: min(width, m) <= most and fits(height, min(width, m)))
         if widest < len(widths):
-            # From a disk: B, and A for each slab, but for the band in memory. From memory: each slab of B for each band.
+            # From the disk: B, and A for each slab, except the band in memory. From memory: each slab of B for each band.
             bands, slabs = -(-n // height), -(-m // widths[widest])
             seconds = of_b + of_a * (slabs - (slabs - 1) / bands) + of_b * bands / _FASTER
             found.append((seconds, rows or height, min(m, _LEAST * -(-m // (_LEAST * slabs)))))
@@ -230,14 +229,14 @@ def shape_of_parts(product: TypedProduct, ranks: int, rows: int, fits: Callable[
 
 
 _WRITING = 0  # the rank that writes the journal; C is gathered on its node
-_GROUP_BYTES = 4 << 20  # of a part's rows that have a digest together: such groups are shared by the ranks of the node
+_GROUP_BYTES = 4 << 20  # of a group of a part's rows with one digest; the node's ranks share the groups
 
 
 class _PartsFile:
-    """The file and its journal. Every rank makes one, and calls its methods. `there`: the parts that are in the file."""
+    """The file and its journal. Every rank makes one and calls its methods. `there`: the parts that are in the file."""
 
     def __init__(self, team: Team, output: MatrixOutput, threads: int) -> None:
-        """UsageError for a format in which elements have no place before they are written. `threads`: write and sum up."""
+        """UsageError for a format that cannot be written in any order. `threads`: to write and compute digests."""
         if not output.by_rows:
             raise UsageError(
                 f"{output.path} cannot be written part by part: --resume writes .npy, .h5 and .zarr, "
@@ -248,7 +247,7 @@ class _PartsFile:
         self._target = Path(os.path.realpath(output.path))
         self._part = self._target.with_name(f"{self._target.name}.part")
         self._journal: Journal | None = None  # on the rank that writes it, while it is open
-        self._named = False  # all is there, and the file has its name
+        self._named = False  # the file is complete and has its final name
         self._begun = 0
         self.state: State | None = None
         self.there: set[Tile] = set()
@@ -262,7 +261,7 @@ class _PartsFile:
         """Take the journal's lock, and read the journal."""
         journal = journal_of(self._output.path)
         with self._team.phase("agree", timed=False) as opening, self._writing():
-            if not os.path.lexists(journal):  # with a journal, what is there may be this job's own
+            if not os.path.lexists(journal):  # with a journal, the file may be this product's own
                 self._output.refuse(0)
             if self._team.rank == _WRITING:
                 try:
@@ -271,7 +270,7 @@ class _PartsFile:
                         raise UsageError(why, code="file-exists")
                     self._journal = Journal(journal)
                     opening.mine = self._journal.state
-                except UsageError as error:  # all ranks shall raise it alike, without this rank's number
+                except UsageError as error:  # all ranks raise it below, without this rank's number
                     opening.mine = error
         found = opening.all[_WRITING]
         if isinstance(found, UsageError):
@@ -279,10 +278,10 @@ class _PartsFile:
         self.state = found
 
     def look(self, parts: Sequence[Tile]) -> None:
-        """Find out which of these parts are in the file; if the elements of one have another digest, none is used. DoesNotFit
-        where there is no room for the others.
+        """Find out which of these parts are in the file; if one has a wrong digest, none is used. DoesNotFit if the disk has no
+        room for the others.
 
-        A job that was killed after it named the file and before it removed the journal has left it at its final place.
+        A job that was killed between renaming the file and removing the journal has left the file under its final name.
         """
         with self._team.phase("look", timed=False) as finding:
             finding.mine = self._part if os.path.lexists(self._part) else self._target
@@ -296,13 +295,13 @@ class _PartsFile:
             self.there = set(written) if all(_as_text(sums[part]) == written[part] for part in written) else set()
             self._named = path == self._target and len(self.there) == len(parts)
         if not self.there or (path == self._target and not self._named):
-            self.there, self.state = set(), None  # nothing of it can be used
+            self.there, self.state = set(), None
         with self._team.phase("look", timed=False), self._writing():
             if self._team.rank == _WRITING and not self._named:
                 self._output.refuse(max(0, self._output.size - allocated(self._part)))
 
     def begin(self, asked: Facts, rows: int, columns: int) -> None:
-        """Begin file and journal, unless parts are there that can be used. `rows`, `columns`: of a part."""
+        """Begin the file and its journal, unless they have parts to use. `rows`, `columns`: of a part."""
         with self._team.phase("write", timed=False) as beginning, self._writing():
             if self._journal is not None:
                 if self.state is None:
@@ -318,9 +317,9 @@ class _PartsFile:
         self._begun = beginning.all[_WRITING]
 
     def write(self, part: Tile, c: np.ndarray, before_it_counts: Callable[[], None]) -> None:
-        """Write the part's elements, and then the journal's line, each of which is on the disk before the next step.
+        """Write the part's elements, then its line in the journal, and sync each to the disk before the next step.
 
-        `before_it_counts`: is called by one rank between the two, and may raise.
+        `before_it_counts`: called by one rank between the two; may raise.
         """
 
         def written(group: Span) -> int:
@@ -339,7 +338,7 @@ class _PartsFile:
         self.there.add(part)
 
     def finish(self) -> None:
-        """Give the file its name, when it has all parts."""
+        """Give the complete file its final name."""
         with self._team.phase("write", timed=False), written_to(self._output.path), busy():
             if self._journal is not None:
                 if not self._named:
@@ -349,7 +348,7 @@ class _PartsFile:
         self._journal, self._named = None, True
 
     def close(self) -> None:
-        """Give the journal's lock back. Files that are of no use to a later job are removed."""
+        """Release the journal's lock; remove the files if a later job cannot use them."""
         if self._journal is not None:
             if self._journal.empty:
                 discard(self._part)
@@ -362,8 +361,8 @@ class _PartsFile:
         return written_to(f"{self._output.path}.part", self._part, self._output.size)
 
     def _sum_of_groups(self, part: Tile, digest: Callable[[Span], int], phase: str) -> int:
-        """The sum of `digest` of this rank's share of the part's groups of rows, which are the same however many ranks and
-        threads there are."""
+        """The sum of `digest` over this rank's share of the part's row groups, which do not depend on the number of ranks and
+        threads."""
         members, here = self._team.topology.nodes[self._team.topology.node_of(_WRITING)], threading.get_ident()
         if self._team.rank not in members:
             return 0
@@ -378,7 +377,7 @@ class _PartsFile:
         return sum(on_threads(self._threads, done, groups[own.slice]))
 
     def _sum_on_disk(self, path: Path, part: Tile) -> int:
-        """The sum of the digests of this rank's groups, as the file has them; another one where rows cannot be read."""
+        """The sum of the digests of this rank's groups in the file; a wrong one if rows cannot be read."""
 
         def found(group: Span) -> int:
             with suppress(OSError):
@@ -389,7 +388,7 @@ class _PartsFile:
 
 
 def _group_digest(rows: Span, data: np.ndarray) -> int:
-    """A number for the bytes of these rows. The numbers of a part's groups are added up, in any order."""
+    """A digest of the bytes of these rows. A part's digest is the sum over its groups, in any order."""
     return int.from_bytes(blake2b(data.data, digest_size=8, salt=rows.lo.to_bytes(16, "big")).digest(), "big")
 
 
@@ -397,12 +396,12 @@ def _as_text(total: int) -> str:
     return f"{total % 2**64:016x}"
 
 
-_STEPS = 10**6  # the whole work, where progress is told
-_PAUSE = 0.05  # seconds between two looks at what a thread reads
+_STEPS = 10**6  # of the progress shown for the whole product
+_PAUSE = 0.05  # seconds between two heartbeats while a thread reads
 
 
 class ProductInParts:
-    """A product that this job begins, or goes on with. Every rank makes one, and calls its methods."""
+    """A product that this job begins or resumes. Every rank makes one and calls its methods."""
 
     def __init__(
         self,
@@ -412,7 +411,7 @@ class ProductInParts:
         product: TypedProduct,
         inventories: Sequence[Inventory],
     ) -> None:
-        """Find out which parts an earlier job has written. UsageError, on all ranks, where this one cannot go on with these."""
+        """Find the parts that an earlier job has written. UsageError, on all ranks, if this job cannot resume from them."""
         if product.types.converts:
             raise UsageError(
                 "--resume writes C as it is computed, of float32, float64 or complex numbers, and not of "
@@ -458,8 +457,8 @@ class ProductInParts:
         self._disk.look(self._tiles)
 
     def run(self, progress: Progress) -> Outcome:
-        """Compute, check and write the parts that are missing, and give the file its name. A part that fails its check ends it.
-        Whoever ends the job meanwhile is told how to go on."""
+        """Compute, check and write the missing parts, and give the file its name. Stop at a part that fails its check. If the job
+        is ended meanwhile, its message says how to resume."""
         made: Outcome | None = None
         plans, spared, parts, left = list[Plan](), 0, self.parts, self.elements_left
         tiles, has_a, has_b = [tile for tile in self._tiles if tile not in self._disk.there], False, False
@@ -467,7 +466,7 @@ class ProductInParts:
         self._disk.begin(self._asked, self._rows, self._columns)
         self._tell()
         wall.enter("allocate")
-        rooms = list[Room]()  # the next part's first rows are read into the last one
+        rooms = list[Room]()  # double buffering: the next part's rows of A are read into the last room
         for _ in range(1 + (self._rows < self.shape[0])) if tiles else ():
             rooms.append(Room(self._team, self._decisions[self._largest].plan, beside=rooms[0] if rooms else None))
         for tile, following in zip_longest(tiles, tiles[1:]):
@@ -516,7 +515,7 @@ class ProductInParts:
         return replace(made, decision=self.decision, a=nothing, b=nothing, c=nothing, intervals=[], parts=parts)
 
     def _begin_reading(self, room: Room, tile: Tile) -> Future[None]:
-        """Have a thread fill this rank's rows of A in the room."""
+        """Start a thread that reads this rank's rows of A into the room."""
         plan, reading = self._decisions[tile.shape].plan, Future[None]()
         rows, threads = plan.shares[self._team.rank].rows, threads_until_decided(self._team, self._settings)
         (a, _), into = self._product.part(tile.rows, tile.columns).sources(), room.matrices(plan, self._team.node)["A"][rows]
@@ -532,12 +531,11 @@ class ProductInParts:
         return reading
 
     def close(self) -> None:
-        """Let other jobs write the file."""
+        """Release the lock on the file."""
         self._disk.close()
 
     @property
     def parts(self) -> Parts:
-        """How far the product is."""
         return Parts(self._rows, self._columns, len(self._disk.there), len(self._tiles))
 
     @property
@@ -546,7 +544,7 @@ class ProductInParts:
         return sum(tile.elements for tile in self._tiles if tile not in self._disk.there)
 
     def on_the_disk(self) -> str:
-        """The same, for its progress."""
+        """The parts on the disk, for the progress line."""
         return f", {len(self._disk.there)} of {len(self._tiles)} parts are on the disk"
 
     @property
@@ -556,17 +554,16 @@ class ProductInParts:
 
     @property
     def decision(self) -> Decision:
-        """The decision for a part, but with the whole problem."""
+        """The decision for the largest part, with the whole problem in its plan."""
         decision = self._decisions[self._largest]
         return replace(decision, plan=replace(decision.plan, problem=self._product.problem))
 
     @property
     def _largest(self) -> tuple[int, int]:
-        """The shape of the largest part."""
         return min(self._rows, self.shape[0]), min(self._columns, self.shape[1])
 
     def _decided(self, rows: int, columns: int) -> Decision:
-        """How a part of this shape is computed, as all ranks agree. DoesNotFit where it cannot be."""
+        """How a part of this shape is computed. Collective. DoesNotFit if memory is too short."""
         request = _request_of_part(self._product, self._team.topology, rows, columns)
         return agree(self._session, request, self._settings, self._inventories)
 
@@ -577,7 +574,7 @@ class ProductInParts:
         return False
 
     def _refuse_changed(self) -> None:
-        """HybridError where A or B is not any more what it was when this job began to read it."""
+        """HybridError if A or B has changed since this job began."""
         for name, now in self._ask().items():
             if now != self._asked[name]:
                 raise HybridError(
@@ -585,7 +582,7 @@ class ProductInParts:
                 )
 
     def _tell(self) -> None:
-        """Leave word how to go on, for whoever ends the job."""
+        """Set the message that says how to resume, for the supervisor to print if the job is ended."""
         launch = launched()
         before = [launch.name.split()[0], "-n", str(launch.size)] if launch else []
         python, *arguments = sys.orig_argv
@@ -595,7 +592,7 @@ class ProductInParts:
 
 
 def _request_of_part(product: TypedProduct, topology: Topology, rows: int, columns: int) -> PlanRequest:
-    """What is to be decided on for parts of this shape: while one is multiplied, each rank reads its rows of A of the next."""
+    """The request for parts of this shape, with memory for the next part's rows of A, which are read meanwhile."""
     problem, besides = product.part(Span(0, rows), Span(0, columns)).problem, tuple[int, ...]()
     if rows < product.sizes[0]:
         of_ranks = (len(topology.rows_of_rank(rank, rows)) for rank in range(topology.size))
@@ -607,8 +604,8 @@ _BEGINNING = 4096  # bytes: the header of most formats
 
 
 def _what_is_asked(product: TypedProduct, options: argparse.Namespace, settings: Settings) -> dict[str, str]:
-    """What distinguishes this product from others, in words: only the same product is continued. It is asked again to see whether
-    the files of the operands are still what they were."""
+    """What identifies this product, in words: a job resumes only the same product. Called again to see whether the operands'
+    files have changed."""
 
     def operand(name: str | None) -> str:
         if name is None:
@@ -628,8 +625,8 @@ def _what_is_asked(product: TypedProduct, options: argparse.Namespace, settings:
 
 
 def _fingerprint(path: str) -> str:
-    """A text for messages that is the same as long as a file, or folder of files, is not changed: its size, the time of its last
-    change, and a digest of its first bytes. UsageError where it cannot be read."""
+    """A text that changes with a file, or folder of files: size, time of the last change, and a digest of its first bytes.
+    UsageError if it cannot be read."""
     target = Path(os.path.realpath(path))
     size, changed, digest = 0, 0, blake2b(digest_size=4)
     try:
@@ -651,11 +648,11 @@ def _fingerprint(path: str) -> str:
 def part_to_explain(
     machine: Machine, product: TypedProduct, options: argparse.Namespace, settings: Settings
 ) -> tuple[PlanRequest, str]:
-    """A part of the product for `--explain`, and a line about it: by the journal, without a look at the parts themselves."""
+    """For `--explain`: the request for a part, and a line about it, from the journal and without reading the parts."""
     state = None
     if os.path.lexists(journal := journal_of(matrix_name(options.out).file)):
         descriptor = os.open(journal, os.O_RDONLY)
-        with suppress(HybridError):  # of one that cannot be read nothing is known
+        with suppress(HybridError):  # an unreadable journal tells nothing
             state, _ = _read(descriptor, journal)
         os.close(descriptor)
     n, _, m = product.sizes

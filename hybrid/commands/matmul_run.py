@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The product of python -m hybrid.matmul, carried out by all ranks.
+"""The product of python -m hybrid.matmul, computed by all ranks.
 
-This module loads NumPy, so it is imported only when the number of threads is settled.
+This module loads NumPy, so import it only after the number of threads is set.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
 
 _CHECK_FAILED = 3  # exit code
-_MOST_FAULTS = 3  # of a wrong product that are printed; --json writes all
+_MOST_FAULTS = 3  # printed for a wrong product; --json writes all
 
 
 def carry_out(team: Team, options: argparse.Namespace, settings: Settings) -> int:
-    """Multiply, write C and report, as the options say. Every rank calls it; returns the exit code."""
+    """Multiply, write C and report. Every rank calls it; returns the exit code."""
     gc.enable()
     wall.enter("agree")
     job = _Job(team, options, settings)
@@ -58,7 +58,7 @@ def carry_out(team: Team, options: argparse.Namespace, settings: Settings) -> in
 
 
 class _Job:
-    """What all ranks have agreed to compute. Rank 0 tells the user about it."""
+    """The product that all ranks have agreed to compute. Rank 0 prints."""
 
     def __init__(self, team: Team, options: argparse.Namespace, settings: Settings) -> None:
         self.team, self.session, self.options, self.stream = team, session_of(team), options, text_stream(options.json)
@@ -67,17 +67,17 @@ class _Job:
             _refuse_unwritable(options)
             product = product_asked_for(options, len(team.node_ranks), load=True)
             if options.out and not options.resume:
-                from hybrid.runs.matrix_file import new_matrix  # products that are not kept start sooner without it
+                from hybrid.runs.matrix_file import new_matrix  # commands without --out start sooner without it
 
                 self.output = new_matrix(options.out, (product.sizes[0], product.sizes[2]), product.result)
-                self.output.refuse(self.output.size if team.rank == 0 else 0)  # whether there is room, rank 0 says
+                self.output.refuse(self.output.size if team.rank == 0 else 0)  # only rank 0 checks the free space
             looking.mine = take_inventory(self.session, settings)
         self.inventories: list[Inventory] = looking.all
         self.product = product.looked_at(team, threads_until_decided(team, settings))
         self.settings = exactly(settings, self.product.types)
 
     def multiply(self) -> int:
-        """Multiply as often as is asked for, and write C; the exit code."""
+        """Multiply as often as asked for, and write C; returns the exit code."""
         team, options, product = self.team, self.options, self.product
         besides = tuple(product.bytes_beside if rank == 0 else 0 for rank in range(team.size))
         decision = agree(self.session, PlanRequest(product.problem, besides=besides), self.settings, self.inventories)
@@ -88,7 +88,7 @@ class _Job:
             how = RunOptions(options.repeat, warmup, progress=progress)
             outcome = run_typed_product(self.session, decision, product, self.settings, how)
             wall.enter("write")
-            if self.output and _is_right(outcome):  # a product that failed its check is not worth a file
+            if self.output and _is_right(outcome):  # a product that failed its check is not written
                 _write(team, decision.plan, outcome.c.array, self.output)
         self._report(outcome, warmup)
         if not _is_right(outcome):
@@ -96,7 +96,7 @@ class _Job:
         return 0 if outcome.repeats == options.repeat else 128 + signal.SIGTERM
 
     def resume(self) -> int:
-        """Compute C part by part, after those that an earlier job has written; the exit code."""
+        """Compute the parts of C that no earlier job has written; returns the exit code."""
         from hybrid.commands.matmul_resume import ProductInParts
 
         problem = self.product.problem
@@ -116,19 +116,19 @@ class _Job:
         give_back()
 
     def _say_begin(self, decision: Decision, more: str = "") -> None:
-        """Say what is going to be computed, and how. `more`: one more line."""
+        """Print what will be computed, and how. `more`: one more line."""
         if self.team.rank:
             return
         lines = run_report.heading(decision, asked_of(self.product)), how_computed(self.product, decision.plan.problem), more
         print(*filter(None, lines), sep="\n", file=self.stream, flush=True)
 
     def _progress(self, plan: Plan, products: int, note: Callable[[], str] = lambda: "") -> Progress:
-        """A context in which it is shown how far the products are. `products`: how many there are; `note`: more to be shown."""
+        """A context that shows progress. `products`: their number; `note`: gives more text to show."""
         rate = partial(run_report.rate, [plan])
         return Progress(self.team.rank == 0, repeats=products, rate=rate, part=lambda: wall.part, note=note)
 
     def _say_end(self, outcome: Outcome, warmup: int) -> None:
-        """Say what came of the product, and write the files that the options name."""
+        """Print the results, and write the files that the options name."""
         if self.team.rank:
             return
         options, plans = self.options, run_report.plans_of(outcome)
@@ -173,14 +173,14 @@ class _Job:
         count, product = self.options.printed, self.product
         n, _, m = product.sizes
         self._print_corner("A", product.a)
-        self._print_corner("B", product.b)  # made again: on several nodes the rows may lie elsewhere
+        self._print_corner("B", product.b)  # read or generated again: the rows may be on another node
         if outcome.parts is None:
             if outcome.check is None or outcome.check.ok or product.is_plain:
                 self.stream.write(run_report.labelled_corner("C", outcome.c.array[:count, :count], (n, m)))
         elif outcome.check is None or outcome.check.ok:
             c = FileElements(self.options.out)
             c.become(product.result)
-            self._print_corner("C", c)  # memory has some rows only
+            self._print_corner("C", c)  # memory holds only some rows
 
     def _print_corner(self, label: str, matrix: Elements) -> None:
         corner = matrix.some(Span(0, min(self.options.printed, matrix.shape[0])))
@@ -192,11 +192,11 @@ def asked_of(product: TypedProduct) -> AskedProduct:
 
 
 def _refuse_unwritable(options: argparse.Namespace) -> None:
-    """UsageError for files that cannot be written, but for C's, whose size is not known yet."""
+    """UsageError for files that cannot be written, except C's, whose size is not known yet."""
     written = {"--trace": options.trace, "--json": file_of_json(options.json)}
     matrices = {"--out": options.out, "--a": options.a, "--b": options.b}
     files = {option: name and matrix_name(name).file for option, name in matrices.items()}
-    may_replace = () if options.resume else ("--a", "--b")  # in parts, A and B are still read when C is begun
+    may_replace = () if options.resume else ("--a", "--b")  # --resume still reads A and B when it begins C
     refuse_same({"--out": files.pop("--out"), **written, **files}, may_replace={"--out": may_replace})
     for path in filter(None, written.values()):
         refuse_unwritable(path)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Jupyter notebooks: the course's pages as notebooks, a page's commands as cells, with what they should print folded below; and
-%%cuda_lab, python -m hybrid.lab for the code in a notebook's cell."""
+"""Jupyter: the course's pages as notebooks, with commands as cells and their expected output folded below; and %%cuda_lab, which
+gives a cell's code to python -m hybrid.lab."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["
 
 
 def notebook(page: str) -> str:
-    """The JSON of the notebook for a page; the same page always gives the same."""
+    """The notebook's JSON for a page; deterministic."""
     cells, end = [_code(_BEGINNING)], 0
     for block in _BLOCK.finditer(page):
         cells += _markdown(page[end : block.start()])
@@ -52,8 +52,8 @@ def _code(text: str) -> dict[str, Any]:
 
 
 def _markdown(text: str) -> list[dict[str, Any]]:
-    """A cell with this text; none where there is no text. Links to other pages, which lead nowhere from a notebook, and pictures,
-    which cells draw, are taken out."""
+    """A cell with this text; none for no text. Removes links to other pages, which a notebook does not have, and pictures, which
+    cells draw."""
     text = _RELATIVE_LINK.sub(r"\1", _PICTURE.sub("", text)).replace("<details markdown>", "<details>").strip()
     return [{"cell_type": "markdown", "metadata": {}, "source": _lines(text)}] if text else []
 
@@ -88,5 +88,5 @@ def cuda_lab(line: str, cell: str) -> Any:
             return None
         from IPython.display import HTML
 
-        steps = html.escape(page.read_text(encoding="utf-8"))  # in a frame, which keeps its style and script apart
+        steps = html.escape(page.read_text(encoding="utf-8"))  # a frame isolates the page's style and script
         return HTML(f'<iframe srcdoc="{steps}" width="100%" height="{_HEIGHT}" style="border: 0"></iframe>')

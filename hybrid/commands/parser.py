@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the commands' parsers have in common: errors, help on one rank only, and types of options."""
+"""The commands' argument parser: UsageErrors, help on one rank only, and types of options."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that raises UsageError, suggests the option that was meant, and prints help on rank 0 only."""
 
     def __init__(self, **options: Any) -> None:
-        self.offered: dict[str, Sequence[str]] = {}  # by argument: words that a shell completes, beside `choices`
+        self.offered: dict[str, Sequence[str]] = {}  # by argument: words for shell completion, beside `choices`
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
-        if (self.prog or "").count(" ") == _WORDS_OF_COMMAND - 1:  # not what a command's own command takes
+        if (self.prog or "").count(" ") == _WORDS_OF_COMMAND - 1:  # no subcommand
             version = f"hybrid-runner {__version__}"
             self.add_argument("--version", action="version", version=version, help="show the version and exit")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        sys.stdout.flush()  # here the command can tell that help cannot be written; when the interpreter ends, nobody would
+        sys.stdout.flush()  # the command reports an error of this write; at the interpreter's exit it would be lost
         super().exit(status, message)
 
     def error(self, message: str) -> NoReturn:
@@ -41,16 +41,16 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, code="option")
 
     def _unknown(self, option: str) -> str:
-        """What to say of an option that does not exist."""
+        """The message for an unknown option."""
         if re.fullmatch(r"--?np?\d*", option):
             return f"unknown option {option}: the launcher takes the number of ranks, as in mpirun -n 4 {self.prog}"
-        # The name itself is known where another of the command's own commands takes it.
+        # Another subcommand may have an option of this very name.
         known = [name for name in self._options() if name.startswith("--") and name != option]
         near = nearest(option, known, "--")
         return f"unknown option {option}: " + (f"did you mean {near}?" if near in known else f"one of {', '.join(known)}")
 
     def _options(self) -> list[str]:
-        """The options of this command, and of its own commands."""
+        """The options of this command and of its subcommands."""
         own = [name for action in self._actions for name in action.option_strings]
         parts = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
         theirs = [name for choices in parts for parser in choices.values() for name in parser._options()]
@@ -91,7 +91,7 @@ def whole_number(text: str) -> int:
 
 
 def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
-    """For argparse: the type of a whole number of at least this, and at most that."""
+    """For argparse: a whole number of at least `least`, and at most `most`."""
 
     def number(text: str) -> int:
         value = whole_number(text)
@@ -105,14 +105,14 @@ def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 def file_name(text: str) -> str:
-    """For argparse: the type of a file's name."""
+    """For argparse: the name of a file."""
     if not text:
         raise UsageError("the name of a file is missing", code="option")
     return text
 
 
 def number_of(unit: str) -> Callable[[str], float]:
-    """A type of options that are a finite number of this unit, 0 or more."""
+    """For argparse: a finite number of this unit, 0 or more."""
 
     def number(text: str) -> float:
         try:
@@ -129,7 +129,7 @@ _KERNELS = ("auto", "list", *(kernel.name for kernel in CATALOGUE))
 
 
 def add_settings(parser: argparse._ActionsContainer, *names: str, **helps: str) -> None:
-    """The options of these settings. `helps`: by setting, for commands in which it means something else."""
+    """Add the options of these settings. `helps`: by setting, help for commands in which it means something else."""
     for name in names:
         told, kind = OPTIONS[name].metadata, type(OPTIONS[name].default)
         types = {int: at_least(told.get("least", 0)), float: number_of("seconds")}
@@ -145,5 +145,5 @@ def add_settings(parser: argparse._ActionsContainer, *names: str, **helps: str) 
 
 
 def settings_of(options: argparse.Namespace, **others: Any) -> Settings:
-    """The settings that the options and the environment give. `others`: those that the command decides."""
+    """The settings from the options and the environment. `others`: settings that the command decides."""
     return Settings.gather({**{name: getattr(options, name, None) for name in OPTIONS}, **others})

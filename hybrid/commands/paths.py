@@ -84,7 +84,7 @@ def build_parser() -> Parser:
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
-    """Options and settings; UsageError for what makes no sense whatever the graph."""
+    """Options and settings; UsageError for what is wrong for any graph."""
     options = build_parser().parse_args(arguments)
     if options.out and (options.tail is not None or options.head is not None):
         raise UsageError("--out writes the whole matrix: not with --from or --to", code="option-combination")
@@ -99,12 +99,12 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
 
 
 NAME = "hybrid.paths"
-_AT_ONCE = 16  # matrices of 8 bytes an element, for operands, products, buffers and remainders
+_AT_ONCE = 16  # matrices of 8 bytes an element: operands, products, buffers and remainders
 
 
 @record
 class Task:
-    """What rank 0 read, and decided."""
+    """What rank 0 has read and decided."""
 
     graph: Graph
     rows: list[int]
@@ -132,14 +132,14 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _prepare(options: argparse.Namespace, settings: Settings) -> Task:
-    """On rank 0: read the graph, and choose the arithmetic, which standard error tells."""
+    """On rank 0: read the graph, choose the arithmetic, and print it to standard error."""
     from hybrid.graphs import picture
     from hybrid.graphs.graph import EXAMPLES, read_graph
     from hybrid.graphs.walks import choose_arithmetic
     from hybrid.host.files import refuse_same, refuse_unwritable
     from hybrid.host.memory import available_host_bytes
 
-    # What could not be written is refused before anything is read.
+    # Refuse files that cannot be written before reading anything.
     if options.out and not options.out.endswith(OUT_FORMATS):
         raise UsageError(f"--out {options.out}: the name must end in {', '.join(OUT_FORMATS)}", code="file-kind")
     if options.picture:
@@ -150,7 +150,7 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> Task:
     refuse_same({"GRAPH": source, "--out": options.out, "--picture": options.picture}, may_replace={})
     graph = read_graph(options.graph, options.format, directed=options.directed, memory=settings.host_memory)
     count = len(graph.names)
-    if options.out:  # other formats take 2 bytes a number at least
+    if options.out:  # text formats take at least 2 bytes a number
         refuse_unwritable(options.out, (8 if options.out.endswith(".npy") else 2) * count**2)
     if options.picture:
         picture.refuse(options.picture, count)
@@ -174,7 +174,7 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> Task:
 
 
 def _multiply(team: Team, task: Task | None, arithmetic: Arithmetic, settings: Settings) -> np.ndarray | None:
-    """The rows and columns that are asked for, on rank 0; None on the others, which have no task. Every rank calls it."""
+    """The rows and columns asked for, on rank 0; None on other ranks, whose `task` is None. Every rank calls it."""
     import numpy as np
 
     from hybrid.api import multiply, plan
@@ -199,7 +199,7 @@ def _multiply(team: Team, task: Task | None, arithmetic: Arithmetic, settings: S
 
 
 def _on_gpu(gpu: Gpu, matrix: np.ndarray) -> Any:
-    """The matrix on this GPU, if that has room for all that is made of it; else the matrix itself."""
+    """The matrix on this GPU if the GPU has room for all matrices derived from it; else the matrix itself."""
     from hybrid.devices.cuda_gpus import where_there_is_room
 
     return where_there_is_room(matrix, gpu, _AT_ONCE * 8 * matrix.size)
@@ -240,5 +240,4 @@ def _report(options: argparse.Namespace, task: Task, found: np.ndarray) -> None:
 
 
 def main() -> int:
-    """The command's entry: exit code for the launcher."""
     return run(NAME, parse, work)

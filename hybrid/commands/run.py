@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The command python -m hybrid.run program.py: an unchanged program within `hybrid.use`, whose products the other ranks share."""
+"""The command python -m hybrid.run program.py: runs an unchanged program within `hybrid.use`; all ranks compute its products."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         raise UsageError("name a program: python -m hybrid.run program.py", code="usage")
     if options.module is None and not os.path.exists(words[0]):
         raise UsageError(f"there is no file {words[0]}", code="file-missing")
-    # The program's file, where it is one that can be found without loading anything of it.
+    # The program's file, if it can be found without importing a package.
     spec = find_spec(words[0]) if options.module is not None and "." not in words[0] else None
     source = Path(words[0] if options.module is None else (spec and spec.origin) or "")
     launch = launched()
@@ -100,8 +100,8 @@ def main() -> int:
 
 
 class _Run:
-    """The run of a program. When it has ended, Python's own end follows: of its threads, of what it has registered with atexit,
-    and then `_end`, which was registered before."""
+    """The run of a program. After it, Python joins its threads, and calls its atexit functions and at last `_end`, which was
+    registered first."""
 
     def __init__(self, options: argparse.Namespace, settings: Settings, chosen: dict[str, Any]) -> None:
         self._options, self._settings, self._chosen, self._code = options, settings, chosen, 0
@@ -116,13 +116,12 @@ class _Run:
         except HybridError as error:
             return answer_failed(NAME, error)
         ended_by = self._run_program()
-        if isinstance(ended_by, KeyboardInterrupt):  # Python ends itself by the signal
+        if isinstance(ended_by, KeyboardInterrupt):  # Python then exits by the signal
             sys.excepthook = lambda *_: None
             raise ended_by
         return self._code
 
     def as_rank(self) -> int:
-        """Do what this rank does; returns its exit code."""
         team: Team | None = None
         try:
             heed(signal.SIGINT)
@@ -147,12 +146,12 @@ class _Run:
         return self._code
 
     def _use(self, comm: Any) -> None:
-        """Start to share products; on other ranks than the first, share them until the program ends."""
+        """Start `hybrid.use`; on ranks other than 0 it returns when the program has ended."""
         self._used = hybrid.use(comm, threshold=self._options.threshold, **self._chosen)
         self._used.start()
         if rank_by_launcher() == 0:
             self._process = os.getpid()
-            atexit.register(self._end)  # called after what the program registers
+            atexit.register(self._end)  # runs after the program's own atexit functions
 
     def _end(self) -> None:
         with suppress(OSError, ValueError):  # the program may have closed it
@@ -180,7 +179,7 @@ class _Run:
         heartbeat.report_exit_code(self._code)
 
     def _run_program(self) -> BaseException | None:
-        """Run the program, and set its exit code. Returns the exception that has ended it, shown as Python shows it."""
+        """Run the program, and set its exit code. Returns the exception that ended it, after Python's excepthook has shown it."""
         try:
             self._become_program()
         except SystemExit as left:
@@ -200,7 +199,7 @@ class _Run:
         return None
 
     def _become_program(self) -> None:
-        """Run the program as the module __main__ of this process, which stays: its threads and atexit functions may need it."""
+        """Run the program as this process's __main__, which stays: the program's threads and atexit functions may need it."""
         words = self._options.module if self._options.module is not None else self._options.program
         sys.argv[:] = words
         main = sys.modules["__main__"] = ModuleType("__main__")
@@ -213,13 +212,13 @@ class _Run:
                 sys.path[0] = os.path.dirname(os.path.realpath(path))
             main.__file__, main.__loader__ = path, SourceFileLoader("__main__", path)
             exec(main.__loader__.source_to_code(main.__loader__.get_data(path), path), main.__dict__)  # noqa: S102
-        else:  # a folder, or an archive, that has a module __main__
+        else:  # a folder or archive with a module __main__
             sys.path[0] = os.path.abspath(words[0])
             runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
 
 
 def _exit_code(said: object) -> int:
-    """The exit code of sys.exit(said), as Python takes it."""
+    """Python's exit code for sys.exit(said)."""
     if said is None or isinstance(said, int):
         return int(said or 0) & 0xFF
     print(said, file=sys.stderr)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Completion of the commands' words for shells, and manual pages for man(1), both made from the commands' parsers."""
+"""Shell completion and man(1) pages, both generated from the commands' parsers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ complete -o default -F _hybrid %s
 
 
 def parser_of(name: str) -> Parser:
-    """The parser of a command."""
     parser = import_module(f"hybrid.commands.{name}").build_parser()
     assert isinstance(parser, Parser)
     return parser
@@ -51,7 +50,7 @@ def completion(names: list[str]) -> str:
 
 
 def _cases(name: str) -> Iterator[str]:
-    """The script's cases for a command. Those of its own commands come first: behind such a word only its options are offered."""
+    """The script's cases for a command. Those of its subcommands come first: after a subcommand only its options are offered."""
     whole, *parts = _with_parts(parser_of(name))
     for part in parts:
         yield from _cases_of(name, part.prog.split()[-1], part)
@@ -59,8 +58,8 @@ def _cases(name: str) -> Iterator[str]:
 
 
 def _cases_of(name: str, part: str, parser: argparse.ArgumentParser) -> Iterator[str]:
-    """The cases for a parser: for each option that takes a value, the values (none for files and numbers, which the shell
-    completes as files); and last, the words that may stand anywhere."""
+    """The cases for a parser: for each option with a value its choices (none for files and numbers, which the shell completes as
+    files), and last the words that may appear anywhere."""
     words: list[str] = []
     for action in parser._actions:
         values = [str(value) for value in action.choices or getattr(parser, "offered", {}).get(action.dest, ())]
@@ -74,7 +73,7 @@ def _cases_of(name: str, part: str, parser: argparse.ArgumentParser) -> Iterator
 
 
 def _with_parts(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """The command's parser, and those of its own commands."""
+    """The command's parser, and those of its subcommands."""
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -83,7 +82,7 @@ def _with_parts(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentPa
 
 
 def write_manual(folder: str, names: list[str]) -> list[Path]:
-    """Write a page for each command, hybrid-NAME.1, to this folder, which must exist. Returns the files."""
+    """Write a page for each command, hybrid-NAME.1, to this existing folder. Returns the files."""
     from hybrid.host.files import atomic_write
 
     os.environ |= {"COLUMNS": "80", "NO_COLOR": "1"}  # for argparse
@@ -98,7 +97,7 @@ def write_manual(folder: str, names: list[str]) -> list[Path]:
 
 
 def manual_page(name: str, others: list[str]) -> str:
-    """A command's manual page, in the language of man(7): its help as it is. `others`: the commands that it refers to."""
+    """A command's manual page in man(7) markup: its help verbatim. `others`: the commands that it refers to."""
     parser = parser_of(name)
     summary = (parser.description or "").splitlines()[0].rstrip(".")
     helps = _text("\n".join(part.format_help() for part in _with_parts(parser)))
@@ -124,6 +123,6 @@ The same as
 
 
 def _text(text: str) -> str:
-    """The text, in which what troff would take for its own language is marked as text."""
+    """The text, escaped for troff."""
     marked = text.replace("\\", "\\e").replace("-", "\\-")
     return re.sub(r"^([.'])", r"\\&\1", marked, flags=re.MULTILINE)

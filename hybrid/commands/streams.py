@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Where a command writes what it says: its text, its JSON lines, and one line for each warning or error.
+"""A command's output: its text, its JSON lines, and one line for each warning or error.
 
-The standard streams are open, able to show any text, and patient with a reader that leaves, as `head` does.
+The standard streams are open, can show any text, and survive a reader that leaves, as `head` does.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from hybrid.ranks.launcher import rank_by_launcher
 
 
 def text_stream(json: str | None) -> TextIO:
-    """Where a command's text goes: to standard error if its JSON line, as --json says, goes to standard output."""
+    """The stream for a command's text: standard error if --json writes to standard output."""
     return sys.stderr if json == "-" else sys.stdout
 
 
 def file_of_json(json: str | None) -> str | None:
-    """The file of --json; None where there is none, or for standard output."""
+    """The file of --json; None without one, and for standard output."""
     return None if json == "-" else json
 
 
 def say_warnings_in_a_line(name: str) -> None:
-    """From now on, print warnings that are meant for the user as one line, from rank 0 only; others as Python prints them."""
+    """From now on, print warnings meant for the user as one line, on rank 0 only, and others as Python does."""
     as_ever = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
@@ -45,8 +45,8 @@ def say_warnings_in_a_line(name: str) -> None:
 
 
 def name_foreign_variables(name: str) -> None:
-    """Rank 0 says which variables look like settings and are none. UsageError where a setting was meant, and for a switch of the
-    commands that is neither on nor off."""
+    """On rank 0, name the environment variables that look like settings and are none. UsageError for a misspelt setting, and for
+    a switch that is neither on nor off."""
     for switch in SWITCHES:
         switched_on(switch)
     foreign = foreign_variables()
@@ -55,7 +55,7 @@ def name_foreign_variables(name: str) -> None:
 
 
 def print_line(name: str, text: object) -> None:
-    """Print a line, which begins with the command's name, to standard error."""
+    """Print a line to standard error, after the command's name."""
     with suppress(OSError):  # output that cannot be written must not hide the error itself
         sys.stdout.flush()
     with suppress(OSError):
@@ -68,11 +68,11 @@ _DESCRIPTORS = {"stdout": 1, "stderr": 2}
 def open_streams() -> None:
     """Replace closed standard streams by /dev/null, and characters that the user's locale lacks by question marks.
 
-    What is written after the reader of a pipe has left goes nowhere: the command still does its work, writes its files, and ends
-    with the exit code of that.
+    After the reader of a pipe has left, output is discarded: the command still does its work, writes its files, and ends with its
+    usual exit code.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass  # a file opened later would get the number of the closed stream, and what C code prints would go there
+        pass  # a file opened later would get the closed stream's number, and C code's output
     os.close(descriptor)
     for name, descriptor in _DESCRIPTORS.items():
         stream = getattr(sys, name)
@@ -91,30 +91,30 @@ class _Pipe(io.FileIO):
         try:
             return super().write(data)
         except BrokenPipeError:
-            self._end_in_nowhere()
+            self._discard()
             return memoryview(data).nbytes
         except OSError as error:
-            self._end_in_nowhere()  # what is kept to be written once more would fail again, until the interpreter ends
+            self._discard()  # the buffered data would fail again, up to the interpreter's exit
             raise HybridError(f"standard output cannot be written: {error.strerror}", code="output-lost") from None
 
-    def _end_in_nowhere(self) -> None:
-        """Have all that is written from now on go to /dev/null."""
+    def _discard(self) -> None:
+        """Redirect all further output to /dev/null."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
 
 
 def _writes_to(stream: io.TextIOWrapper, descriptor: int) -> bool:
-    """Whether the stream is the one that Python has opened for the process, and not another one, such as a test's."""
-    raw = getattr(stream.buffer, "raw", stream.buffer)  # with python -u there is no buffer between
+    """Whether this is Python's own stream for the descriptor, and not a replacement, such as a test's."""
+    raw = getattr(stream.buffer, "raw", stream.buffer)  # python -u has no buffer
     return type(raw) is io.FileIO and raw.fileno() == descriptor
 
 
 def _outliving_its_reader(stream: io.TextIOWrapper, descriptor: int) -> io.TextIOWrapper:
-    """The same stream, whose reader may leave. What it had still to write is written."""
+    """The same stream, flushed, whose reader may leave."""
     stream.flush()
     raw = _Pipe(descriptor, "w", closefd=False)
-    # Unbuffered (python -u) is a writer without one, as Python's own is.
+    # Unbuffered if Python's own stream is (python -u).
     buffer: Any = io.BufferedWriter(raw) if isinstance(stream.buffer, io.BufferedWriter) else raw
     return io.TextIOWrapper(
         buffer,

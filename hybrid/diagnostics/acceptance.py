@@ -183,9 +183,9 @@ class Outcome:
 class Acceptance:
     """One rank's part of the test. Every rank makes one, and calls `run`."""
 
-    def __init__(self, team: Team, level: Level, seconds: float, settings: Settings, told: Callable[[str], None]) -> None:
-        """`told` is called with what is being done."""
-        self._team, self._level, self._limit, self._settings, self._told = team, level, seconds, settings, told
+    def __init__(self, team: Team, level: Level, seconds: float, settings: Settings) -> None:
+        self._team, self._level, self._limit, self._settings = team, level, seconds, settings
+        self.doing = ""  # for the progress line
         self._began = time.monotonic()
         self._session = session_of(team)
         self._time_is_up = False
@@ -237,10 +237,10 @@ class Acceptance:
         ranks, rotation = self._team.size, self._outcome.rotations
         seed = self._outcome.seed + (rotation << 8) + self._cases.index(case)
         if rotation == 0:
-            self._told(f"{case}: warm-up")
+            self.doing = f"{case}: warm-up"
             self._round(case, seed, 0, counted=False)
         for shift in range(ranks):
-            self._told(f"{case}: rotation {rotation + 1}, round {shift + 1} of {ranks}")
+            self.doing = f"{case}: rotation {rotation + 1}, round {shift + 1} of {ranks}"
             if self._outcome.asked_to_end or (self._time_is_up and rotation):
                 return False
             self._round(case, seed, shift, counted=True)
@@ -318,7 +318,7 @@ class Acceptance:
         team, placements = self._team, self._outcome.decision.placements
         hosts, gpus = ([getattr(placement, what) for placement in placements] for what in ("host", "gpu"))
         if any(gpus) or len(set(hosts)) > 1:
-            self._told("links")
+            self.doing = "links"
         self._outcome.node_links = measure_node_links(team, hosts)
         if not any(gpus):
             return
