@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The acceptance test: every rank's device multiplies every row block in turn, each product is checked, and devices and links are
-compared.
+"""The acceptance test: each device multiplies each row block in turn; products are checked, devices and links compared.
 
-In round r of a rotation, rank i of P has row block (i + r) mod P of the same matrix. So a faulty device is wrong with several
-blocks, and a block whose data are at fault is wrong on several devices. Every rotation has new matrices.
+In round r of a rotation, rank i of P has row block (i + r) mod P of the same matrix. A faulty device is thus wrong with several
+blocks, and faulty data of a block are wrong on several devices. Every rotation has new matrices.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ Sizes = tuple[int, int, int]  # rows of A of a rank, l and m
 
 @record
 class Case:
-    """Products of one size and type: each rank has `rows` rows of A (columns: `l`); B has `m` columns."""
+    """Products of one size and type: each rank has `rows` rows of A, with `l` columns; B has `m` columns."""
 
     rows: int
     l: int
@@ -70,13 +69,13 @@ class Case:
 
 @record
 class Level:
-    """What a level multiplies."""
+    """The products of a level."""
 
     number: int
-    minutes: float  # that it takes, unless --minutes is given
-    sizes: dict[str, tuple[Sizes, ...]]  # by device; the odd ones among l and m fit no tile
+    minutes: float  # unless --minutes is given
+    sizes: dict[str, tuple[Sizes, ...]]  # by device; odd l and m are no multiples of a tile
     dtypes: tuple[str, ...]
-    fills_memory: bool = False  # there are products that fill most of the memory, too
+    fills_memory: bool = False  # also multiply matrices that fill most of the memory
 
     def cases(self, device: str) -> list[Case]:
         return [Case(*sizes, dtype) for sizes in self.sizes[device] for dtype in self.dtypes]
@@ -99,15 +98,15 @@ LEVELS = {
 }
 
 
-Pace = tuple[float, float]  # seconds of a round for each operation of the multiplication; and, for all else, for each element
+Pace = tuple[float, float]  # seconds of a round: for each operation of the multiplication, and for each element besides
 
 
 def large_size(topology: Topology, free: Sequence[FreeMemory], dtype: str, seconds: float, pace: Pace) -> int:
-    """The size of square matrices with equal row blocks, one row at least, that fill FILLED of the memory, or a smaller one where
-    a round would take more than `seconds`. `free[rank]`: the rank's free memory."""
+    """The size of square matrices, divisible by the number of ranks, that fill FILLED of the memory; smaller if a round would
+    take more than `seconds`. `free[rank]`: the rank's free memory."""
     item, ranks = ITEM_SIZES[dtype], topology.size
     elements = []
-    hosts = [free[node[0]].host for node in topology.nodes]  # a host occurs several times only where nodes are pretended
+    hosts = [free[node[0]].host for node in topology.nodes]  # pretended nodes share a host
     for node, host in zip(topology.nodes, hosts, strict=True):
         room = min(free[rank].host_bytes for rank in node)
         elements.append(room / hosts.count(host) / (3 * item))  # A, B and C at the root's node
@@ -122,8 +121,8 @@ def large_size(topology: Topology, free: Sequence[FreeMemory], dtype: str, secon
 
 
 class _Normal(MatrixSource):
-    """A matrix of normal numbers, generated from a seed by whichever rank needs the rows. Its row 0 is row `first` of the one
-    that the seed stands for, after whose last row its first ones follow."""
+    """A matrix of normally distributed numbers: each rank generates the rows that it needs from the seed. The seed's matrix is
+    rotated so that its row `first` comes first."""
 
     def __init__(self, shape: tuple[int, int], seed: int, matrix: str, first: int = 0) -> None:
         self.shape, self._seed, self._matrix, self._first = shape, seed, matrix, first
@@ -144,11 +143,11 @@ class _Normal(MatrixSource):
 
 @record
 class WrongProduct:
-    """A product that its check refused, and one of the ranks that it blames."""
+    """A product that failed its check, and one of the ranks blamed."""
 
     case: Case
     rotation: int
-    rank: int | None  # whose rows are wrong; None where that cannot be told
+    rank: int | None  # whose rows are wrong; None if unknown
     block: int | None  # the rank's row block
     code: str  # of `hybrid.errors.CODES`
     text: str
@@ -156,13 +155,13 @@ class WrongProduct:
 
 @dataclass
 class Outcome:
-    """What the test has found: the same on every rank."""
+    """The result of the test: the same on every rank."""
 
     level: Level
     decision: Decision
     seed: int
     given_gpus: list[int] = field(default_factory=list)  # by node
-    # By case and rank, the seconds of each multiplication on the rank's device, without warm-ups.
+    # By case and rank: the seconds of each multiplication on the rank's device, without warm-ups.
     seconds: dict[Case, list[list[float]]] = field(default_factory=dict)
     wrong: list[WrongProduct] = field(default_factory=list)
     products: int = 0
@@ -202,13 +201,13 @@ class Acceptance:
             self._outcome.given_gpus.append(max(counts) or len(frozenset().union(*shown)))
 
     def run(self) -> Outcome:
-        """Run one rotation of every case at least, and further ones until the seconds are over. A wrong product is recorded; any
-        other failure is raised, on all ranks."""
+        """Run rotations of every case, at least one, until the time is up. Wrong products are recorded; any other failure is
+        raised on all ranks."""
         outcome, team = self._outcome, self._team
         heed(signal.SIGTERM)
         self._measure_links()
         mine = outcome.decision.placements[team.rank]
-        is_first = team.rank < min(mine.shares_gpu_with, default=team.size)  # of the ranks that use this GPU
+        is_first = team.rank < min(mine.shares_gpu_with, default=team.size)  # of the ranks that share this GPU
         watch = GpuWatch(mine.gpu.uuid) if mine.gpu is not None and is_first else None
         try:
             self._rotate_all()
@@ -233,7 +232,7 @@ class Acceptance:
                 return
 
     def _rotate(self, case: Case) -> bool:
-        """All ranks multiply all row blocks of a case in turn. False where the test ends before that is done."""
+        """All ranks multiply all row blocks of a case in turn. False if the test ends before."""
         ranks, rotation = self._team.size, self._outcome.rotations
         seed = self._outcome.seed + (rotation << 8) + self._cases.index(case)
         if rotation == 0:
@@ -295,8 +294,8 @@ class Acceptance:
         return agree(self._session, PlanRequest(problem), self._settings, looking.all)
 
     def _large_cases(self) -> list[Case]:
-        """Square products that fill most of the memory, or as large as the time that is left allows. Types for which these would
-        be smaller than the other cases are left out."""
+        """Square products that fill most of the memory, or are as large as the remaining time allows. A type is left out if its
+        product would be smaller than the other cases."""
         team, gpu = self._team, self._outcome.decision.placements[self._team.rank].gpu
         with team.phase("agree", timed=False) as looking:
             free = free_memory_of(self._session, self._settings, gpu, now=True)
@@ -304,7 +303,7 @@ class Acceptance:
         free_of_ranks, left = [each for each, _ in looking.all], looking.all[0][1]
         seconds = left / (len(ITEM_SIZES) * (team.size + 1))  # of each type a rotation and a warm-up
         assert self._pace is not None
-        tiny, nodes = self._outcome.decision.plan, range(len(team.topology.nodes))  # a product of P rows needs what any needs
+        tiny, nodes = self._outcome.decision.plan, range(len(team.topology.nodes))  # its P rows take the memory of any product
         free_of_ranks = [
             replace(each, host_bytes=each.host_bytes - max(map(tiny.bytes_on_node, nodes))) for each in free_of_ranks
         ]
@@ -326,7 +325,7 @@ class Acceptance:
 
 
 def blamed_rank(fault: Fault, rows_of_ranks: list[Span]) -> int | None:
-    """The rank whose device was wrong, or that has the row that is wrong; None where neither is known."""
+    """The rank whose device was wrong, or that has the wrong row; None if neither is known."""
     if fault.rank is not None or fault.row is None:
         return fault.rank
     row = fault.row
@@ -334,22 +333,22 @@ def blamed_rank(fault: Fault, rows_of_ranks: list[Span]) -> int | None:
 
 
 SLOW = 1.1  # times the median of all
-SHORTEST = 0.005  # seconds: of shorter multiplications the operating system's interruptions are too large a part
+SHORTEST = 0.005  # seconds: operating system noise distorts shorter multiplications
 
 
-# Of models of GPUs, by the beginning of their names, operations a second in each type and bytes a second of the link to the host;
-# measured: docs/measured/accept-h200.jsonl, precision-h100.jsonl and hosts-h100.jsonl.
+# By the beginning of a GPU's name: operations a second in each type, and bytes a second of the host link, as measured in
+# docs/measured/accept-h200.jsonl, precision-h100.jsonl and hosts-h100.jsonl.
 MODELS: dict[str, tuple[dict[str, float], float]] = {
     "NVIDIA H200": ({"float64": 56.7e12, "float32": 49.4e12}, 54.8e9),
     "NVIDIA H100 80GB HBM3": ({"float64": 50.7e12, "float32": 49.9e12}, 54e9),
 }
-FAR = 2.5  # times as long as its model takes
+FAR = 2.5  # times as long as GPUs of this model take
 
 
 def judge(outcome: Outcome, expected_gpus: Sequence[int]) -> list[Finding]:
-    """The findings: one for each trouble with a product, rank, link or GPU, and one for each subject without any.
+    """The findings: one for each problem of a product, rank, link or GPU, and one for each subject without problems.
 
-    `expected_gpus`: how many each node has to use.
+    `expected_gpus`: how many GPUs each node must use.
     """
     sharing = {placement.rank for placement in outcome.decision.placements if placement.shares_gpu_with}
     large = " and ".join(outcome.left_out)
@@ -367,7 +366,7 @@ def judge(outcome: Outcome, expected_gpus: Sequence[int]) -> list[Finding]:
 
 
 def judge_products(refused: Sequence[WrongProduct], names: Sequence[str], products: int) -> list[Finding]:
-    """One line for each rank that was wrong, with its row blocks, and one for the products of which no rank can be blamed."""
+    """One line for each rank that was wrong, with its row blocks, and one for wrong products without a rank to blame."""
     if not refused:
         return [ok("products", f"{counted(products, 'product')} checked, all right")]
     found = []
@@ -404,11 +403,10 @@ def _of_unused_gpus(outcome: Outcome, expected: Sequence[int]) -> list[Finding]:
 def judge_speeds(
     seconds: Mapping[Case, Sequence[Sequence[float]]], names: Sequence[str], sharing: Collection[int] = ()
 ) -> list[Finding]:
-    """One line for each slow rank. `seconds[case][rank]`: of each of its products. `sharing`: ranks that share a GPU with others,
-    which may get more of its time.
+    """One line for each slow rank. `seconds[case][rank]`: of each product. `sharing`: ranks that share a GPU, perhaps unequally.
 
-    A rank is slow with a type if at least half of all its products of that type, of whatever size, took more than SLOW times what
-    they are compared with. So what disturbs a rank for a moment, which is with one size only, does not count.
+    A rank is slow in a type if at least half of its products of that type, of all sizes together, took more than SLOW times the
+    reference. A short disturbance, which affects one size only, does not count.
     """
     if len(names) == 1:
         return [ok("speed", "not compared: there is one rank")]
@@ -443,7 +441,7 @@ def judge_models(
     measured: Measurements,
     sharing: Collection[int] = (),
 ) -> list[Finding]:
-    """One line for each rank whose GPU, or its link, takes FAR times as long as another of its model took, in its best case."""
+    """One line for each rank whose GPU or link is FAR times slower, even in its best case, than MODELS says of its model."""
     found, links_of = [], {link.uuid: link.alone for link in measured.links}
     for placement in placements:
         gpu = placement.gpu
@@ -469,7 +467,7 @@ def judge_models(
 
 
 def as_record(outcome: Outcome, findings: Sequence[Finding]) -> dict[str, Any]:
-    """What `--json` writes."""
+    """The record for `--json`."""
     finished = {case: of_ranks for case, of_ranks in outcome.seconds.items() if all(of_ranks)}
     return {
         "command": "accept",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The doctor's examination: MPI, memory, Slurm, tools, placement, GPUs and their links.
 
-What a rank can tell alone it judges alone; findings that several ranks share become one line. Where only all ranks together tell,
-`inspect_…` looks at the machine on every rank, and `judge_…` makes findings of what all have seen: a pure function, with the same
-result on every rank. Nothing here fails: what cannot be determined is unknown.
+`examine_…` makes a finding on one rank alone; findings that several ranks share become one line. If all ranks are needed,
+`inspect_…` looks at the machine on every rank, and `judge_…`, a pure function with the same result on every rank, makes findings
+of it all. Nothing here fails: what cannot be determined is unknown.
 """
 
 from __future__ import annotations
@@ -43,16 +43,15 @@ _MPI_LIMIT = 30  # seconds for MPI to start alone
 
 @record
 class MpiOfRank:
-    """What one rank finds."""
+    """One rank's launcher and MPI."""
 
     launcher: str  # "" for a process started alone
     mpi: Library | Unknown
-    mpirun: tuple[str, str] | Unknown | None = None  # for a process started alone: one that could start several, and its family
+    mpirun: tuple[str, str] | Unknown | None = None  # for a process started alone: an available mpirun, and its family
 
 
 def inspect_mpi(*, started: bool) -> MpiOfRank:
-    """`started`: MPI was started in this process, or is not needed. If it could not be, a child process tries whether MPI starts
-    at all."""
+    """`started`: MPI was started in this process, or is not needed. Otherwise a child process tries whether MPI starts at all."""
     launch = launched()
     library = attempt(library_in_use if launch and started else _library_of_child)
     return MpiOfRank(launch.name, library) if launch else MpiOfRank("", library, attempt(_mpirun))
@@ -67,7 +66,7 @@ def _library_of_child() -> Library | Unknown:
 
 
 def _mpirun() -> tuple[str, str] | None:
-    """The mpirun on PATH or, as pip installs one, beside this Python; and its MPI's family."""
+    """The mpirun on PATH, or beside this Python as pip installs it; and its MPI's family."""
     folders = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
     path = shutil.which("mpirun", path=folders) or shutil.which("mpiexec", path=folders)
     with busy():
@@ -75,7 +74,7 @@ def _mpirun() -> tuple[str, str] | None:
 
 
 def judge_mpi(mpi_of_ranks: Sequence[MpiOfRank], unstarted: StartError | None) -> list[Finding]:
-    """`unstarted`: why the processes that a launcher started are not the ranks of one job."""
+    """`unstarted`: why the launched processes are not the ranks of one job."""
     libraries = [rank.mpi for rank in mpi_of_ranks]
     found = merged([[_library(library)] for library in libraries])
     if len({library.name for library in libraries if isinstance(library, Library)}) > 1:
@@ -108,7 +107,7 @@ def _launcher(first: MpiOfRank, size: int, unstarted: StartError | None) -> Find
 
 
 def _fitting_launcher(first: MpiOfRank) -> str:
-    """The remedy that names a launcher for the MPI library, as far as one is known."""
+    """The remedy: a launcher that fits the MPI library, if known."""
     if not isinstance(first.mpi, Library):
         return "then use its mpirun"
     if first.launcher == "srun":
@@ -132,7 +131,7 @@ def _library(library: Library | Unknown) -> Finding:
 
 
 def examine_pinned(trial: Trial | None) -> Finding:
-    """Whether host memory can be pinned for this rank's GPU. `trial`: None where there is none that works."""
+    """Whether host memory can be pinned for this rank's GPU. `trial`: None without a GPU that works."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     text = f"ulimit -l: {'unlimited' if limit == resource.RLIM_INFINITY else readable(limit)}"
     if trial is None:
@@ -153,15 +152,15 @@ _READ = ("JOB_ID", "JOB_NUM_NODES", "NTASKS", "STEP_NUM_TASKS", "STEP_NUM_NODES"
 
 
 def inspect_slurm(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Slurm's variables of this process without their prefix SLURM_; empty outside of a job."""
+    """This process's Slurm variables, without the prefix SLURM_; empty outside of a job."""
     return {name: environment[f"SLURM_{name}"] for name in _READ if environment.get(f"SLURM_{name}")}
 
 
 def judge_slurm(
     variables: Sequence[Mapping[str, str]], cores: Sequence[int], gpus: Sequence[bool], topology: Topology, *, launched: bool
 ) -> Finding:
-    """`variables[rank]`: the rank's, as inspected; `cores[rank]`: how many cores it may use; `gpus[rank]`: whether it has a GPU
-    that works; `launched`: a launcher started the ranks, and MPI sees as many.
+    """`variables[rank]`: from `inspect_slurm`; `cores[rank]`: how many cores it may use; `gpus[rank]`: whether it has a GPU that
+    works; `launched`: a launcher started the ranks, and MPI sees as many.
     """
     job = variables[0]
     if "JOB_ID" not in job:
@@ -212,12 +211,12 @@ _PROGRAM = b"#include <tuple>\n#include <vector>\nint main() { auto [x, y] = std
 
 
 def examine_tools(*, gpus: bool) -> list[Finding]:
-    """This host's compilers, and where compiled kernels are kept. `gpus`: some rank's GPU works, so none is emulated."""
+    """This host's compilers and kernel caches. `gpus`: some rank's GPU works, so none is emulated."""
     return [_examined("compiler", _compilers, gpus), _examined("kernel cache", _caches)]
 
 
 def _examined(subject: str, examine: Callable[..., Finding], *about: Any) -> Finding:
-    """What `examine` finds; unknown, with the reason, if it raises."""
+    """The finding of `examine`; unknown, with the reason, if it raises."""
     found = attempt(lambda: examine(*about))
     return unknown(subject, found.reason) if isinstance(found, Unknown) else found
 
@@ -254,7 +253,7 @@ def _caches() -> Finding:
             trust_own_cache_only()
             if os.environ.get("CUPY_CACHE_IN_MEMORY") != "1":
                 folders.append(os.environ["CUPY_CACHE_DIR"])
-    if said:  # why a cache is not in its usual folder
+    if said:  # a cache is not in its usual folder
         return note("kernel cache", "; ".join(str(each.message) for each in said), code="kernel-cache")
     shipped = sorted({file.name.split("-")[1] for file in SHIPPED.glob("*.xz")}, key=lambda name: (len(name.rstrip("a")), name))
     there = f"; machine code for {', '.join(shipped)} comes with the package" if shipped else ""
@@ -262,7 +261,7 @@ def _caches() -> Finding:
 
 
 def _try_compiler(path: str) -> str:
-    """Why it does not compile C++17; "" if it does."""
+    """Why this compiler does not compile C++17; "" if it does."""
     command = [path, "-std=c++17", "-fsyntax-only", "-x", "c++", "-"]
     try:
         with busy():
@@ -287,7 +286,7 @@ class Placement:
 
     host: str
     cores: tuple[int, ...]  # that it may use
-    quota: float | None  # cores' worth of time that its control group allows
+    quota: float | None  # CPU quota of its control group, in cores
     threads: Threads
     cores_of_host: int = 0
 
@@ -332,7 +331,7 @@ def _threads(placements: Sequence[Placement], topology: Topology) -> Finding:
 
 
 def _crowded(node: Sequence[Placement]) -> tuple[str, str] | None:
-    """What is wrong on a node whose ranks have more threads than its cores can run, and what to do."""
+    """What is wrong on an oversubscribed node, and what to do; None if its cores can run all threads."""
     cores = len({core for placement in node for core in placement.cores})
     quotas = [placement.quota for placement in node if placement.quota is not None]
     usable = max(1.0, min([float(cores), *quotas]))  # a rank has at least one thread, whatever the quota
@@ -351,7 +350,7 @@ def _crowded(node: Sequence[Placement]) -> tuple[str, str] | None:
 
 
 def examine_blas(threads: int) -> Finding:
-    """Whether NumPy's BLAS starts as many threads as were set. This loads NumPy, which reads the number from the environment."""
+    """Whether NumPy's BLAS respects the number of threads. Loads NumPy, which reads the number from the environment."""
     import numpy  # noqa: F401 (brings its BLAS)
     from threadpoolctl import threadpool_info
 
@@ -368,8 +367,8 @@ def examine_blas(threads: int) -> Finding:
 
 
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
-_LEAST_OF_CUDA = {12: 50, 13: 75}  # the least compute capability, times ten, that its compiler supports
-_LEAST_DRIVER = 12000  # the oldest CUDA that hybrid-runner can be installed for
+_LEAST_OF_CUDA = {12: 50, 13: 75}  # by CUDA version: ten times the least compute capability that the compiler supports
+_LEAST_DRIVER = 12000  # the oldest supported CUDA version
 _TRY_NVIDIA_SMI = "see whether nvidia-smi answers; reload the driver, or reboot"
 _NEWER_DRIVER = "install a newer driver: CUDA 12 needs 525 or newer, CUDA 13 needs 580"
 _OLD_DRIVER = ("cudaErrorInsufficientDriver", "cudaErrorCallRequiresNewerDriver", "cudaErrorUnsupportedPtxVersion")
@@ -377,7 +376,7 @@ _OLD_DRIVER = ("cudaErrorInsufficientDriver", "cudaErrorCallRequiresNewerDriver"
 
 @record
 class Sight:
-    """What one rank sees of GPUs: those that it can use, or why none."""
+    """The GPUs that one rank can use, or why it has none."""
 
     usable: tuple[Gpu, ...] = ()
     why_none: Finding | None = None
@@ -386,7 +385,7 @@ class Sight:
 
 @record
 class Trial:
-    """What came of trying a rank's GPU."""
+    """The result of trying a rank's GPU."""
 
     works: bool
     trouble: str = ""  # why it does not work
@@ -404,9 +403,9 @@ def inspect_gpus() -> Sight:
 
 
 def interpret_gpus(report: Mapping[str, Any], ended: str, *, driver_loaded: bool, environment: Mapping[str, str]) -> Sight:
-    """What the probe's report means: the first trouble on the way from the driver to GPUs that our kernels run on.
+    """Interpret the probe's report: the usable GPUs, or the first problem between the driver and GPUs that the kernels support.
 
-    `ended`: how the probe ended; `driver_loaded`: the Linux kernel has NVIDIA's driver.
+    `ended`: how the probe ended; `driver_loaded`: the Linux kernel has loaded NVIDIA's driver.
     """
     if report["driver"] is None:
         if not driver_loaded:
@@ -423,7 +422,7 @@ def interpret_gpus(report: Mapping[str, Any], ended: str, *, driver_loaded: bool
         return Sight((), ok("gpus", absent))
     if report["status"]:
         return _unusable(f"{driver} fails: {report['status_name']}", _TRY_NVIDIA_SMI)
-    # From here on: what keeps CuPy from using the GPUs that the driver shows.
+    # From here on: the driver shows GPUs, but can CuPy use them?
     count = f"{report['visible']} visible, {driver}"
     packages = report.get("packages", ())
     complete = install("cuda13" if report["driver"] >= 13000 else "cuda12")
@@ -475,7 +474,7 @@ def try_gpu(gpu: Gpu) -> Trial:
 def judge_gpus(
     sights: Sequence[Sight], chosen: Sequence[Gpu | None], trials: Sequence[Trial | None], hosts: Sequence[str]
 ) -> list[Finding]:
-    """For each rank: what it sees, its GPU, the trial of that, and its host."""
+    """Each argument by rank: what it sees, its GPU, the trial of this GPU, and its host."""
     of_ranks: list[list[Finding]] = []
     for sight, trial in zip(sights, trials, strict=True):
         found = [sight.why_none] if sight.why_none else []
@@ -490,7 +489,7 @@ def judge_gpus(
 
 
 def _used_gpus(sights: Sequence[Sight], chosen: Sequence[Gpu | None], hosts: Sequence[str]) -> Finding:
-    """Which ranks are on which GPU, by UUID; GPUs that several ranks share, and GPUs that none uses."""
+    """Which ranks use which GPU, which GPUs are shared, and which are idle."""
     users: dict[str, list[int]] = {}
     for rank, gpu in enumerate(chosen):
         if gpu is not None:
@@ -520,7 +519,6 @@ def _used_gpus(sights: Sequence[Sight], chosen: Sequence[Gpu | None], hosts: Seq
 
 
 def _cuda_version(version: int) -> str:
-    """A version of CUDA as it is written: 12040 is 12.4."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
@@ -528,13 +526,13 @@ _SUBJECTS = (
     *("launcher", "mpi", "placement", "threads", "blas", "node links", "slurm"),
     *("gpus", "pinned memory", "gpu links", "gpu peers", "compiler", "kernel cache"),
 )
-_SLOW = 2.0  # times what the others take: from here on a link between nodes is slow; other jobs may use it, too
+_SLOW = 2.0  # times as long as the others: other jobs may use a link, too
 T = TypeVar("T")
 
 
 @record
 class Examination:
-    """All findings, and what is known of each rank."""
+    """All findings, and the data about ranks and links."""
 
     findings: tuple[Finding, ...]
     placements: tuple[RankPlacement, ...]
@@ -543,13 +541,12 @@ class Examination:
 
 
 def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None = None) -> Examination:
-    """Examine everything. Every rank calls it and gets the same.
+    """Examine everything. Every rank calls it and gets the same result.
 
-    `threads[rank]`: the rank's number of threads. `unstarted`: why this process, which a launcher started, is no rank of a job.
+    `threads[rank]`: the rank's threads. `unstarted`: why this launched process is no rank of a job.
     """
 
     def of_all(name: str, inspect: Callable[[], T]) -> list[T]:
-        """What `inspect` returns on each rank. `name`: of the phase."""
         with team.phase(name, timed=False) as phase:
             phase.mine = inspect()
         return phase.all

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the doctor and the acceptance test say: findings, each of which is one line."""
+"""The findings of the doctor and the acceptance test, a line each."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ H = TypeVar("H", bound=Hashable)
 
 @record
 class Finding:
-    """One line of the doctor's output. `verdict`: "ok", "note", "unknown" or "wrong"; what is wrong has a `remedy`.
+    """One line of output. `verdict`: "ok", "note", "unknown" or "wrong"; a wrong finding has a `remedy`.
 
-    `code`: what it is, of `hybrid.errors.CODES`; "ok" and, where nothing else is given, "unknown" for these verdicts.
+    `code`: of `hybrid.errors.CODES`; the verdict itself for "ok", and by default for "unknown".
     """
 
     subject: str
@@ -61,13 +61,13 @@ def wrong(subject: str, text: str, remedy: str, *, code: str) -> Finding:
 
 @record
 class Unknown:
-    """Stands for what could not be determined."""
+    """A value that could not be determined."""
 
     reason: str
 
 
 def attempt(determine: Callable[[], T]) -> T | Unknown:
-    """What `determine` returns; Unknown, with the reason, if it raises."""
+    """The result of `determine`; Unknown, with the reason, if it raises."""
     try:
         return determine()
     except Exception as error:
@@ -75,7 +75,7 @@ def attempt(determine: Callable[[], T]) -> T | Unknown:
 
 
 def ranks_by_value(values: Iterable[H]) -> dict[H, list[int]]:
-    """Which ranks have the same value. `values[rank]`, in the order of the ranks."""
+    """The ranks that have each value. `values`: in the order of the ranks."""
     ranks: dict[H, list[int]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(rank)
@@ -83,7 +83,7 @@ def ranks_by_value(values: Iterable[H]) -> dict[H, list[int]]:
 
 
 def merged(of_ranks: Sequence[Sequence[Finding] | None]) -> list[Finding]:
-    """One finding for all ranks that found the same; it names them where others did not. None for a rank that did not look."""
+    """One finding for all ranks that found the same; it names the ranks unless all found it. None: a rank that did not look."""
     ranks: dict[Finding, list[int]] = {}
     for rank, findings in enumerate(of_ranks):
         for finding in findings or ():

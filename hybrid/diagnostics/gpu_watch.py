@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Watches a GPU while it works: clock, power, temperature, ECC errors, and what slows its clock down, by NVML.
+"""Samples a GPU by NVML while it works: clock, power, temperature, ECC errors and reasons for throttling.
 
-Without NVML, which is optional (extra `watch`), it says why nothing is watched.
+Without NVML, which is optional (extra `watch`), the finding says why nothing was sampled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hybrid.errors import one_line
 
 PERIOD = 0.5  # seconds between two samples
 _SUBJECT = "gpu watch"
-# Those of NVML's reasons for a lower clock that mean trouble. That the power limit lowers it is usual under full load.
+# NVML's harmful reasons for a lower clock. The power cap is usual under full load.
 _HARMFUL = {0x08: "hardware slowdown", 0x20: "too hot (software)", 0x40: "too hot (hardware)", 0x80: "power brake"}
 _POWER_CAP = 0x04
 _CAUSES = "see nvidia-smi -q -d PERFORMANCE,TEMPERATURE,ECC; cooling and power supply first"
@@ -28,22 +28,22 @@ _CAUSES = "see nvidia-smi -q -d PERFORMANCE,TEMPERATURE,ECC; cooling and power s
 
 @record
 class Watched:
-    """What was seen of one GPU from start to stop; None is what it does not tell."""
+    """The samples of one GPU in short; None for what it does not report."""
 
-    samples: int  # how often it was asked
+    samples: int
     clock: tuple[int, int] | None = None  # least and most MHz of the multiprocessors
     power: float | None = None  # most watts
     temperature: int | None = None  # highest, in degrees Celsius
-    limit: int | None = None  # the temperature from which on the GPU slows down
+    limit: int | None = None  # the temperature at which the GPU slows down
     corrected: int | None = None  # ECC errors since the start
     uncorrected: int | None = None
-    slowed: tuple[str, ...] = ()  # what slowed it down that should not
-    capped: bool = False  # its clock was lowered to keep within its power
-    trouble: str = ""  # why it could not be asked any more
+    slowed: tuple[str, ...] = ()  # harmful reasons for a lower clock
+    capped: bool = False  # the power cap lowered the clock
+    trouble: str = ""  # why sampling stopped
 
 
 class GpuWatch:
-    """Samples one GPU from a thread of its own, from when this is made until `stop`. It never fails: `stop` says why not."""
+    """Samples one GPU in a thread from construction to `stop`. Never raises: `stop` returns the reason for a failure."""
 
     def __init__(self, uuid: str, period: float = PERIOD) -> None:
         self._period, self._trouble, self._samples = period, "", list[dict[str, int | None]]()
@@ -62,11 +62,11 @@ class GpuWatch:
             self._trouble = f"NVML does not tell about {uuid} ({one_line(error)})"
             return
         self._sample()
-        with suppress(RuntimeError):  # the limit of threads is reached: two samples are taken, at the start and at the end
+        with suppress(RuntimeError):  # no thread can be started: two samples remain, at the start and at the end
             self._thread.start()
 
     def stop(self) -> Watched | Unknown:
-        """What was seen; Unknown where nothing could be."""
+        """The summary of the samples; Unknown if there are none."""
         self._done.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -104,7 +104,7 @@ class GpuWatch:
                 "temperature": self._asked(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
                 "corrected": self._asked(ecc, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, since_boot),
                 "uncorrected": self._asked(ecc, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, since_boot),
-                # The function's old name, which drivers before 535 have, too.
+                # The function's old name, since drivers before 535 lack the new one.
                 "reasons": self._asked(nvml.nvmlDeviceGetCurrentClocksThrottleReasons),
             }
         except nvml.NVMLError as error:  # such as a GPU that has fallen off the bus
@@ -113,7 +113,7 @@ class GpuWatch:
             self._samples.append(sample)
 
     def _asked(self, question: Callable[..., Any], *what: int) -> int | None:
-        """NVML's answer; None where the GPU does not support the question."""
+        """NVML's answer; None if the GPU does not support the query."""
         try:
             return int(question(self._handle, *what))
         except self._nvml.NVMLError_NotSupported:
@@ -125,8 +125,7 @@ def _increase(counts: Sequence[int]) -> int | None:
 
 
 def judge(watched: Sequence[Watched | Unknown | None], names: Sequence[str], why_no_gpu: str) -> list[Finding]:
-    """`watched[rank]`: what was seen of the rank's GPU; None where another rank watched it, or there is none. `names[rank]`: the
-    rank's name in messages."""
+    """`watched[rank]`: the rank's GPU; None if another rank watched it, or there is none. `names[rank]`: for messages."""
     found = []
     for seen, name in zip(watched, names, strict=True):
         if isinstance(seen, Unknown):
@@ -148,7 +147,6 @@ def judge(watched: Sequence[Watched | Unknown | None], names: Sequence[str], why
 
 
 def summary(seen: Watched) -> str:
-    """The figures of one GPU in a line."""
     parts = []
     if seen.clock:
         parts.append(f"{seen.clock[0]} to {seen.clock[1]} MHz" + (", lowered to keep within its power" if seen.capped else ""))

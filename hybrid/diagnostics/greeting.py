@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Greetings from a process: from its CPU threads, and from every thread of a kernel on its GPU or the emulated one."""
+"""Greetings from a process's CPU threads, and from every thread of a kernel on its GPU or the emulated one."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ SOURCE, KERNEL = "greeting.cu", "greeting"
 MOST_LINES = 1 << 16  # of one kernel
 MOST_BLOCK = 1024  # threads per block, CUDA's limit
 MOST_THREADS = 4096  # CPU threads that one process starts
-_PREFIX = "Hello from block "  # of each of the kernel's lines
+_PREFIX = "Hello from block "  # of the kernel's lines
 _DEFAULT_FIFO_BYTES = 1 << 20  # of device printf's buffer (cudaLimitPrintfFifoSize)
-_BYTES_PER_LINE = 256  # in that buffer; CUDA does not document what a line takes, so this is generous
+_BYTES_PER_LINE = 256  # in that buffer: generous, since CUDA does not document the bytes of a line
 
 
-# Launches the kernel for the process of this number; what it returns waits until its lines are in C's standard output.
+# Launches the kernel for the process of this number; the returned function waits until the lines are in C's standard output.
 Greeter = Callable[[int], Callable[[], object]]
 
 
 def gpu_greeter(gpu: Gpu, blocks: int, threads: int) -> Greeter:
-    """Of a GPU of this process. The launch is asynchronous: the kernel runs while the CPU threads greet."""
+    """A greeter on a GPU of this process. The launch is asynchronous: the kernel runs while the CPU threads greet."""
     import cupy
     import numpy as np
 
@@ -41,7 +41,7 @@ def gpu_greeter(gpu: Gpu, blocks: int, threads: int) -> Greeter:
     use_context_of(gpu)
     device, runtime = cupy.cuda.Device(gpu.index), cupy.cuda.runtime
     device.use()
-    # The limit cannot be changed once a kernel that prints is loaded.
+    # The limit cannot change once a kernel that prints is loaded.
     runtime.deviceSetLimit(runtime.cudaLimitPrintfFifoSize, max(_DEFAULT_FIFO_BYTES, blocks * threads * _BYTES_PER_LINE))
     kernel = load_kernels(SOURCE, [KERNEL], architecture_of(gpu.capability))[KERNEL]
 
@@ -54,7 +54,7 @@ def gpu_greeter(gpu: Gpu, blocks: int, threads: int) -> Greeter:
 
 
 def emulated_greeter(blocks: int, threads: int) -> Greeter:
-    """Of the emulated GPU. The kernel has run when the launch returns."""
+    """A greeter on the emulated GPU, whose launches are synchronous."""
     import numpy as np
 
     from hybrid.emulation.kernel import EmulatedKernel
@@ -70,7 +70,7 @@ def emulated_greeter(blocks: int, threads: int) -> Greeter:
 
 
 def greet(process: int, processes: int, threads: int, greeter: Greeter | None, kernel_lines: int) -> list[str]:
-    """The lines of this process's CPU threads and of its kernel, which prints `kernel_lines` of them.
+    """The lines of this process's CPU threads, then the `kernel_lines` lines of its kernel.
 
     HybridError if threads cannot be started or lines of the kernel are missing.
     """
@@ -80,7 +80,7 @@ def greet(process: int, processes: int, threads: int, greeter: Greeter | None, k
         finish()
     from_kernel = [line for line in output if line.startswith(_PREFIX)]
     others = [line for line in output if not line.startswith(_PREFIX)]
-    if others:  # written by some library: they go to standard error
+    if others:  # a library's
         os.write(2, "".join(f"{line}\n" for line in others).encode())
     if len(from_kernel) != kernel_lines:
         raise HybridError(
@@ -91,8 +91,8 @@ def greet(process: int, processes: int, threads: int, greeter: Greeter | None, k
 
 
 def _greet_from_threads(process: int, processes: int, threads: int) -> list[str]:
-    """The lines of so many CPU threads. The calling thread is number 0, as in OpenMP. A barrier keeps all of them alive until the
-    last has greeted."""
+    """The lines of `threads` CPU threads; the calling thread is number 0, as in OpenMP. A barrier keeps all threads alive until
+    the last has greeted."""
     said: list[str] = []
     barrier = threading.Barrier(threads)
 
@@ -119,10 +119,10 @@ def _greet_from_threads(process: int, processes: int, threads: int) -> list[str]
 
 @contextmanager
 def captured_output() -> Iterator[list[str]]:
-    """A list that gets, at the context's end, the lines that C code and printf in kernels wrote to standard output."""
+    """A context that captures standard output of C code and of printf in kernels. The list gets the lines at the end."""
     c: Any = ctypes.CDLL(None)
     lines: list[str] = []
-    with tempfile.TemporaryFile() as file:  # not a pipe: it would block once it is full, for nobody reads it meanwhile
+    with tempfile.TemporaryFile() as file:  # not a pipe, which would block when full
         c.fflush(None)
         stdout = os.dup(1)
         try:

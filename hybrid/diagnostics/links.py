@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Bandwidths between GPUs and host memory, from GPU to GPU, and between nodes; and a GPU's rates, for the machine model. Child
-processes measure on GPUs, since a fault may end these."""
+"""Bandwidths between host and GPU, between GPUs, and between nodes; and a GPU's rates for the machine model. Child processes
+measure GPUs, since a fault may kill them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ K = TypeVar("K")
 
 
 def beside(times: Mapping[K, float]) -> dict[K, float]:
-    """The time that each is compared with: the median of all; where there are two, the other's."""
+    """The reference time for each: the median of all, or of two, the other's."""
     if len(times) == 2:
         (one, first), (other, second) = times.items()
         return {one: second, other: first}
@@ -36,7 +36,7 @@ def beside(times: Mapping[K, float]) -> dict[K, float]:
 
 
 def slow_links(rates: Mapping[str, float], kind: str, limit: float) -> Iterator[str]:
-    """A text for each link that takes more than `limit` times what it is compared with. `rates[link]`: in bytes a second."""
+    """A text for each link that takes more than `limit` times its reference. `rates[link]`: bytes a second."""
     times = {name: 1 / rate for name, rate in rates.items() if rate > 0}
     which = "the other one" if len(times) == 2 else "the median"
     for name, reference in beside(times).items():
@@ -45,7 +45,7 @@ def slow_links(rates: Mapping[str, float], kind: str, limit: float) -> Iterator[
             yield f"{name}: slow, {own}{kind}; {which} has {others}"
 
 
-_MESSAGE = 16 << 20  # bytes: at 100 Gbit/s a millisecond, at 1 Gbit/s a tenth of a second, also for hundreds of nodes
+_MESSAGE = 16 << 20  # bytes: a millisecond at 100 Gbit/s, a tenth of a second at 1 Gbit/s: fast also for hundreds of nodes
 _REPEATS = 3
 _KIND = "links"
 
@@ -63,8 +63,8 @@ class NodeLink:
 
 
 def measure_node_links(team: Team, hosts: Sequence[str]) -> list[NodeLink]:
-    """Measure the links around the ring of nodes, but not between pretended nodes, which are on one host. `hosts[rank]`: the
-    rank's host. Every rank calls it, and gets the same."""
+    """Measure the links around the ring of nodes, except between pretended nodes on one host. `hosts[rank]`: the rank's host.
+    Every rank calls it and gets the same result."""
     first = [node[0] for node in team.topology.nodes]
     measured = []
     for pair in zip(first, [*first[1:], first[0]], strict=True):
@@ -81,7 +81,7 @@ def measure_node_links(team: Team, hosts: Sequence[str]) -> list[NodeLink]:
 
 
 def _messages(*, sends: bool) -> Iterator[Start]:
-    """A message and its answer, again and again."""
+    """Messages and their answers."""
     import numpy as np
 
     message, answer = np.ones((1, _MESSAGE), np.uint8), np.zeros((1, 1))
@@ -91,7 +91,7 @@ def _messages(*, sends: bool) -> Iterator[Start]:
 
 
 def _measured(series: Series) -> tuple[float, ...]:
-    """The rates of all messages but the first, which opens the connection."""
+    """The rates of the messages, without the first, which opens the connection."""
     rates = []
     for number in range(1 + _REPEATS):
         began = time.perf_counter()
@@ -102,13 +102,12 @@ def _measured(series: Series) -> tuple[float, ...]:
 
 
 def median_rates(measured: Sequence[NodeLink]) -> Mapping[str, float]:
-    """The median rate of each link."""
     return {str(link): Spread.of(list(link.rates)).median for link in measured}
 
 
 def judge_node_links(measured: Sequence[NodeLink], limit: float) -> list[Finding]:
-    """A finding for each slow link, or one for all if none is slow; none at all where there is one node. A link is slow if it
-    takes more than `limit` times as long as the others."""
+    """A finding for each slow link, or one for all if none is slow; none for a single node. A slow link takes more than `limit`
+    times as long as the others."""
     remedy = "see the port's speed and errors (ethtool, ibstat), the cable, and who else uses it"
     medians = median_rates(measured)
     found = [wrong("node links", text, remedy, code="slow-link") for text in slow_links(medians, "", limit)]
@@ -118,7 +117,7 @@ def judge_node_links(measured: Sequence[NodeLink], limit: float) -> list[Finding
     return [ok("node links", f"{counted(len(medians), 'link')} around the ring of nodes: {least} to {most}")]
 
 
-CONTENDED = 0.7
+CONTENDED = 0.7  # of the sum of the rates alone: below, links that copy at once share a bottleneck
 _LINKS = "gpu links"
 _DIRECTIONS: tuple[tuple[str, Callable[[Rates], float]], ...] = (
     ("host to GPU", lambda rates: rates.to_gpu),
@@ -127,7 +126,7 @@ _DIRECTIONS: tuple[tuple[str, Callable[[Rates], float]], ...] = (
 
 
 def judge_host_links(measured: Measurements) -> Finding:
-    """One finding for all nodes: what the links reach alone, and all of a node at once."""
+    """One finding for all nodes: the rates of the links alone, and of all links of a node at once."""
     links, failure = measured.links, measured.failure
     if failure is not None and (measured.without_links or not links):
         return unknown(_LINKS, f"{failure.rank}, {failure.stage}: {failure.text}")
@@ -140,7 +139,7 @@ def judge_host_links(measured: Measurements) -> Finding:
     parts = [f"{name} {rate_range([of(link.alone) for link in links])}" for name, of in _DIRECTIONS]
     memory = "of pinned memory" if pinned else "of memory that could not be pinned"
     text = f"{counted(len(links), 'GPU')}, copies {memory}: {', '.join(parts)}{' alone' if len(links) > 1 else ''}"
-    at_once = []  # a direction, a host, and the sums of its links' rates: at once, and each alone
+    at_once = []  # direction, host, and the sums of its links' rates: at once, and each alone
     for host in dict.fromkeys(link.host for link in links):
         node = [link for link in links if link.host == host]
         together = [link.together for link in node if link.together]
@@ -167,7 +166,6 @@ def judge_host_links(measured: Measurements) -> Finding:
 
 
 def rate_range(rates: Sequence[float]) -> str:
-    """The range of these rates, in GB/s."""
     least, most = min(rates), max(rates)
     return _gigabytes(most) if f"{least / 1e9:.1f}" == f"{most / 1e9:.1f}" else f"{least / 1e9:.1f} to {_gigabytes(most)}"
 
@@ -177,8 +175,8 @@ def _gigabytes(rate: float) -> str:
 
 
 def judge(measured: Measurements, limit: float, told: Callable[..., Finding] = wrong) -> list[Finding]:
-    """The findings on GPUs that were measured: one on links to hosts, one on copies between GPUs, and one for each direction of a
-    link, and each pair of GPUs, that takes more than `limit` times as long as its like. `told`: makes the latter."""
+    """The findings on measured GPUs: one on host links, one on peer copies, and one for each direction of a link and each pair of
+    GPUs that takes more than `limit` times as long as the others. `told`: makes the latter."""
     rates: dict[str, dict[str, float]] = {}
     for name, of in _DIRECTIONS:
         rates[name] = {f"{link.uuid} of rank {link.rank} on {link.host}": of(link.alone) for link in measured.links}
@@ -205,7 +203,7 @@ _CORRUPTED = (
 
 
 def judge_peers(measured: Measurements) -> Finding:
-    """One finding for all nodes: whether GPUs could fetch data from each other's memory, and how fast."""
+    """One finding for all nodes: whether GPUs could read each other's memory, and how fast."""
     failure, copies = measured.failure, measured.peer_copies
     largest = max(measured.nodes, key=len, default=())
     if not (measured.links or failure):
@@ -238,7 +236,7 @@ def _failed(failure: Failure, ranks: int) -> Finding:
             f"{_USE_HOST} ({cost})",
             code="gpu-peers",
         )
-    if failure.stage == "fetching":  # the test with little data, which a product makes beforehand, has passed
+    if failure.stage == "fetching":  # the small test that precedes each product has passed
         passed = f"{what}; the transport peers is used nevertheless, since the little data that it tests with arrived"
         if failure.code == "gpu-data":
             return wrong(_PEERS, passed, f"{_USE_HOST}; {_CORRUPTED}", code="gpu-data")
@@ -269,7 +267,7 @@ class Link:
     host: str
     pinned: bool  # the host memory could be pinned
     alone: Rates
-    together: Rates | None = None  # while the node's other GPUs copy, too; None where there are no others
+    together: Rates | None = None  # while the node's other GPUs copy, too; None without others
 
 
 @record
@@ -288,13 +286,13 @@ class Failure:
     rank: str  # its name, for messages
     stage: str  # of the measurement
     text: str
-    died: bool  # the process that measured was ended by it
+    died: bool  # the measuring process died
     code: str = "probe-failed"  # of `hybrid.errors.CODES`
 
 
 @record
 class Measurements:
-    """All that was measured."""
+    """All measurements of GPUs."""
 
     links: tuple[Link, ...] = ()
     peer_copies: tuple[PeerCopy, ...] = ()
@@ -303,17 +301,17 @@ class Measurements:
 
     @property
     def without_links(self) -> bool:
-        """Whether a failure came before the end of the first stage, which measures the links."""
+        """Whether a failure came before all links were measured."""
         return self.failure is not None and self.failure.stage in ("starting", "links")
 
 
 def measure(team: Team, chosen: Sequence[Gpu | None]) -> Measurements:
-    """Measure the GPUs of all ranks. `chosen[rank]`: the rank's GPU; None where there is none that works. Every rank calls it."""
+    """Measure the GPUs of all ranks. `chosen[rank]`: the rank's GPU; None without one that works. Every rank calls it."""
     nodes = tuple(ranks for node in team.topology.nodes if (ranks := tuple(rank for rank in node if chosen[rank])))
     if not nodes:
         return Measurements()
     gpu, uuids = chosen[team.rank], [gpu and gpu.uuid for gpu in chosen]
-    # Ranks may share a GPU, whose link is measured by the first of them.
+    # The first of the ranks that share a GPU measures its link.
     first = [[rank for rank in node if uuids[rank] not in [uuids[each] for each in node if each < rank]] for node in nodes]
     task = {"rank": team.rank, "nodes": nodes, "measuring": first, "uuids": uuids, "size": SIZE}
     result = run_proxies(team, "probe_rates.all_ranks", json.dumps({**task, "index": gpu.index}) if gpu else None, _LIMIT)
@@ -324,7 +322,7 @@ def measure(team: Team, chosen: Sequence[Gpu | None]) -> Measurements:
 
 
 def collect(results: Sequence[ProbeResult | None], hosts: Sequence[str], nodes: tuple[tuple[int, ...], ...]) -> Measurements:
-    """All that was measured, from what the probes reported. `results[rank]`: None where there was no probe."""
+    """The measurements from the probes' reports. `results[rank]`: None for a rank without a probe."""
     ran = [(rank, result) for rank, result in enumerate(results) if result is not None]
     links = []
     for rank, result in ran:
@@ -336,7 +334,7 @@ def collect(results: Sequence[ProbeResult | None], hosts: Sequence[str], nodes: 
 
 
 def _failure(ran: Sequence[tuple[int, ProbeResult]], hosts: Sequence[str]) -> Failure | None:
-    """The failure of a probe that failed by itself, if there is one, since the others were killed because of it."""
+    """The failure of a probe that failed by itself, if any: the others were killed because of it."""
     for rank, result in sorted(ran, key=lambda one: not (one[1].ended or "failed" in one[1].report)):
         stage = str(result.report.get("stage", "starting"))
         if result.ended or stage != "done":
@@ -349,7 +347,7 @@ def _failure(ran: Sequence[tuple[int, ProbeResult]], hosts: Sequence[str]) -> Fa
 def as_record(
     findings: Sequence[Finding], placements: Sequence[RankPlacement], measured: Measurements, node_links: Sequence[NodeLink]
 ) -> dict[str, Any]:
-    """What JSON lines of the doctor and of the acceptance test have in common."""
+    """The common part of the JSON lines of the doctor and the acceptance test."""
     return {
         "ranks": len(placements),
         "ok": all(finding.verdict != "wrong" for finding in findings),
@@ -362,17 +360,17 @@ def as_record(
 
 
 _MACHINE_LIMIT = 60  # seconds
-_SIZES = (1024, 2048, 4096, 8192)  # of the products that are measured, until one takes long enough
+_SIZES = (1024, 2048, 4096, 8192)  # of the measured products, until one takes long enough
 _RATES = ("link", "multiply_adds", "byte_multiply_adds", "memory", "multiprocessors")
 
 
 def measure_machine(
     team: Team, chosen: Sequence[Gpu | None], links: Sequence[Link], node_links: Sequence[NodeLink]
 ) -> dict[str, Any]:
-    """The machine model's numbers of this machine, as the doctor's JSON line has them and HYBRID_MACHINE reads them. A child
-    process measures the GPU of the first rank whose link was measured, while the others are idle. Every rank calls it.
+    """Measure the machine model, as the doctor's JSON line contains it and HYBRID_MACHINE reads it. A child process measures the
+    GPU of the first rank whose link was measured, while the others are idle. Every rank calls it.
 
-    Of links the slowest counts, since the others wait for it.
+    The slowest link counts, since the others wait for it.
     """
     rates, why = dict[str, Any](), "no GPU that works"
     model = {"network_bytes_per_second": min(median_rates(node_links).values())} if node_links else dict[str, Any]()
@@ -396,7 +394,7 @@ def measure_machine(
 
 
 def _machine_model(found: Mapping[str, Any], link: float) -> dict[str, Any]:
-    """Fields of MachineModel, from what the probe reported. `link`: bytes a second to a GPU."""
+    """Fields of MachineModel from the probe's report. `link`: bytes a second to a GPU."""
     link = min(found["link"]["to_gpu"], link)
     model: dict[str, Any] = {"link_bytes_per_second": link}
     model |= {f"{dtype}_multiply_adds_per_byte": rate / link for dtype, rate in found["multiply_adds"].items()}

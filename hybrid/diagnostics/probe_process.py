@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Runs probes in child processes that are no part of the MPI job. A probe's result is what it reported, and how it ended."""
+"""Runs probes in child processes outside the MPI job. A probe's result is its report, and how it ended."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from hybrid.ranks.heartbeat import busy, heartbeat
 from hybrid.ranks.team import Team
 
 LIMIT = 60  # seconds a probe may take
-_MARGIN = 5  # seconds after its limit that a probe gets to end itself
+_MARGIN = 5  # seconds beyond its limit in which a probe ends itself
 _POLL = 0.1  # seconds between two checks whether another rank has failed
 _KILL_WAIT = 5  # seconds to wait for a killed process: one that hangs in a driver may never end
-# With these variables in its environment a child that starts MPI would join this job as a second process of its rank.
+# With these variables, a child that starts MPI would join this job as a second process of its rank.
 _OF_LAUNCHERS = (
     *("PMI_", "PMI2_", "PMIX_", "PRTE_", "HYDI_", "HYDRA_", "MPIEXEC_", "SLURM_", "SRUN_"),
     *("OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "OMPI_APP_", "OMPI_FILE_", "OMPI_FIRST_", "OMPI_NUM_", "OMPI_ARGV", "OMPI_COMMAND"),
@@ -36,18 +36,16 @@ _OF_LAUNCHERS = (
 
 @record
 class ProbeResult:
-    """What came of a probe."""
-
-    report: Mapping[str, Any]  # all that it reported
-    ended: str  # how it ended, in words; "" if well
+    report: Mapping[str, Any]
+    ended: str  # how the probe ended, in words; "" if well
 
 
 def run_probe(probe: str, *arguments: str, limit: int = LIMIT) -> ProbeResult:
-    """Run the probe `module.function` of this room for `limit` seconds at most."""
+    """Run the probe `module.function` of this package for at most `limit` seconds."""
     with tempfile.TemporaryFile() as errors:
         process = _Probe([probe, str(limit), *arguments], limit, errors)
         try:
-            with suppress(HybridError, OSError):  # it says how it ended
+            with suppress(HybridError, OSError):  # `ended` has the reason
                 process.next_message(Team())
         finally:
             process.close()
@@ -56,15 +54,15 @@ def run_probe(probe: str, *arguments: str, limit: int = LIMIT) -> ProbeResult:
 
 
 def run_proxies(team: Team, probe: str, argument: str | None, limit: int) -> ProbeResult | None:
-    """Run one probe for each rank, its proxy, all of them together, for `limit` seconds at most. Every rank calls it.
+    """Run one probe for each rank, its proxy, all at the same time and for at most `limit` seconds. Every rank calls it.
 
-    `argument`: of this rank's probe; None on a rank without one. Returns the result of this rank's proxy, also where another
-    rank's failed.
+    `argument`: of this rank's probe; None on a rank without one. Returns the result of this rank's proxy, even if another rank's
+    failed.
     """
     with tempfile.TemporaryFile() as errors:
         proxy = None if argument is None else _Probe([probe, str(limit), argument], limit, errors)
         try:
-            with suppress(HybridError):  # raised on all ranks when a proxy fails; each rank still has what its own reported
+            with suppress(HybridError):  # raised on all ranks when a proxy fails; each still has its own proxy's report
                 _exchange_for_proxies(team, proxy)
         finally:
             if proxy is not None:
@@ -84,7 +82,7 @@ def _exchange_for_proxies(team: Team, proxy: _Probe | None) -> None:
 
 
 class _Probe:
-    """A process that runs a probe. `report`: what it has reported; `ended`: how it ended, in words, "" if well."""
+    """A process that runs a probe. `ended`: how it ended, in words, "" if well."""
 
     def __init__(self, words: Sequence[str], limit: int, errors: IO[bytes]) -> None:
         self.report: dict[str, Any] = {}
@@ -95,11 +93,11 @@ class _Probe:
         self._unread = b""
 
     def next_message(self, team: Team) -> str | None:
-        """What it hands in for the other ranks' probes; None if it has ended well instead. HybridError if it has failed."""
+        """The probe's message to the other ranks' probes; None if it has ended well instead. HybridError if it has failed."""
         process = self._started()
         while (line := self._next_line(team, process)) is not None:
             if line.startswith("{"):
-                with suppress(json.JSONDecodeError):  # where a library has printed the line
+                with suppress(json.JSONDecodeError):  # a line that a library has printed
                     self.report |= json.loads(line)
             if "to_others" in self.report:
                 return str(self.report.pop("to_others"))
@@ -114,18 +112,18 @@ class _Probe:
         return None
 
     def answer(self, messages: Sequence[str | None]) -> None:
-        """Write to it what all probes handed in."""
+        """Send all probes' messages to this one."""
         assert self._process is not None
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended: `next_message` finds out how
+        with suppress(BrokenPipeError):  # the probe has ended: `next_message` finds out how
             self._process.stdin.write(json.dumps(messages).encode() + b"\n")
             self._process.stdin.flush()
 
     def close(self) -> None:
-        """End it, and all processes that it started."""
+        """Kill the probe and all processes that it started."""
         if self._process is None:
             return
-        with suppress(ProcessLookupError, PermissionError):  # all of them have ended
+        with suppress(ProcessLookupError, PermissionError):  # all have ended
             os.killpg(self._process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_KILL_WAIT)
@@ -135,7 +133,7 @@ class _Probe:
                 pipe.close()
 
     def _started(self) -> subprocess.Popen[bytes]:
-        """Start it in a process group of its own, without the launcher's variables; it can import what this process can."""
+        """Start the probe in its own process group, without the launcher's variables, able to import what this process can."""
         if self._process is None:
             self._deadline = time.monotonic() + self._limit + _MARGIN
             search_path = [str(Path(hybrid.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
@@ -151,8 +149,7 @@ class _Probe:
         return self._process
 
     def _next_line(self, team: Team, process: subprocess.Popen[bytes]) -> str | None:
-        """The next line of its output; None at the end of its output or of its time. PhaseEnded if another rank's probe fails
-        meanwhile."""
+        """The next line of output; None at the end of the output or of the time. PhaseEnded if another rank's probe fails."""
         assert process.stdout is not None
         while b"\n" not in self._unread:
             heartbeat()
@@ -160,19 +157,19 @@ class _Probe:
                 team.messages.end_if_others_failed()
             if time.monotonic() > self._deadline:
                 return None
-            has_ended = process.poll() is not None  # first: what it writes at its end is read
+            has_ended = process.poll() is not None  # before the read, which then gets the last output
             if select.select([process.stdout], [], [], 0 if has_ended else _POLL)[0]:
                 read = os.read(process.stdout.fileno(), 1 << 16)
                 if not read:
                     return None
                 self._unread += read
-            elif has_ended:  # a process that it started may hold the pipe open
+            elif has_ended:  # a grandchild may hold the pipe open
                 return None
         line, _, self._unread = self._unread.partition(b"\n")
         return line.decode(errors="replace")
 
     def _end(self, code: int | None) -> str:
-        """How it ended, in words; "" if well. `code`: the exit code, None where it has to be killed."""
+        """How the probe ended, in words; "" if well. `code`: its exit code; None if it has to be killed."""
         if code == 0:
             return ""
         if code is None or code == -signal.SIGALRM:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Probes that measure rates: of links alone and together, of copies between GPUs, and those of the plan's machine model.
+"""Probes that measure rates: of host links alone and together, of copies between GPUs, and those of the machine model.
 
 `all_ranks` measures the GPUs of all ranks at the same time, by one proxy for each rank. Its argument is JSON: `rank`; `nodes`:
-for each node its ranks that have a GPU; `measuring`: for each node the ranks whose links are measured, one for each GPU;
-`uuids`: of all ranks' GPUs; `size`: bytes of a copy; `index`: of this rank's GPU, null for a CPU that stands for one.
-`machine_rates` takes JSON, too: `index`, and `sizes` of square products, smallest first.
+each node's ranks that have a GPU; `measuring`: each node's ranks that measure a link, one for each GPU; `uuids` of all ranks'
+GPUs; `size` of a copy in bytes; `index` of this rank's GPU, null for a CPU in its place. `machine_rates` takes JSON with `index`
+and `sizes` of square products, smallest first.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from hybrid.transport.rank_device import RankDevice
 
 DIRECTIONS = ("to_gpu", "to_host")
 ITEM, COLUMNS = 8, 1024
-_SECONDS = 0.1  # that the copies of a measurement shall take
+_SECONDS = 0.1  # aimed at for the copies of a measurement
 _MOST_COPIES = 200
 
 
 class HostLink:
-    """A device's link, with buffers of `size` bytes on both sides; host memory is pinned if it can be."""
+    """A device's host link, with buffers of `size` bytes on both sides; host memory is pinned if possible."""
 
     def __init__(self, device: Device, size: int) -> None:
         self._device, self._size = device, size
@@ -46,7 +46,7 @@ class HostLink:
         self._copies = dict.fromkeys(DIRECTIONS, 0)
 
     def alone(self) -> dict[str, float]:
-        """Bytes a second of each direction, while nothing else is copied."""
+        """Bytes a second in each direction, while nothing else is copied."""
         rates = {}
         for direction in DIRECTIONS:
             for _ in range(2):  # a device's first copy is slower
@@ -56,7 +56,7 @@ class HostLink:
         return rates
 
     def rate(self, direction: str, copies: int = 0) -> float:
-        """The bytes a second of `copies` copies; 0: of as many as take _SECONDS at the rate that `alone` measured."""
+        """The bytes a second of `copies` copies; 0: as many as take _SECONDS at the rate that `alone` measured."""
         copies = copies or self._copies[direction]
         for _ in range(copies):
             if direction == "to_gpu":
@@ -67,7 +67,7 @@ class HostLink:
 
 
 def copy_rate(device: Device, size: int, copies: int) -> float:
-    """Bytes a second of the copies handed to the device since the last call; waits for them."""
+    """Wait for the copies enqueued since the last call; returns bytes a second."""
     timed = list(device.finish())
     assert len(timed) == copies, (len(timed), copies)
     seconds = max(end for _, _, end in timed) - min(begin for _, begin, _ in timed)
@@ -75,7 +75,7 @@ def copy_rate(device: Device, size: int, copies: int) -> float:
 
 
 def _pin(device: Device, array: np.ndarray) -> bool:
-    """Whether the array's memory is pinned; a CPU that stands for a GPU needs no pinning."""
+    """Pin the array's memory; returns whether it is pinned. A CPU in place of a GPU needs no pinning."""
     if device.name != "cuda":
         return True
     from hybrid.devices.cuda_gpus import pinned_memory
@@ -85,25 +85,23 @@ def _pin(device: Device, array: np.ndarray) -> bool:
 
 
 def pattern(seed: int, size: int) -> np.ndarray:
-    """`size` bytes of random numbers that only this seed gives."""
     return np.random.default_rng(seed).random((size // (ITEM * COLUMNS), COLUMNS))
 
 
 class _NoMessages(Messages):
-    """Stands for the messages of a team, which a proxy cannot send."""
+    """A proxy sends no messages."""
 
     def __init__(self) -> None:
         self.serial, self.lost = 0, ""
 
     def end_if_others_failed(self) -> None:
-        pass  # this process is killed then
+        pass  # the rank then kills this process
 
 
 class ProxyTeam(Team):
     """The team of the proxies of the ranks in `topology`.
 
-    A failure is raised only in the proxy where it happened: that must report `failed` and end, and then the ranks kill the
-    others.
+    A failure is raised only in its own proxy, which must report `failed` and exit; then the ranks kill the others.
     """
 
     def __init__(self, rank: int, topology: Topology) -> None:
@@ -132,7 +130,7 @@ class ProxyTeam(Team):
         phase.all = [None if part is None else pickle.loads(base64.b64decode(part)) for part in json.loads(answer)]
 
 
-_FETCHES = 8  # of one rank's memory, one after the other, that are timed
+_FETCHES = 8  # timed copies of one rank's memory, one after the other
 
 
 def all_ranks(argument: str) -> None:
@@ -150,7 +148,7 @@ def all_ranks(argument: str) -> None:
 
 
 def device_of(index: int | None) -> Any:
-    """The GPU with this index; None: a CPU that copies as a GPU does."""
+    """The GPU with this index; None: a CPU with staged copies in its place."""
     if index is None:
         return Device(staged=True)
     from hybrid.devices.cuda_device import CudaDevice
@@ -160,7 +158,7 @@ def device_of(index: int | None) -> Any:
 
 
 def _measure_links(team: ProxyTeam, device: Device, task: dict[str, Any]) -> None:
-    """Each GPU's link while the others of its node are idle, then all links of a node at once."""
+    """Measure each GPU's link while the others of its node are idle, then all links of a node at once."""
     of_node: list[int] = task["measuring"][team.node]
     rates: dict[str, Any] = {}
     with team.phase("links", timed=False):
@@ -180,14 +178,14 @@ def _measure_links(team: ProxyTeam, device: Device, task: dict[str, Any]) -> Non
 
 
 def _fetch_from_all(team: ProxyTeam, device: Device, uuids: list[str], size: int) -> None:
-    """In each round all ranks at the same time fetch data, each from another rank of its node, until each has fetched from all.
-    Reports the rates. DeviceUnavailable if what arrives is not what the other rank's GPU holds."""
+    """In each round all ranks copy at the same time, each from another rank's GPU of its node, until each has copied from all.
+    Reports the rates. DeviceUnavailable if the data arrive wrong."""
     node = team.node_ranks
     rows = size // (ITEM * COLUMNS)
     with team.phase("fetching", timed=False) as handles:
         memory = device.reserve(2 * size, shared=True)
         target = device.matrix(memory, size, rows, COLUMNS, "float64")
-        own = pattern(team.rank, size)  # must live until it is copied
+        own = pattern(team.rank, size)  # referenced until it is copied
         device.copy_in(device.matrix(memory, 0, rows, COLUMNS, "float64"), own, [])
         device.finish()
         handles.mine = device.handle(memory)
@@ -218,7 +216,7 @@ def _fetch_from_all(team: ProxyTeam, device: Device, uuids: list[str], size: int
     with team.phase("fetching", timed=False):
         for other in opened.values():
             device.close(other)
-    _barrier(team, "fetching")  # memory may only be freed when no other process has it open
+    _barrier(team, "fetching")  # memory may be freed only after all other processes have closed it
 
 
 def _barrier(team: ProxyTeam, name: str) -> None:
@@ -226,9 +224,9 @@ def _barrier(team: ProxyTeam, name: str) -> None:
         pass
 
 
-LONG_ENOUGH = 0.02  # seconds of a product: then its launch does not count
+LONG_ENOUGH = 0.02  # seconds of a product that make its launch negligible
 _LINK_BYTES = 64 << 20
-_TIMES = 3  # products, or copies, that are timed together
+_TIMES = 3  # products or copies timed together
 _FILL_ROWS = 1024
 LARGEST_OF_BYTES = 4096
 _MEMORY_BYTES = 512 << 20
@@ -261,7 +259,7 @@ def machine_rates(argument: str) -> None:
 
 
 class Product:
-    """A square product by the fastest kernel. `seconds`: how long it takes."""
+    """A square product by the fastest kernel, and its `seconds`."""
 
     def __init__(self, device: Any, dtype: str, n: int) -> None:
         self.n, self._device = n, device
@@ -270,7 +268,7 @@ class Product:
         size = n * n * ITEM_SIZES[dtype]
         memory = device.reserve(3 * size, shared=False)
         self._a, self._b, self._c = (device.matrix(memory, number * size, n, n, dtype) for number in range(3))
-        # Random numbers: a GPU at its power limit multiplies zeros faster.
+        # Random numbers, since a GPU at its power limit multiplies zeros faster.
         some = np.random.default_rng(0).standard_normal((min(n, _FILL_ROWS), n)).astype(dtype)
         for rows in pieces(Span(0, n), len(some)):
             for matrix in (self._a, self._b):
@@ -281,13 +279,12 @@ class Product:
         self.seconds = _seconds(device, "multiply") / _TIMES
 
     def start(self, times: int) -> None:
-        """Enqueue this number of multiplications."""
         for _ in range(times):
             self._device.multiply(self._a, self._b, self._c, [])
 
 
 def byte_rate(device: Any, n: int) -> float:
-    """Multiply-adds a second of square products modulo two numbers, by the kernel that products from remainders take."""
+    """Multiply-adds a second of square products modulo two numbers, with the kernel for products from remainders."""
     bytes_of_one = n * n
     memory = device.reserve(6 * bytes_of_one, shared=False)
     a, b, c = (device.matrix(memory, offset * bytes_of_one, 2 * n, n, "uint8") for offset in (0, 2, 4))
@@ -304,7 +301,7 @@ def byte_rate(device: Any, n: int) -> float:
 
 
 def memory_rate(device: Any, size: int) -> float:
-    """Bytes a second that a copy within the device's memory reads and writes."""
+    """Bytes a second, read plus written, of a copy within the device's memory."""
     rows = size // ITEM // _FILL_ROWS
     memory = device.reserve(2 * size, shared=False)
     here, there = (device.matrix(memory, offset, rows, _FILL_ROWS, "float64") for offset in (0, rows * _FILL_ROWS * ITEM))
@@ -316,6 +313,6 @@ def memory_rate(device: Any, size: int) -> float:
 
 
 def _seconds(device: Any, phase: str) -> float:
-    """The time from the begin of the first to the end of the last operation of this phase since the last call."""
+    """The time from the first begin to the last end of this phase's operations since the last call."""
     timed = [(begin, end) for done, begin, end in device.finish() if done == phase]
     return max(end for _, end in timed) - min(begin for begin, _ in timed)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What may end or block a process is tried in one of its own: python -m hybrid.diagnostics.probes MODULE.FUNCTION LIMIT ARGUMENT…
+"""Tries in a child process what may kill or block it: python -m hybrid.diagnostics.probes MODULE.FUNCTION LIMIT ARGUMENT…
 
-A function of a module of this room is called with the arguments. It reports what it finds as soon as it has found it, so that
-nothing is lost when the next attempt ends the process. The process ends after LIMIT seconds, also when nobody waits for it any
-more, and leaves no core file. The probes here try MPI's start, the driver and CuPy, and a kernel on a GPU.
+Calls a function of a module of this package with the arguments. The function reports each result at once, so that none is lost if
+the next attempt kills the process. The process ends after LIMIT seconds, even if its parent is gone, and leaves no core file. The
+probes here try to start MPI, the driver and CuPy, and a kernel on a GPU.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from hybrid.ranks.mpi import library_in_use, start_mpi
 
 
 def report(**found: Any) -> None:
-    """Write a line of JSON to standard output. Of several values of the same key the last counts."""
-    sys.stdout.write(f"\n{json.dumps(found)}\n")  # a library may have printed a line without its end
+    """Write a line of JSON to standard output. The last value of a key counts."""
+    sys.stdout.write(f"\n{json.dumps(found)}\n")  # a library may have printed an unfinished line
     sys.stdout.flush()
 
 
@@ -40,7 +40,7 @@ _SOURCE = 'extern "C" __global__ void add_one(int* numbers) { numbers[threadIdx.
 
 def gpu_trial(index: str) -> None:
     """`index`: of the GPU, in this process's numbering."""
-    os.environ["CUPY_CACHE_IN_MEMORY"] = "1"  # a kernel from the cache on disk would not show that the compiler works
+    os.environ["CUPY_CACHE_IN_MEMORY"] = "1"  # a kernel from the disk cache would not test the compiler
     trust_own_cache_only()
     import cupy
     import numpy as np
@@ -69,7 +69,7 @@ def gpus() -> None:
     except OSError:
         report(driver=None)
         return
-    # The driver by itself first: what it sees does not depend on which Python packages are installed.
+    # First the driver by itself, whatever Python packages are installed.
     version, count = ctypes.c_int(), ctypes.c_int()
     driver.cuDriverGetVersion(ctypes.byref(version))
     report(driver=version.value)
@@ -102,5 +102,5 @@ if __name__ == "__main__":
     module, _, function = name.partition(".")
     try:
         getattr(import_module(f"hybrid.diagnostics.{module}"), function)(*arguments)
-    except Exception as error:  # whatever it is, the rank that started this process judges it
+    except Exception as error:  # the rank that started this process judges it
         report(failed=one_line(error), code=code_of(error))
