@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""Words that every room uses: this file defines nothing."""
+"""What all other packages use."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Calls that may not overlap: neither with those of another thread, nor with one another, nor with a fork of the process."""
+"""Serialises calls: with calls of other threads, with calls nested in one, and with forks of the process."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 from hybrid.errors import UsageError
 
-# Held by a thread while it computes a product, or loads the modules for one. A child that is forked meanwhile would have locks
-# that nobody opens there, and OpenBLAS, which stops its threads before a fork, might not return from it. The number of BLAS
-# threads is the whole process's, so calls from several Python threads take turns, too. A fork waits for it before it takes the
-# locks of logging and of thread pools, for which the thread inside may wait: the functions registered last are called first.
+# Held by a thread while it computes a product, or loads the modules for one. A child forked meanwhile would inherit locks that
+# nobody releases, and OpenBLAS, which stops its threads before a fork, might not return from the fork. Calls of several Python
+# threads take turns, too, since the number of BLAS threads is the process's. A fork acquires this lock before those of logging
+# and of thread pools, for which the holder may wait: the functions registered last are called first.
 one_at_a_time = threading.RLock()
 _mpi_of_parent = False
 
 
 def forked_from_rank() -> bool:
-    """Whether this process was forked from one in which MPI had started: it has the same connections, and may not use them."""
+    """Whether this process was forked after MPI had started: it inherits the connections, and must not use them."""
     return _mpi_of_parent
 
 
@@ -39,11 +39,10 @@ _RLock: Any = type(threading.RLock())  # in C
 
 
 class Turn(_RLock):
-    """A context for one thread at a time; others wait. An interrupt at any moment leaves it free: Python raises none before
-    `__exit__` of a class in C.
+    """A context for one thread at a time; others wait. An interrupt always leaves it free, since Python raises none before the
+    `__exit__` of a C class.
 
-    UsageError for a thread that is inside already: its inner call would wait for ever, or compute in the buffers of the outer
-    one.
+    UsageError for a thread that is inside already: its inner call would deadlock, or overwrite the buffers of the outer one.
     """
 
     def __enter__(self) -> None:
@@ -55,7 +54,7 @@ class Turn(_RLock):
             )
         try:
             self.acquire()
-        except BaseException:  # an interrupt, perhaps when it had been acquired
+        except BaseException:  # an interrupt, perhaps after the acquisition
             if self._is_owned():
                 self.release()
             raise

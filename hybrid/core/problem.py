@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""One product in numbers: its sizes, types and bytes; ranges of rows or columns, and which rank of which node has which rows; how
-rows are aligned for a GPU's vector loads. And `@record`, the frozen dataclass in which all rooms keep such numbers."""
+"""A product's sizes, types and bytes; ranges of rows or columns; which rank of which node has which rows; how rows are aligned
+for a GPU's vector loads. And `@record`, the frozen dataclass of all packages."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _Class = TypeVar("_Class", bound=type)
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: _Class) -> _Class:
-    """Make the class what `dataclass(frozen=True)` makes of it, in a fraction of the time: that compiles six functions for every
-    class, which took half of the time in which a command's modules were imported. Here only `__init__` is compiled.
+    """A faster `dataclass(frozen=True)`, which compiles six functions for each class: half of a command's import time. This
+    compiles only `__init__`.
 
-    Of the arguments of `field` it understands default, default_factory, compare and metadata. `dataclasses.replace`, `fields` and
-    `asdict` work on records. A record inherits no fields.
+    `field` may have default, default_factory, compare and metadata. `dataclasses.replace`, `fields` and `asdict` work on records.
+    A record inherits no fields.
     """
     made: Any = cls
     specified: dict[str, Any] = {}  # a Field each
@@ -46,9 +46,9 @@ def record(cls: _Class) -> _Class:
                 delattr(made, name)
             each.name, each.type, each._field_type = name, annotation, dataclasses._FIELD  # type: ignore[attr-defined,union-attr]
     compared = [name for name, each in specified.items() if each.compare]
-    # A function that returns these fields as a tuple, as fast as compiled code.
+    # Returns these fields as a tuple, as fast as compiled code.
     values = attrgetter(*compared) if len(compared) > 1 else lambda self: tuple(getattr(self, name) for name in compared)
-    made.__dataclass_fields__ = specified  # what functions of `dataclasses` look for
+    made.__dataclass_fields__ = specified  # for the functions of `dataclasses`
     made.__init__ = _compiled_init(made, specified)
     made.__setattr__ = made.__delattr__ = _refuse
     made.__repr__ = lambda self: f"{made.__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in specified)})"
@@ -83,25 +83,24 @@ def _refuse(self: object, name: str, *value: object) -> NoReturn:
     raise FrozenInstanceError(f"cannot change field {name!r}")
 
 
-ITEM_SIZES = {"float32": 4, "float64": 8}  # bytes of the numbers in which products are computed
-_SHORT_OPERANDS = {"float16": 2, "bfloat16": 2}  # bytes of the elements of A and B, where C is computed in float32
+ITEM_SIZES = {"float32": 4, "float64": 8}  # the types in which products are computed, and their bytes
+_SHORT_OPERANDS = {"float16": 2, "bfloat16": 2}  # types of A and B with C in float32, and their bytes
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-# The types of a user's matrices. Products of those that are not in ITEM_SIZES are computed as real products of a type that is.
+# The types of a user's matrices. Products of types that are not in ITEM_SIZES are computed as real products of one that is.
 DTYPES = ("bool", *INTEGERS, "float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 FILLS = ("lecture", "uniform", "normal", "index")  # the matrices that the command generates
-LARGEST_SIZE = (1 << 63) - 1  # rows or columns that the indices of NumPy and MPI can count
-WIDEST_COPY = 16  # bytes of a GPU's widest load or store, as of a float4; rows of its buffers are aligned to it
+LARGEST_SIZE = (1 << 63) - 1  # rows or columns: the limit of NumPy's and MPI's indices
+WIDEST_COPY = 16  # bytes of a GPU's widest load or store (float4); rows of its buffers are aligned to it
 
 
 @record
 class Problem:
     """C (n×m) = A (n×l) · B (l×m). BLAS's names for n, m and l are M, N and K.
 
-    `dtype`: the type of C and of all sums. `short_operands`: the type of A and B where that has 16 bits; empty where A and B are
-    of `dtype`, too. `symmetric`: where B is the transpose of A, and one triangle of C
-    is computed and mirrored: "A" or "B", the operand that lies by rows, whose transpose is the other; "AB": both are there.
-    `is_complex`: A's numbers are the parts of complex ones, and B is expanded (hybrid/arrays/gemm.py); `conjugates`: for the
-    conjugates of A's.
+    `dtype`: of C and of all sums. `short_operands`: the 16-bit type of A and B; empty if they are of `dtype`, too. `symmetric`: B
+    is the transpose of A, and one triangle of C is computed and mirrored: "A" or "B" is the operand that is stored, by rows;
+    "AB": both are. `is_complex`: A holds the parts of complex numbers, and B is expanded (hybrid/arrays/gemm.py); `conjugates`:
+    for the conjugates of A.
     """
 
     n: int
@@ -125,22 +124,19 @@ class Problem:
 
     @property
     def item_size(self) -> int:
-        """Bytes of an element of C."""
         return ITEM_SIZES[self.dtype]
 
     @property
     def operand_dtype(self) -> str:
-        """The type of A and B."""
         return self.short_operands or self.dtype
 
     @property
     def operand_item_size(self) -> int:
-        """Bytes of an element of A or B."""
         return _SHORT_OPERANDS[self.short_operands] if self.short_operands else self.item_size
 
     @property
     def operations(self) -> int:
-        """The floating-point operations of the product: n·l·m multiplications and as many additions."""
+        """Floating-point operations: n·l·m multiplications and as many additions."""
         return 2 * self.n * self.l * self.m
 
     def bytes(self, rows: int, columns: int) -> int:
@@ -162,8 +158,7 @@ class Problem:
 
 @record
 class AskedProduct:
-    """The product that a user asked for. Where its numbers are complex or integers, a `Problem` is the real product that gives
-    it."""
+    """The product that a user asked for. For complex numbers or integers, a `Problem` is the real product that computes it."""
 
     n: int
     l: int
@@ -172,18 +167,18 @@ class AskedProduct:
 
 
 def padded(columns: int, item_size: int) -> int:
-    """The row stride, in elements, of a GPU's buffer with this number of columns: it aligns every row for the widest copies."""
+    """The row stride, in elements, of a GPU's buffer with these columns: it aligns every row for the widest copies."""
     in_a_copy = WIDEST_COPY // item_size
     return -(-columns // in_a_copy) * in_a_copy
 
 
 def is_aligned(*addresses_and_strides: int) -> bool:
-    """Whether all these addresses and row strides, in bytes, allow the widest copies."""
+    """Whether these addresses and row strides (in bytes) allow the widest copies."""
     return not any(number % WIDEST_COPY for number in addresses_and_strides)
 
 
 def copy_width(item_size: int, addresses_and_strides: Iterable[int]) -> int:
-    """Elements of the widest vector copy for which all these addresses and row strides (in bytes) are aligned."""
+    """Elements of the widest vector copy that these addresses and row strides (in bytes) allow."""
     numbers = list(addresses_and_strides)
     width = WIDEST_COPY // item_size
     while width > 1 and any(number % (width * item_size) for number in numbers):
@@ -191,7 +186,7 @@ def copy_width(item_size: int, addresses_and_strides: Iterable[int]) -> int:
     return width
 
 
-# --- ranges of rows or columns, and which rank has which
+# --- ranges of rows or columns, and the ranks that have them
 
 
 @record
@@ -211,15 +206,13 @@ class Span:
         return f"{self.lo}:{self.hi}"
 
     def meets(self, other: Span) -> bool:
-        """Whether the two overlap."""
         return self.lo < other.hi and other.lo < self.hi
 
     def lies_in(self, other: Span) -> bool:
-        """Whether all of this span is in the other."""
         return other.lo <= self.lo and self.hi <= other.hi
 
     def common(self, other: Span) -> Span:
-        """The span that is in both; an empty one where they do not overlap."""
+        """The intersection, perhaps empty."""
         lo = max(self.lo, other.lo)
         return Span(lo, max(lo, min(self.hi, other.hi)))
 
@@ -233,7 +226,6 @@ class Span:
         return slice(self.lo, self.hi)
 
     def moved(self, by: int) -> Span:
-        """The span as far as `by` behind this one."""
         return Span(self.lo + by, self.hi + by)
 
     def within(self, other: Span) -> Span:
@@ -272,12 +264,12 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def consecutive(lengths: Iterable[int]) -> list[Span]:
-    """Spans of these lengths, each of which begins where the one before ends; the first at 0."""
+    """Spans of these lengths, one after the other from 0."""
     return [Span(*bounds) for bounds in pairwise(accumulate(lengths, initial=0))]
 
 
 def alike(names: Iterable[object]) -> tuple[tuple[int, ...], ...]:
-    """The positions of equal names, together; those whose first comes first are first."""
+    """The positions of equal names, grouped, in the order of first appearance."""
     found: dict[object, list[int]] = {}
     for position, name in enumerate(names):
         found.setdefault(name, []).append(position)
@@ -297,7 +289,7 @@ class Topology:
 
     @classmethod
     def from_node_names(cls, names: Sequence[object]) -> Topology:
-        """`names[rank]`: anything that is the same for ranks of one node only."""
+        """`names[rank]`: equal for ranks of the same node, and for no others."""
         return cls(alike(names))
 
     def split(self, ranks_per_node: int) -> Topology:
@@ -307,7 +299,7 @@ class Topology:
 
     @cached_property
     def _positions(self) -> dict[int, tuple[int, int]]:
-        """Each rank's node, and its position when the ranks are listed node by node."""
+        """Each rank's node, and its position in the list of ranks node by node."""
         by_node = [(rank, node) for node, ranks in enumerate(self.nodes) for rank in ranks]
         return {rank: (node, position) for position, (rank, node) in enumerate(by_node)}
 
@@ -319,10 +311,11 @@ class Topology:
         return self._positions[rank][0]
 
     def rows_of_rank(self, rank: int, total: int) -> Span:
-        """The rank's row block. The order is node by node, so that a node's rows are consecutive whichever ranks run on it."""
+        """The rank's row block. Blocks are in the order of nodes, so that a node's rows are consecutive whichever ranks it
+        has."""
         return block(total, self.size, self._positions[rank][1])
 
     def rows_of_node(self, node: int, total: int) -> Span:
-        """The rows of a node: those of its ranks, which follow each other."""
+        """The consecutive rows of the node's ranks."""
         ranks = self.nodes[node]
         return Span(self.rows_of_rank(ranks[0], total).lo, self.rows_of_rank(ranks[-1], total).hi)

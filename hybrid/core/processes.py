@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Processes of this machine, as /proc tells of them: the launcher above this one, children, and what is stopped."""
+"""Processes as reported by /proc: the launcher above this one, children, and stopped processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-# The names of launchers' processes, and of those that they start on each node: Hydra's (MPICH), Open MPI's and Slurm's.
+# Process names of launchers and of their daemons on each node: Hydra's (MPICH), Open MPI's and Slurm's.
 _LAUNCHERS = (
     *("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "hydra_bstrap_pr"),
     *("orterun", "orted", "prterun", "prted", "prte"),
@@ -28,7 +28,7 @@ class _Status(NamedTuple):
 
 def _status(process: int) -> _Status:
     with open(f"/proc/{process}/stat") as status:
-        name, _, others = status.read().partition(" (")[2].rpartition(") ")  # a name may hold spaces and parentheses
+        name, _, others = status.read().partition(" (")[2].rpartition(") ")  # a name may contain spaces and parentheses
     columns = others.split()
     return _Status(process, name, columns[0], int(columns[1]), int(columns[19]))
 
@@ -43,8 +43,8 @@ def _ancestors() -> Iterator[_Status]:
 
 
 def launcher_above() -> str | None:
-    """The process and the start of the launcher, known by its name, that runs nearest above this process; empty where there is
-    none, None where the system does not tell."""
+    """The process number and start time of the nearest launcher above this process, known by its name; empty without one, None if
+    the system does not tell."""
     try:
         return next((f"{each.number}-{each.began}" for each in _ancestors() if each.name in _LAUNCHERS), "")
     except (OSError, ValueError, IndexError):
@@ -52,9 +52,9 @@ def launcher_above() -> str | None:
 
 
 def launch_began() -> float:
-    """When the launcher was started, on the clock time.perf_counter; when this process was, where no launcher is seen above it.
+    """When the launcher started, or without one this process, on the clock time.perf_counter.
 
-    The system tells it to a hundredth of a second. Where it tells nothing, the time is now.
+    Exact to a hundredth of a second. If the system does not tell, the present time.
     """
     try:
         ticks = _status(os.getpid()).began
@@ -86,9 +86,9 @@ def _state(process: int) -> str:
 
 
 def children(process: int) -> list[int]:
-    """The child processes of a process that run, or have not been waited for yet; none where there is no /proc."""
+    """The child processes that run or are zombies; none without /proc."""
     found: list[int] = []
-    with suppress(OSError):  # it has ended
+    with suppress(OSError):  # the process has ended
         for of_thread in Path(f"/proc/{process}/task").glob("*/children"):
             found += map(int, of_thread.read_text().split())
     return found

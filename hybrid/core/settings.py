@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Everything that can be chosen without changing the product. A flag wins over the environment variable HYBRID_<NAME>, which
-wins over the default."""
+"""All settings, none of which changes the product. A flag overrides the environment variable HYBRID_<NAME>, which overrides the
+default."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ MiB = 1 << 20
 
 
 def _option(default: Any, text: str, **more: Any) -> Any:
-    """A field that is an option of commands, too. `text`: its help, which ends with what holds where it is not given. `more`:
-    `metavar`; `allowed` values, or `choices` that the help shows; the `least` number."""
+    """A field that is an option of commands, too. `text`: its help, which ends with the default. `more`: `metavar`; `allowed`
+    values, or `choices` that the help shows; the `least` number."""
     return field(default=default, metadata={"help": text, **more})
 
 
 @record
 class Settings:
-    """How a product is carried out. Each field is also the environment variable HYBRID_<FIELD>; the help has options as here."""
+    """How a product is computed. Each field is also the environment variable HYBRID_<FIELD>. The help lists options in this
+    order."""
 
     device: str = _option(
         "auto",
@@ -61,16 +62,15 @@ class Settings:
     message_bytes: int = field(default=256 * MiB, metadata={"least": 1})  # largest message between nodes
     panel_rows: int = 0  # rows of A in a row panel; 0: the plan chooses
     panel_columns: int = 0  # columns of B in a column panel; 0: the plan chooses
-    slab_rows: int = 0  # rows of B in a k-slab, where B comes in k-slabs; 0: the plan chooses
+    slab_rows: int = 0  # rows of B in a k-slab, if B is divided so; 0: the plan chooses
     staged: bool = False  # on a CPU, copy panels into buffers as for a GPU
-    poison: bool = False  # fill the devices' buffers with NaN before each product, so that elements nobody wrote are found
+    poison: bool = False  # fill the devices' buffers with NaN before each product, to find elements that nobody wrote
     ranks_per_node: int = 0  # pretend that each node has this number of ranks; 0: the real nodes
-    machine: str = ""  # file of the plan's numbers of this machine, as `hybrid.doctor --json` writes it; "": an NVIDIA H200's
+    machine: str = ""  # file with the machine model, as `hybrid.doctor --json` writes it; "": an NVIDIA H200's model
 
     @classmethod
     def gather(cls, flags: Mapping[str, object], environment: Mapping[str, str] = os.environ) -> Settings:
-        """The settings, from flags and the environment. A flag that is not None wins over its environment variable, which wins
-        over the default. UsageError for a value that a setting cannot have."""
+        """The settings from flags that are not None, else the environment, else the defaults. UsageError for an invalid value."""
         chosen: dict[str, Any] = {}
         for variable, setting in _VARIABLES:
             if flags.get(setting.name) is not None:
@@ -88,8 +88,8 @@ OPTIONS = {setting.name: setting for _, setting in _VARIABLES if "help" in setti
 OF_CALLS = OPTIONS.keys() - {"grid", "resume_rows"}  # keywords of `hybrid.multiply` and `hybrid.use`, too
 _OF_SCRIPTS = ("MPI", "PYTHON", "SITE", "ROOT", "SIZE", "KERNELS")  # in scripts/ and slurm/
 _PREFIX = "HYBRID_"
-_IN_BYTES = ("_bytes", "_memory")  # settings that end so may be texts such as 4G
-SWITCHES = {"HYBRID_DEBUG": False, "HYBRID_GUARD": True}  # of the commands, with what holds where they are not set
+_IN_BYTES = ("_bytes", "_memory")  # ends of settings whose values may be texts such as 4G
+SWITCHES = {"HYBRID_DEBUG": False, "HYBRID_GUARD": True}  # of the commands, with their defaults
 _OTHER_VARIABLES = (*SWITCHES, *(f"HYBRID_{name}" for name in ("CACHE", "LAB_READ", *_OF_SCRIPTS)))
 ALLOWED = {setting.name: setting.metadata["allowed"] for _, setting in _VARIABLES if "allowed" in setting.metadata}
 _MEANT = {"gpu": "cuda", "nvidia": "cuda", "double": "float64", "single": "float32", "float": "float32"}
@@ -99,9 +99,8 @@ _TYPE_NAMES = {str: "a name", bool: "true or false", int: "a whole number", floa
 
 
 def as_int(value: Any) -> Any:
-    """The same whole number as an int, whatever library it comes from, such as NumPy. Anything else, and True and False, comes
-    back unchanged."""
-    if type(value).__name__ in _BOOL_NAMES:  # NumPy's, too, which some of its versions take as an index
+    """A whole number of any library, such as NumPy, as an int. Anything else, and True and False, is returned unchanged."""
+    if type(value).__name__ in _BOOL_NAMES:  # also NumPy's, which some of its versions accept as an index
         return value
     try:
         return operator.index(value)
@@ -110,15 +109,14 @@ def as_int(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The value as a str, int or float where it is a text or a number of another class, such as one of NumPy's."""
+    """Texts and numbers of other classes, such as NumPy's, as a str, int or float."""
     if isinstance(value, str):
         return str.__str__(value)
     return float(value) if isinstance(value, Real) and not isinstance(value, Integral) else as_int(value)
 
 
 def _from_text(variable: str, text: str, setting: Field[Any]) -> Any:
-    """The value that an environment variable gives a setting. UsageError, with the variable's name, for a text that is no such
-    value."""
+    """The value of a setting from an environment variable. UsageError, with the variable's name, for an invalid text."""
     kind: Any = type(setting.default)
     if kind is bool:
         return _truth(variable, text)
@@ -135,8 +133,8 @@ def _from_text(variable: str, text: str, setting: Field[Any]) -> Any:
 
 
 def _validated(setting: Field[Any], value: Any) -> Any:
-    """The value of this setting, or a UsageError that says which values it may have."""
-    if setting.name == "check":  # which may be given as a truth value, too
+    """The value of this setting. UsageError, with the allowed values, if it is invalid."""
+    if setting.name == "check":  # may be True or False, too
         if not isinstance(value, (str, bool, int)) and type(value).__name__ not in _BOOL_NAMES:
             raise UsageError(f"check must be on, full, host, off, True or False, not {value!r}", code="setting")
         text = str(value).strip().lower()
@@ -169,8 +167,8 @@ def one_of(what: str, value: str, allowed: Iterable[str]) -> str:
 
 
 def foreign_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The variables HYBRID_... in the environment that nothing here reads: they are another program's. UsageError for one that
-    is so like one of ours that this must have been meant."""
+    """The variables HYBRID_... in the environment that nothing here reads: another program's. UsageError for one that looks like
+    a misspelt variable of this package."""
     known = {variable for variable, _ in _VARIABLES}.union(_OTHER_VARIABLES)
     unknown = sorted(name for name in environment if name.startswith(_PREFIX) and name not in known)
     for name in unknown:
@@ -180,7 +178,7 @@ def foreign_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def switched_on(variable: str) -> bool:
-    """One of SWITCHES. UsageError where it is neither on nor off."""
+    """The state of one of SWITCHES. UsageError if it is neither on nor off."""
     text = os.environ.get(variable, "")
     return _truth(variable, text) if text else SWITCHES[variable]
 
@@ -193,9 +191,8 @@ def _truth(variable: str, text: str) -> bool:
 
 
 def nearest(name: str, known: Iterable[str], prefix: str = "", likeness: float = 0.6) -> str | None:
-    """The known name that was probably meant; None where none is like it. `prefix`: what all of the names begin with, which
-    makes no two of them alike."""
-    import difflib  # only where an error is worded: the start of a command need not wait for it
+    """The known name that was probably meant, or None. `prefix`: begins all names, and does not count as likeness."""
+    import difflib  # only for error messages: commands start faster without it
 
     near = difflib.get_close_matches(name.removeprefix(prefix), [each.removeprefix(prefix) for each in known], 1, likeness)
     return prefix + near[0] if near else None

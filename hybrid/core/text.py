@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Numbers and words for messages and tables; warnings that point at the line of the user's program which called this package."""
+"""Numbers and words for messages and tables; warnings that point at the calling line of the user's program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 
 def readable(count: float) -> str:
-    """`count` bytes in the unit (B, KiB, …, EiB) in which the number, as it is shown, is below 1024."""
+    """`count` bytes in the unit (B, KiB, …, EiB) in which the rounded number is below 1024."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
         if round(abs(count), 0 if unit == "B" else 1) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -44,7 +44,7 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], sides: str = "") -> Iterator[str]:
-    """The rows of a table with columns of equal width. `sides`: a letter for each column, l or r (r), where its text stands."""
+    """The rows of a table with aligned columns. `sides`: l or r for each column (r)."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = zip(row, widths, sides or "r" * len(row), strict=True)
@@ -52,7 +52,7 @@ def aligned(rows: Sequence[Sequence[str]], sides: str = "") -> Iterator[str]:
 
 
 def printable(text: str) -> str:
-    """The text with escapes such as \\x1b in place of control characters, which a terminal would obey; line ends stay."""
+    """The text with control characters, which a terminal would obey, escaped as \\x1b; line ends stay."""
     return "".join(each if each == "\n" or each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
@@ -62,21 +62,21 @@ def counted(number: int | str, word: str) -> str:
 
 
 def rounded_up(number: float) -> str:
-    """A number above 0 with two digits, which are never less than the number: 1.31e-16 becomes "1.4e-16"."""
-    from decimal import ROUND_CEILING, Context  # which few commands need
+    """A number above 0, rounded up to two digits: 1.31e-16 becomes "1.4e-16"."""
+    from decimal import ROUND_CEILING, Context  # few commands need it
 
     return f"{Context(prec=2, rounding=ROUND_CEILING).create_decimal(number):.1e}"
 
 
 def tell_nobody(*done: object) -> None:
-    """Tell nobody of what is done."""
+    """A progress callback that does nothing."""
 
 
-_OWN = {__name__.partition(".")[0], "contextlib"}  # whose frames are between: many calls are within a context
+_OWN = {__name__.partition(".")[0], "contextlib"}  # frames to skip: many calls are within a context
 
 
 def warn(text: str, category: type[Warning] = RuntimeWarning) -> None:
-    """Warn of this, as if the line of the user's program that called this package had issued the warning."""
+    """Issue a warning that points at the line of the user's program that called this package."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _OWN:
         level, frame = level + 1, frame.f_back

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a rank did when: the phases of products, for the table of phases and the trace, and the parts of a command's time."""
+"""Timing: the phases of products on a rank, for the table of phases and the trace, and the parts of a command's wall time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from dataclasses import replace
 from hybrid.core.problem import record
 from hybrid.core.processes import launch_began
 
-# In a product's order. Other phases (such as "agree") are recorded, but are in neither the table nor the trace.
+# In a product's order. Other phases, such as "agree", are recorded but are neither in the table nor in the trace.
 PHASES = ("fill", "prepare", "scatter", "copy in", "exchange", "multiply", "copy out", "gather", "check", "repair")
 ON_DEVICE = ("copy in", "exchange", "multiply", "copy out")
 
 
 @record
 class Interval:
-    """A phase from `begin` to `end`, in seconds on this rank's clock. `repeat`: the number of the product; None outside of
-    products."""
+    """A phase, in seconds on this rank's clock. `repeat`: the number of the product; None outside of products."""
 
     phase: str
     begin: float
@@ -33,15 +32,14 @@ class Timeline:
     def __init__(self, *, traced: bool = False) -> None:
         self.intervals: list[Interval] = []
         self.repeat: int | None = None  # negative: a warm-up
-        self.traced = traced  # a trace is wanted: the intervals themselves, not only their sums
-        self.zero = 0.0  # a moment that all ranks share, on this rank's clock
+        self.traced = traced  # keep the intervals themselves, not only their sums
+        self.zero = 0.0  # a moment common to all ranks, on this rank's clock
 
     def add(self, phase: str, begin: float, end: float) -> None:
         self.intervals.append(Interval(phase, begin, end, self.repeat))
 
     def seconds(self) -> dict[tuple[str, int | None], float]:
-        """The seconds of each phase in each repeat, without those of warm-ups. Where intervals of a phase overlap, the time
-        counts once."""
+        """The seconds of each phase in each repeat, without warm-ups. Overlapping intervals of a phase count once."""
         spent: dict[tuple[str, int | None], float] = {}
         until: dict[tuple[str, int | None], float] = {}
         for interval in sorted(self._counted, key=lambda interval: interval.begin):
@@ -71,7 +69,7 @@ class Spread:
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         ordered, half = sorted(values), len(values) // 2
-        # The same as statistics.median, whose module takes several milliseconds to import.
+        # As statistics.median, whose module takes several milliseconds to import.
         median = ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
         return cls(median, ordered[0], ordered[-1])
 
@@ -81,19 +79,18 @@ class Spread:
 
 
 class WallTime:
-    """A clock that always runs for one of the parts of a command's time, from the start of its launcher on.
+    """Divides a command's wall time, from the launcher's start, into parts, in the order in which they were first entered.
 
-    It is the clock of this process, and rank 0 shows its own: time in which rank 0 waits for others counts for the part in which
-    it waits. The parts are in the order in which they were first entered.
+    The clock is this process's. Rank 0 shows its own: time in which it waits for others counts for the part in which it waits.
     """
 
     def __init__(self, part: str, began: float) -> None:
-        """The clock runs for the first part since `began`, of time.perf_counter."""
+        """The first part began at `began`, of time.perf_counter."""
         self.part, self._since = part, began
         self._spent = {part: 0.0}
 
     def enter(self, part: str) -> str:
-        """Have the clock run for this part from now on. Returns the part for which it ran until now."""
+        """Begin a part; returns the one that it ends."""
         now, before = time.perf_counter(), self.part
         self._spent[before] += now - self._since
         self._spent.setdefault(part, 0.0)
@@ -102,7 +99,7 @@ class WallTime:
 
     @contextmanager
     def within(self, part: str) -> Iterator[None]:
-        """A context in which the clock runs for this part; afterwards it runs again for the part before."""
+        """A context for this part; afterwards the part before continues."""
         before = self.enter(part)
         try:
             yield
@@ -110,7 +107,7 @@ class WallTime:
             self.enter(before)
 
     def parts(self) -> dict[str, float]:
-        """The parts' seconds until now: they add up to all the time since the first one began."""
+        """The parts' seconds until now, which add up to all the time since the first began."""
         self.enter(self.part)
         return dict(self._spent)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The one way into the inside, for tests: plant a fault, fix the check's random vectors, pretend a machine, count what is done.
+"""Tools for tests: plant faults, fix the check's random vectors, pretend a machine, count operations.
 
 >>> import numpy, hybrid.testing
 >>> with hybrid.testing.plant("multiply", how="element") as planted:
@@ -9,16 +9,15 @@ hybrid.errors.CheckFailed: the product is wrong: ...
 >>> planted.done
 True
 
-plant       spoil what an operation writes, or have a rank or a disk fail
-seed        have the check's random vectors follow from a number
-pretend     settings, as environment variables HYBRID_*, for a while
-count       exchanges, bytes and multiplications of this rank
+plant       spoil the data that an operation writes, or make a rank, a disk or a clock fail
+seed        make the check's random vectors reproducible
+pretend     set settings by environment variables HYBRID_*
+count       count exchanges, bytes and multiplications of this rank
 lacking     why this machine cannot test something
-mpirun      how a command is started on several ranks here
+mpirun      the words that start a command on several ranks here
 
-Each of the first four is a context that leaves nothing behind, also after an exception. `python -m hybrid.testing` does the same
-to commands and programs, below mpirun too. Nothing else in the package knows of this one: while nothing is planted, it costs
-nothing.
+The first four are contexts that leave nothing behind, even after an exception. `python -m hybrid.testing` does the same to
+commands and programs, also under mpirun. No other module of the package uses this one: it costs nothing while nothing is planted.
 """
 
 from __future__ import annotations

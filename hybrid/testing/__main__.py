@@ -22,7 +22,7 @@ _NUMBERS = ("rank", "at", "times")
 
 
 def main() -> int:
-    """Plant what the options say, and run the command or program as if it had been started by itself."""
+    """Plant the faults, then run the command or program as if started by itself."""
     parser = argparse.ArgumentParser(
         "python -m hybrid.testing",
         description="Run a command or a program with faults planted, settings pretended or the check's random numbers fixed.",
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def parsed(fault: str) -> dict[str, Any]:
-    """The arguments of `plant` that a text gives: `KIND name=value ...`, where values may have spaces."""
+    """The arguments of `plant` from a text `KIND name=value ...`, whose values may contain spaces."""
     kind, *pairs = re.split(r"\s+(\w+)=", fault.strip())
     given: dict[str, Any] = dict(zip(pairs[::2], pairs[1::2], strict=True))
     for name in _NUMBERS:
@@ -84,7 +84,7 @@ def _reporting(path: Path, fault: str) -> Callable[[Planted], None]:
     def report(planted: Planted) -> None:
         line = json.dumps({"fault": fault, "rank": rank_by_launcher(), "pid": os.getpid()}) + "\n"
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        os.write(descriptor, line.encode())  # whole, beside those of other ranks
+        os.write(descriptor, line.encode())  # one write, so that the lines of ranks do not mix
         os.close(descriptor)
 
     return report

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Matrices on which kernels are tried: of any type of the catalogue, with guards around them."""
+"""Matrices for testing kernels: of any type of the catalogue, with guards around them."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import numpy as np
 from hybrid.kernels.catalogue import storage
 
 _ALIGNMENT = 256  # bytes, as cudaMalloc's
-_FENCE = 256  # unused rows before and after a matrix, as many as a tile has: a faulty kernel must not hit Python's own memory
+_FENCE = 256  # unused rows before and after a matrix, a tile's height: a faulty kernel must not hit Python's own memory
 _NOT_A_NUMBER = 0x7FFF  # of bfloat16
 _LARGEST_BYTE, _SPREAD_OF_BYTES = 127, 32.0
 
 
 def not_a_number(dtype: str) -> Any:
-    """A NaN of this type, as an array holds it; for integers, which have none, a number that `stored` never gives."""
+    """This type's NaN as stored in an array; for integers a number that `stored` never returns."""
     if storage(dtype).kind == "i":
         return np.iinfo(dtype).min
     return _NOT_A_NUMBER if dtype == "bfloat16" else np.nan
 
 
 def spread_of(dtype: str) -> float:
-    """The factor by which numbers around 1 are multiplied before `stored`, so that bytes have many different values."""
+    """The factor for numbers around 1 before `stored`, so that bytes have many different values."""
     return _SPREAD_OF_BYTES if dtype == "int8" else 1.0
 
 
 def stored(numbers: Any, dtype: str) -> Any:
-    """Finite numbers, rounded to the nearest of this type, ties to even; bytes are clipped to ±127."""
+    """Finite numbers rounded to this type, to nearest even; bytes are clipped to ±127."""
     if dtype == "int8":
         return numbers.round().clip(-_LARGEST_BYTE, _LARGEST_BYTE).astype(dtype)
     if dtype != "bfloat16":
@@ -38,10 +38,10 @@ def stored(numbers: Any, dtype: str) -> Any:
 
 
 class Guarded:
-    """A matrix, `inner`, within a larger buffer that holds `filler` around its rows, so that stray writes are found."""
+    """A matrix, `inner`, in a larger buffer filled with `filler` around its rows, to find stray writes."""
 
     def __init__(self, rows: int, columns: int, dtype: str, filler: float, *, aligned: bool) -> None:
-        """`aligned`: rows begin at multiples of 16 bytes; else rather not."""
+        """`aligned`: rows begin at multiples of 16 bytes; else most do not."""
         item = np.dtype(dtype).itemsize
         vector = 16 // item  # elements of the widest copy
         stride = -(-columns // vector) * vector + vector if aligned else (columns + 3) // 2 * 2 + 1

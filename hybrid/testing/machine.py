@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The machine that tests run on: what it lacks, and what it is made to look like."""
+"""The tests' machine: what it lacks, and settings that change what it looks like."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from hybrid.errors import HybridError
 
 @contextmanager
 def pretend(**settings: object) -> Iterator[None]:
-    """Set settings by their environment variables ``HYBRID_*``, and restore what was there before.
+    """Set settings by their environment variables ``HYBRID_*``, and restore these at the end of the context.
 
     Parameters
     ----------
     **settings
         By name, as ``ranks_per_node=1``, ``host_memory="1M"``, ``gpu_memory="200k"``, ``staged=True`` or ``panel_rows=13``. None
-        unsets one. They hold for what reads them from now on: commands that are started, too.
+        unsets a setting. They apply to all later reads, also of commands started in the context.
 
     Raises
     ------
     hybrid.errors.UsageError
-        There is no such setting, or it cannot have this value.
+        There is no such setting, or its value is invalid.
     """
     known = [setting.name for setting in fields(Settings)]
     texts = {
@@ -54,7 +54,7 @@ def _set(variables: dict[str, str | None]) -> None:
 
 
 def _refused(module: str, function: str, what: str, *given: object, why: bool = False) -> str:
-    """What is lacking, and why, where a function of the package refuses to give it."""
+    """What is lacking (and why) if this function of the package raises HybridError; else empty."""
     try:
         getattr(importlib.import_module(f"hybrid.{module}"), function)(*given)
     except HybridError as refusal:
@@ -80,7 +80,7 @@ _LACKING: dict[str, Callable[[], str]] = {
 
 @cache
 def lacking(thing: str) -> str:
-    """What this machine lacks, in words, to test something; empty where it lacks nothing.
+    """What this machine lacks to test something, in words; empty if it lacks nothing.
 
     Parameters
     ----------
@@ -90,6 +90,6 @@ def lacking(thing: str) -> str:
     Raises
     ------
     KeyError
-        Nothing is known of such a thing.
+        There is no test for such a thing.
     """
     return _LACKING[thing]()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""A `cupy` made of NumPy, whose GPUs are the CPU: kernels run on the emulated GPU, and NCCL's messages go by MPI.
+"""A fake `cupy` built on NumPy: kernels run on the emulated GPU, and NCCL's messages go through MPI.
 
-What `CudaDevice` enqueues is done at once, so a missing event shows only of copies through slots, which threads make. A mixture
-of NumPy's and CuPy's arrays is refused, and so are a call without a CUDA context, for which CUDA would create one on GPU 0,
-memory pinned twice, and a copy of memory that is pinned in part. It stays installed: it is for programs of their own.
+Work that `CudaDevice` enqueues runs at once, so a missing event shows only in copies through staging slots, which threads make.
+It refuses mixtures of NumPy and CuPy arrays, calls without a CUDA context (for which CUDA would create one on GPU 0), pinning
+memory twice, and copies of partly pinned memory. It cannot be uninstalled: use it in a process of its own.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-CAPABILITY = 89  # whose kernels need no thread block clusters
+CAPABILITY = 89  # kernels need no thread block clusters
 _BYTES = 1 << 30  # of a GPU's memory
-contexts: set[int] = set()  # the GPUs in whose contexts something was called
+contexts: set[int] = set()  # GPUs whose contexts were used
 
 
 class _Here(threading.local):
-    gpu: int | None = None  # whose context is current
+    gpu: int | None = None  # its context is current
 
 
 _here = _Here()
-_gpu_of_thread: dict[int, int | None] = {}  # likewise, of threads that are not Python's
+_gpu_of_thread: dict[int, int | None] = {}  # likewise, for threads that are not Python's
 
 
 def _in_context(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which needs a context."""
+    """Wrap a function that needs a context."""
 
     def called(*given: Any, **how: Any) -> Any:
         if _here.gpu is None:
@@ -91,7 +91,7 @@ def _on_gpu(array: Any) -> Any:
 
 
 def _copied(array: Any) -> Any:
-    """An array of the host that the driver copies as it lies, where its elements are contiguous."""
+    """Check a host array that the driver reads or writes directly if it is contiguous."""
     if isinstance(array, np.ndarray) and array.flags.forc:
         _refuse_partly_pinned(array.ctypes.data, array.nbytes)
     return array
@@ -170,7 +170,7 @@ def _enqueue(stream: int, work: Callable[[], object]) -> None:
 
 
 class Memory:
-    """As cudaMalloc gives it: an anonymous file, which other ranks open by its path."""
+    """Memory of cudaMalloc: an anonymous file, which other ranks open by its path."""
 
     of_ptr: ClassVar[WeakValueDictionary[int, Memory]] = WeakValueDictionary()
 
@@ -202,7 +202,7 @@ class CUDARuntimeError(RuntimeError):
         self.status = status
 
 
-pinned: dict[int, int] = {}  # the host memory that is registered: sizes by address
+pinned: dict[int, int] = {}  # registered host memory: sizes by address
 
 
 def _pin(address: int, size: int, flags: int) -> None:
@@ -225,7 +225,7 @@ def _refuse_partly_pinned(address: int, size: int) -> None:
 
 
 def _runtime(gpus: int) -> SimpleNamespace:
-    """CUDA's runtime, as CuPy has it."""
+    """cupy.cuda.runtime."""
     opened: dict[int, Memory] = {}
 
     def copy_2d(into: int, stride: int, source: int, other_stride: int, width: int, rows: int, kind: int, stream: int) -> None:
@@ -276,7 +276,7 @@ def _runtime(gpus: int) -> SimpleNamespace:
 
 @cache
 def _driver_functions() -> dict[str, Any]:
-    """The driver's functions for threads in C, each of which is done at once."""
+    """The driver's functions for C threads; all are synchronous."""
 
     class Side(ctypes.Structure):
         _fields_ = [
@@ -297,9 +297,9 @@ def _driver_functions() -> dict[str, Any]:
     def called(function: Callable[..., None], arguments: int) -> Any:
         def with_status(*given: Any) -> int:
             try:
-                _here.gpu = _gpu_of_thread.get(threading.get_ident(), _here.gpu)  # `_here` is new in each call of such a thread
+                _here.gpu = _gpu_of_thread.get(threading.get_ident(), _here.gpu)  # a C thread has a new `_here` in each call
                 function(*given)
-            except Exception:  # C gets it as a CUDA error, which fails the product
+            except Exception:  # C gets a CUDA error, which fails the product
                 traceback.print_exc()
                 return 1
             return 0
@@ -315,7 +315,7 @@ def _driver_functions() -> dict[str, Any]:
 
 
 class _Communicator:
-    """A communicator of NCCL, by MPI: each operation is complete when its call returns, as if a GPU ran one after the other."""
+    """An NCCL communicator built on MPI; all operations are synchronous."""
 
     def __init__(self, size: int, unique_id: Any, rank: int) -> None:
         from hybrid.ranks.mpi import all_processes
@@ -335,13 +335,13 @@ class _Communicator:
 
 
 def _at(address: int, size: int) -> np.ndarray:
-    """These bytes. ctypes would keep a type of each size."""
+    """The bytes at an address. ctypes would keep a type for each size."""
     interface = {"data": (address, False), "shape": (size,), "typestr": "|u1", "version": 3}
     return np.asarray(SimpleNamespace(__array_interface__=interface))
 
 
 class _Argument:
-    """A matrix that a kernel gets: an address, which keeps no memory alive."""
+    """A kernel's matrix argument: an address, which keeps no memory alive."""
 
     def __init__(self, matrix: Any, packed: Any) -> None:
         given = packed["data"], packed["rows"], packed["columns"], packed["stride"] * matrix.itemsize
@@ -356,7 +356,7 @@ def _set(name: str, value: Any) -> Callable[..., None]:
 
 
 def install(gpus: int = 1) -> None:
-    """Let NumPy stand for CuPy in this process, with so many GPUs. To be called before hybrid looks for GPUs."""
+    """Install the fake CuPy with `gpus` GPUs in this process. Call it before hybrid looks for GPUs."""
     from hybrid.devices import cuda_device, cuda_gpus, cuda_kernels, staging
     from hybrid.emulation.kernel import EmulatedKernel
     from hybrid.emulation.loaded_soon import wait_until_loaded
@@ -364,7 +364,7 @@ def install(gpus: int = 1) -> None:
     from hybrid.transport import nccl
 
     staging.copier()
-    wait_until_loaded(60)  # so that it is used from the first product on
+    wait_until_loaded(60)  # so that the first product already uses it
     with_gpu = Device(0)
     with_gpu.__enter__()
     default_stream = Stream()
@@ -409,7 +409,7 @@ def install(gpus: int = 1) -> None:
         cuda_gpus: {
             "LEAST_BYTES": 1 << 14,  # pinned
             "cuda_driver": lambda: SimpleNamespace(
-                cuInit=lambda flags: 1,  # to those who would only warm it up
+                cuInit=lambda flags: 1,  # fails, so that nothing warms up the driver
                 cuCtxGetCurrent=lambda context: setattr(context._obj, "value", _number(_here.gpu)),
                 cuCtxSetCurrent=_set("gpu", lambda context: _index(context.value or 0)),
             ),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Where the inside is wrapped, as long as somebody listens: multiplications, copies, arrivals, phases, files and the clock.
+"""Wraps internal functions while somebody listens: multiplications, copies, arrivals, phases, files and the clock.
 
-What listens is a `Listener`. The wrappers of a group are put in place with its first listener and taken away with its last.
+A group's wrappers are installed with its first `Listener` and removed with its last.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ FILE_OPERATIONS = ("pwrite", "fsync", "replace", "unlink", "ftruncate", "truncat
 
 
 class Listener:
-    """What is told of operations. `kind`: "multiply", "copy in", "copy out", "arrive" or "rank", as `hybrid.testing.plant` names
-    them; of a phase of a rank `into` is its name."""
+    """Is called about operations. `kind`: "multiply", "copy in", "copy out", "arrive" or "rank", as in `hybrid.testing.plant`;
+    for "rank" `into` is the name of the phase."""
 
     groups: tuple[str, ...] = ()  # of wrappers
 
     def begins(self, kind: str, into: Any, source: Any = None) -> bool:
-        """An operation begins. Whether this listener is to change what it writes."""
+        """An operation begins. Returns whether this listener will change its result."""
         return False
 
     def ends(self, into: Any, source: Any, before: Any) -> None:
-        """An operation for which `begins` was true has written `into`, a NumPy array. `before`: what was there before."""
+        """An operation for which `begins` was true has written `into`, a NumPy array. `before`: its elements before."""
 
     def sends(self, size: int) -> None:
-        """This rank takes part in an exchange, or sends or receives a message, and sends so many bytes."""
+        """This rank takes part in an exchange or message, and sends `size` bytes."""
 
     def timed(self, timings: Any) -> Any:
-        """What `Device.finish` tells of when operations ran, as it is to be told."""
+        """Returns the timings of `Device.finish`, perhaps changed."""
         return timings
 
     def file_operation(self, name: str, given: tuple[Any, ...], run: Callable[[], Any]) -> Callable[[], Any]:
-        """A file is written, flushed, renamed, removed or changed in size, by one of FILE_OPERATIONS: what is to be done."""
+        """One of FILE_OPERATIONS is called with `given`. Returns the function to run instead of `run`, the operation itself."""
         return run
 
 
 _listeners: list[Listener] = []
 _installed: dict[str, tuple[int, ExitStack]] = {}
-_here = threading.local()  # `inside`: this thread is in an operation that is told of already
+_here = threading.local()  # `inside`: this thread is in an operation that listeners know already
 _rank_of_call: list[int] = []
 
 
@@ -61,13 +61,13 @@ def _tell(what: str, *about: Any) -> None:
 
 
 def rank() -> int:
-    """This process's rank: in the communicator of the present call, or in the job before the first."""
+    """This process's rank: in the communicator of the current call, or in the job before the first call."""
     return _rank_of_call[-1] if _rank_of_call else rank_by_launcher()
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """A context in which the listener is told."""
+    """A context in which the listener is called."""
     with ExitStack() as undone:
         for group in ("phases", *listener.groups):
             count, stack = _installed.pop(group, (0, ExitStack()))
@@ -91,8 +91,8 @@ def _left(group: str) -> None:
 
 
 def replace(stack: ExitStack, owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Until the stack is closed, have `around(original, ...)` called for a method of a class, or for a function, in all modules
-    that have imported it."""
+    """Until the stack is closed, replace a method of a class, or a function in all modules that have imported it, by
+    `around(original, ...)`."""
     original = owner.__dict__[name]
 
     @functools.wraps(original)
@@ -111,10 +111,10 @@ def replace(stack: ExitStack, owner: Any, name: str, around: Callable[..., Any])
 
 
 class Operation:
-    """An operation that writes `into`: listeners that are to change that do so at its end."""
+    """An operation that writes `into`, which listeners may change at its end."""
 
     def __init__(self, kind: str, into: Any, source: Any = None, ready: Callable[[], object] = lambda: None) -> None:
-        """`ready`: waits until what was there before is complete."""
+        """`ready`: waits until earlier writes to `into` are complete."""
         told = into.size and not getattr(_here, "inside", False)
         self.changing = [listener for listener in list(_listeners) if listener.begins(kind, into, source)] if told else []
         self._into, self._source = into, source
@@ -123,7 +123,7 @@ class Operation:
             self._before = _on_host(into).copy()
 
     def end(self) -> None:
-        """To be called when the operation is complete."""
+        """Call this when the operation is complete."""
         source = self._source
         sources = tuple(map(_on_host, source)) if isinstance(source, tuple) else source if source is None else _on_host(source)
         for listener in self.changing:
@@ -132,27 +132,27 @@ class Operation:
             if hasattr(self._into, "get"):
                 cupy = sys.modules["cupy"]
                 self._into[...] = cupy.asarray(on_host)
-                cupy.cuda.runtime.deviceSynchronize()  # what reads it next may run on another stream
+                cupy.cuda.runtime.deviceSynchronize()  # the next reader may be on another stream
 
 
 def _on_host(matrix: Any) -> Any:
-    """The matrix as a NumPy array: itself, or a copy of a GPU's."""
+    """The matrix as a NumPy array: itself, or a copy from the GPU."""
     import numpy as np
 
     return np.asarray(matrix) if isinstance(matrix, np.ndarray) else matrix.get()
 
 
 def _on_device(device: Any, kind: str, parts: Sequence[tuple[Any, Any]], after: Sequence[Any], run: Callable[[], Any]) -> Any:
-    """Enqueue one call whose operations write `parts`, each of a source, behind the events in `after`; and wait for it where
-    something is to be changed."""
+    """Enqueue one call behind the events `after`. Its operations write `parts`: pairs of a matrix and its source. Wait for the
+    call if a listener will change something."""
 
     def ready() -> None:
-        for event in after:  # another process's can only be asked
+        for event in after:  # another process's events can only be polled
             while not device.done(event):
                 time.sleep(1e-4)
 
     operations = [Operation(kind, into, source, ready) for into, source in parts]
-    before, _here.inside = getattr(_here, "inside", False), True  # operations of which it consists are not told
+    before, _here.inside = getattr(_here, "inside", False), True  # listeners do not hear of nested operations
     try:
         event = run()
     finally:
@@ -198,7 +198,7 @@ def _devices(stack: ExitStack) -> None:
 
     def multiply(original: Any, device: Any, *given: Any, **how: Any) -> Any:
         after = how.get("after", given[-1])
-        a, b, c = given[-3:] if "after" in how else given[-4:-1]  # a product from remainders gets its tile before them
+        a, b, c = given[-3:] if "after" in how else given[-4:-1]  # in a product from remainders, after its tile
         waiting = getattr(device, "_device", device)
         return _on_device(waiting, "multiply", [(c, (a, b))], after, lambda: original(device, *given, **how))
 
@@ -216,8 +216,8 @@ def _devices(stack: ExitStack) -> None:
         parts = [(matrix[rows.slice], None) for each, rows in enumerate(rows_of) if each != rank()]
         return _on_device(group._device, "arrive", parts, after, lambda: original(group, matrix, rows_of, after))
 
-    replace(stack, RankRun, "_recorded", lambda original, run: None)  # each operation is told
-    replace(stack, row_sums, "matmul_loop", lambda original, char: 0)  # so that a device multiplies
+    replace(stack, RankRun, "_recorded", lambda original, run: None)  # no replay: each operation is enqueued
+    replace(stack, row_sums, "matmul_loop", lambda original, char: 0)  # no shortcut: a device multiplies
     replace(stack, blas, "blas_stack", multiply_stack)
     if _cuda("multiply_on_gpu"):
         replace(stack, sys.modules["hybrid.devices.cuda_device"], "multiply_on_gpu", multiply_stack)
@@ -231,7 +231,7 @@ def _devices(stack: ExitStack) -> None:
 
 
 def _cuda(name: str) -> list[Any]:
-    """A class or function of hybrid.devices.cuda_device, where there is CuPy."""
+    """A class or function of hybrid.devices.cuda_device, if CuPy is there."""
     there = "cupy" in sys.modules or importlib.util.find_spec("cupy")
     return [getattr(importlib.import_module("hybrid.devices.cuda_device"), name)] if there else []
 
@@ -250,7 +250,7 @@ def _clocks(stack: ExitStack) -> None:
 
 
 class _Arriving:
-    """An MPI request at whose completion the operations end."""
+    """An MPI request; when it completes, the operations end."""
 
     def __init__(self, request: Any, operations: Sequence[Operation]) -> None:
         self._request, self._operations = request, operations
@@ -270,7 +270,7 @@ def _messages(stack: ExitStack) -> None:
     from hybrid.ranks import messages as module
     from hybrid.ranks.messages import Messages
 
-    Parts = tuple[Sequence[Any], Sequence[Any]]  # the matrices that this rank sends to others, and those that arrive
+    Parts = tuple[Sequence[Any], Sequence[Any]]  # the matrices that this rank sends to others, and that it receives
 
     def broadcast(me: int, matrix: Any, root: int) -> Parts:
         return ([matrix], []) if me == root else ([], [matrix])

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Faults that are planted into what operations write, into ranks, disks and clocks; random numbers of checks; counts."""
+"""Plants faults in the data that operations write, in ranks, disks and clocks; fixes the check's random numbers; counts
+operations."""
 
 from __future__ import annotations
 
@@ -30,21 +31,21 @@ _FILLING = ("pwrite", "fsync", "ftruncate", "truncate")
 
 
 class Planted(Listener):
-    """A fault, and what has come of it on this rank.
+    """A planted fault, and its effect on this rank.
 
     Attributes
     ----------
     seen : int
         Operations of the fault's kind so far, on the ranks where it is planted. With ``times=0`` they are only counted.
     done : bool
-        Something was really changed: a value of a matrix, what a clock tells, a file operation; or a rank was made to fail.
+        The fault has changed something: a value of a matrix, a clock, a file operation; or it has made a rank fail.
     """
 
     def __init__(self, kind: str, of_rank: int | None, at: int, times: int | None) -> None:
         self.kind, self.seen, self.done = kind, 0, False
         self._rank, self._first, self._times = of_rank, at, times
         self._counting = threading.Lock()
-        self.told: Callable[[Planted], object] = lambda planted: None  # is called once, when `done` becomes true
+        self.told: Callable[[Planted], object] = lambda planted: None  # called once, when `done` becomes true
 
     def __repr__(self) -> str:
         return f"<a fault in {self.kind!r}: {self.seen} seen, {'done' if self.done else 'nothing changed'}>"
@@ -128,7 +129,7 @@ class _FaultyDisk(Planted):
 
 
 class _FaultyClock(Planted):
-    """By the clock a rank's multiplications take a second in each product, or so many times as long where it is slow."""
+    """A clock by which a rank's multiplications take a second in each product, or on a slow rank a multiple."""
 
     groups = ("clocks",)
 
@@ -157,39 +158,35 @@ def plant(
     *,
     phase: str = "multiply",
 ) -> Iterator[Planted]:
-    """Plant a fault for as long as the context lasts. Several can be planted at once.
+    """Plant a fault in this context. Several can be planted at once.
 
     Parameters
     ----------
     kind
-        ``"multiply"``: what a device's multiplication wrote, in place and staged, each matrix of a stack by itself;
-        ``"copy in"`` and ``"copy out"``: the copies of a device with memory of its own (``HYBRID_STAGED=1``, or a GPU);
-        ``"arrive"``: a matrix, or part of one, that came from another rank or from its device;
-        ``"rank"``: a rank that enters a phase; ``"disk"``: a file operation; ``"clock"``: when multiplications ran.
+        ``"multiply"``: the result of a device's multiplication, in place or staged, each matrix of a stack by itself;
+        ``"copy in"`` and ``"copy out"``: copies to and from a device with its own memory (``HYBRID_STAGED=1``, or a GPU);
+        ``"arrive"``: a matrix, or part of one, received from another rank or its device;
+        ``"rank"``: a rank that enters a phase; ``"disk"``: a file operation; ``"clock"``: the times of multiplications.
     rank
-        The rank in the communicator of the call, or in the job before its first; None: every rank. All ranks may plant it.
+        The rank in the communicator of the call, or in the job before the first call; None: every rank. All ranks may plant it.
     at, times
-        The first operation of this kind on that rank that is meant, from 0, and how many; None: all from there on. A clock is
-        wrong in all products from the first one on.
-    how
-        Of data ``"element"`` (off by as much as the largest, and what is planted where nothing is said), ``"lowest bit"``,
-        ``"sign"``, ``"zero"``, ``"nan"``, ``"stale row"``, ``"rows swapped"``, ``"columns swapped"``, ``"shifted row"``,
-        ``"shifted column"``, ``"nothing"`` (not written), ``"lost k"`` (a term of each sum of a multiplication), or a function
-        of ``into``, ``source`` and what was there ``before``, as NumPy matrices; a multiplication's source is ``(a, b)``. Where a
-        fault would change no value, such as rows swapped of a single one, one element is changed.
-        Of a rank ``"raise"`` (a ValueError), ``"exit N"``, a signal such as ``"SIGKILL"``, ``"memory"`` (a MemoryError), or a
-        function without arguments.
-        Of a disk ``"full"``, or ``"killed before"``, ``"killed amid"`` or ``"killed after"`` the operation.
-        Of a clock ``"even"``: all multiplications of a product take a second on each rank; ``"slow 4"``: and four on this one.
-    phase
-        For ``"rank"``: the phase as an error's message names it, such as ``"agree"``, ``"scatter"``, ``"multiply"``, ``"gather"``
-        or ``"check"``; of commands also ``"start"`` and ``"MPI start"``, before it; or ``"wait"``, a wait for other ranks.
-        A product like the one before it may have no ``"scatter"``: A and B then come with ``"agree"``.
+        The first affected operation of this kind on that rank, from 0, and their number; None: all from there on. A clock is
+        wrong in all products from the first on. how For data ``"element"`` (the default: off by the largest magnitude), ``"lowest
+        bit"``, ``"sign"``, ``"zero"``, ``"nan"``, ``"stale row"``, ``"rows swapped"``, ``"columns swapped"``, ``"shifted row"``,
+        ``"shifted column"``, ``"nothing"`` (not written), ``"lost k"`` (a term of each sum of a multiplication), or a function of
+        ``into``, ``source`` and the elements ``before``, as NumPy matrices; a multiplication's source is ``(a, b)``. If a fault
+        changes no value, such as swapped rows of a single row, one element is changed instead. For a rank ``"raise"`` (a
+        ValueError), ``"exit N"``, a signal such as ``"SIGKILL"``, ``"memory"`` (a MemoryError), or a function without arguments.
+        For a disk ``"full"``, or ``"killed before"``, ``"killed amid"`` or ``"killed after"`` the operation. For a clock
+        ``"even"``: all multiplications of a product take a second on each rank; ``"slow 4"``: four on this one. phase For
+        ``"rank"``: the phase as an error's message names it, such as ``"agree"``, ``"scatter"``, ``"multiply"``, ``"gather"`` or
+        ``"check"``; in commands also ``"start"``, and ``"MPI start"`` before it; or ``"wait"``, a wait for other ranks. A product
+        like the previous one may have no ``"scatter"``: A and B then come with ``"agree"``.
 
     Yields
     ------
     Planted
-        Counts the operations, and tells whether something was really changed.
+        Counts the operations, and says whether the fault has changed something.
 
     Raises
     ------
@@ -225,9 +222,9 @@ _DRAWING = ("hybrid.verification.", "hybrid.execution.rank_run", "hybrid.diagnos
 
 @contextmanager
 def seed(number: int) -> Iterator[None]:
-    """Have the check's random vectors follow from `number` and from how many were drawn in the context.
+    """Derive the check's random vectors from `number`, in the order in which the context draws them.
 
-    So does the seed of an acceptance test's matrices. Other random numbers, such as the names of temporary files, stay random.
+    This includes the seed of an acceptance test's matrices. Other random numbers, such as names of temporary files, stay random.
     """
     drawn = itertools.count()
 
@@ -245,16 +242,16 @@ def seed(number: int) -> Iterator[None]:
 
 @dataclass
 class Counts(Listener):
-    """What this rank has done while it was counted.
+    """This rank's operations in the context.
 
     Attributes
     ----------
     exchanges : int
-        Rounds of messages among ranks in which this one took part.
+        Rounds of messages among ranks in which this rank took part.
     bytes_sent : int
-        Bytes that it handed to MPI for them: of objects their pickles, of a broadcast the matrix once.
+        Bytes that it passed to MPI for them: objects as pickles, a broadcast matrix once.
     copied_in, copied_out : int
-        Bytes of copies from host memory to a device with memory of its own, and back.
+        Bytes copied from host memory to a device with its own memory, and back.
     multiplications : int
         Calls of a device's multiplication, and matrices of stacks.
     """
@@ -282,12 +279,12 @@ class Counts(Listener):
 
 @contextmanager
 def count() -> Iterator[Counts]:
-    """Count what this rank does in the context.
+    """Count this rank's operations in the context.
 
     Yields
     ------
     Counts
-        They go up meanwhile, and stay afterwards.
+        They increase in the context and keep their values afterwards.
     """
     counts = Counts()
     with listening(counts):

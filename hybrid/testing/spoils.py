@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What can go wrong with the elements that an operation has written. Each function changes a matrix in place."""
+"""Faults in the elements that an operation has written. Each function changes a matrix in place."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-# (into, source, before): what was written; the matrix that was copied or sent, or (a, b) of a product; what was there before.
+# (into, source, before): the written matrix; the matrix copied or sent, or a product's (a, b); the elements before the write.
 Spoil = Callable[[np.ndarray, Any, np.ndarray], object]
 
 
 def _changed(matrix: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Where the values differ: NaN is like NaN, and -0.0 like 0.0."""
+    """Where the values differ: NaN equals NaN, and -0.0 equals 0.0."""
     same = matrix == other
     if matrix.dtype.kind in "fc":
         same |= (matrix != matrix) & (other != other)
@@ -21,7 +21,8 @@ def _changed(matrix: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def _first_that_changes(into: np.ndarray, values: np.ndarray) -> None:
-    """Write one of the values: in the middle row a third along the columns, or the next place where that makes a difference."""
+    """Write one of the values: in the middle row, a third along the columns, or at the next place where that changes
+    something."""
     start = len(into) // 2 * into.shape[1] + into.shape[1] // 3
     places = np.flatnonzero(_changed(into, values))
     if len(places):
@@ -30,7 +31,7 @@ def _first_that_changes(into: np.ndarray, values: np.ndarray) -> None:
 
 
 def element(into: np.ndarray, source: Any = None, before: Any = None) -> None:
-    """One element is off by as much as the largest, and by 1 at least."""
+    """Change one element by the largest magnitude, at least by 1."""
     if into.dtype.kind == "b":
         return _first_that_changes(into, ~into)
     if into.dtype.kind in "iu":
@@ -63,7 +64,7 @@ def _nan(into: np.ndarray, source: Any, before: Any) -> None:
 
 
 def _lines_swapped(into: np.ndarray) -> None:
-    """The first row, and the last that differs from it."""
+    """Swap the first row and the last that differs from it."""
     others = np.flatnonzero(_changed(into, into[:1]).any(axis=1))
     if len(others):
         into[[0, others[-1]]] = into[[others[-1], 0]]
@@ -105,10 +106,10 @@ SPOILS: dict[str, Spoil] = {
 
 
 def spoiled(into: np.ndarray, source: Any, before: np.ndarray, how: str | Spoil) -> bool:
-    """Spoil a matrix; whether a value was changed.
+    """Spoil a matrix; returns whether a value has changed.
 
-    Where a fault of this name would change nothing, as rows swapped of a single one, it is tried as if zeros had been there
-    before, and then one element is changed.
+    If a fault of this name changes nothing, such as swapped rows of a single row, try it as if the matrix had been zero before,
+    and then change one element.
     """
     right = into.copy()
     if callable(how):
