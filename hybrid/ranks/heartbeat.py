@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What a rank tells its supervisor: that it goes on, the phase it is in, and the exit code it ends with.
+"""A rank's reports to its supervisor: heartbeats, the current phase and the exit code, in memory that the two processes share.
 
-It is written to memory that the two processes share. Without a supervisor (in a user's own program, or with HYBRID_GUARD=0)
-nobody reads it.
+Without a supervisor (in a user's own program, or with HYBRID_GUARD=0) nobody reads them.
 """
 
 from __future__ import annotations
@@ -20,40 +19,40 @@ from typing import Any, ClassVar
 
 from hybrid.core.processes import is_stopped
 
-AGREED, REPORTED = 1, 2  # how an exit code is told: all ranks end with it; this rank alone does, and has printed why
+AGREED, REPORTED = 1, 2  # kinds of exit code: all ranks end with it; this rank alone does, and has printed why
 _LONGEST = 2048  # bytes of a text
-_PR_SET_PDEATHSIG = 1  # of Linux' prctl
-# Of processor time: operations in a second, also where a BLAS's threads spin while they wait for each other, and seconds besides.
+_PR_SET_PDEATHSIG = 1  # for Linux's prctl
+# Bounds on a product's CPU time: at least this many operations a second, even while BLAS threads spin, plus these seconds.
 _SLOWEST, _LEAST_COMPUTING = 1e7, 5.0
 
 
 class Board(ctypes.Structure):
-    """What the worker writes and the supervisor reads."""
+    """Shared memory that the worker writes and the supervisor reads."""
 
     _fields_: ClassVar[Any] = [
         ("beats", ctypes.c_uint64),  # counts heartbeats
-        ("busy", ctypes.c_int),  # calls under way that send no heartbeats, as of libraries
-        ("mpi_started", ctypes.c_bool),  # from here on the other ranks may wait for this one
-        ("has_own_group", ctypes.c_bool),  # of processes: signals come by the supervisor alone
-        ("told", ctypes.c_int),  # AGREED or REPORTED when there is an exit code
+        ("busy", ctypes.c_int),  # active calls that send no heartbeats, such as library calls
+        ("mpi_started", ctypes.c_bool),  # other ranks may wait for this one
+        ("has_own_group", ctypes.c_bool),  # the worker has its own process group: only the supervisor passes it signals
+        ("told", ctypes.c_int),  # AGREED or REPORTED once `exit_code` is set
         ("exit_code", ctypes.c_int),
         ("phase", ctypes.c_char * 256),
-        ("how_to_go_on", ctypes.c_char * _LONGEST),  # the end of the supervisor's line when this process was ended
+        ("how_to_go_on", ctypes.c_char * _LONGEST),  # appended to the supervisor's line if this process is ended
     ]
 
     @classmethod
     def shared(cls) -> Board:
-        """One that a process and those forked from it see."""
+        """A board shared with processes forked later."""
         return cls.from_buffer(mmap.mmap(-1, ctypes.sizeof(cls)))
 
 
 _board = Board()
-_supervisor = 0  # its process; 0 without one
-_one_by_one = threading.Lock()
+_supervisor = 0  # its process id; 0: none
+_lock = threading.Lock()
 
 
 def connect(board: Board, supervisor: int) -> None:
-    """From now on this process writes to `board`, and ends when the process `supervisor` does."""
+    """Report to `board` from now on, and end when the process `supervisor` ends."""
     global _board, _supervisor
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -63,21 +62,21 @@ def connect(board: Board, supervisor: int) -> None:
 
 
 def heartbeat(phase: str | None = None) -> None:
-    """Show progress, and name the phase when it changes. Cheap enough for any loop."""
+    """Report progress, and the phase if it changes. Cheap enough for any loop."""
     if phase is not None:
         _board.phase = phase.encode()
     _board.beats += 1
 
 
 class _Busy:
-    """A context in which no heartbeats are expected. A stopped process (SIGSTOP) is noticed none the less."""
+    """A context without heartbeats. The supervisor still notices a stopped process (SIGSTOP)."""
 
     def __enter__(self) -> None:
-        with _one_by_one:
+        with _lock:
             _board.busy += 1
 
     def __exit__(self, *failure: object) -> None:
-        with _one_by_one:
+        with _lock:
             _board.busy -= 1
 
 
@@ -85,24 +84,23 @@ _busy = _Busy()
 
 
 def busy(progress: Callable[[], object] | None = None) -> AbstractContextManager[None]:
-    """A context for calls of libraries, which may take any time and send no heartbeats.
+    """A context for library calls, which may take any time and send no heartbeats.
 
-    `progress`: returns another value each time if the work goes on, or None where nobody can tell; work that does not go on is
-    noticed then.
+    `progress`: polled to detect stalls: returns a new value each time the work has advanced, or None if unknown.
     """
     return _busy if progress is None or not _supervisor else _watched(progress)
 
 
 def computing(operations: int) -> AbstractContextManager[None]:
-    """A context for a product on the CPU. It goes on as long as this process takes processor time, up to what so many operations
-    can need."""
+    """A context for a product on the CPU. It counts as progressing while the process uses CPU time, up to a bound for this many
+    operations."""
     began, most = time.process_time(), _LEAST_COMPUTING + operations / _SLOWEST
     return busy(lambda: int(10 * min(time.process_time() - began, most)))
 
 
 @contextmanager
 def _watched(progress: Callable[[], object]) -> Iterator[None]:
-    """A context in which another thread sends heartbeats as long as there is progress."""
+    """A context in which another thread sends heartbeats while there is progress."""
     done = threading.Event()
 
     def send_heartbeats() -> None:
@@ -113,7 +111,7 @@ def _watched(progress: Callable[[], object]) -> Iterator[None]:
                 heartbeat()
             before = now
 
-    with suppress(RuntimeError):  # the limit of threads is reached: most calls end before a heartbeat is missed
+    with suppress(RuntimeError):  # no more threads: most calls end before a heartbeat is missed
         threading.Thread(target=send_heartbeats, daemon=True).start()
     try:
         yield
@@ -127,17 +125,17 @@ def mpi_started() -> None:
 
 
 def leave_group() -> None:
-    """From now on signals of the launcher and the terminal, which are for the whole group of processes, come by the supervisor
-    alone, each once: for a program that decides what they do."""
+    """Move this process to its own group, so that signals to the launcher's group reach it once, through the supervisor: for a
+    program that handles them itself."""
     if _supervisor:
         os.setpgid(0, 0)
         _board.has_own_group = True
 
 
 def tell_how_to_go_on(text: str) -> bool:
-    """Tell the supervisor what to add to its line when this process was ended; an empty text for nothing. False where the text
-    is too long."""
-    line = " ".join(text.split()).encode(errors="surrogateescape")  # names of files need not be UTF-8
+    """Set the text that the supervisor appends to its line if this process is ended; "" for none. False if the text is too
+    long."""
+    line = " ".join(text.split()).encode(errors="surrogateescape")  # file names need not be UTF-8
     fits = len(line) < _LONGEST
     if fits:
         _board.how_to_go_on = line
@@ -145,8 +143,7 @@ def tell_how_to_go_on(text: str) -> bool:
 
 
 def report_exit_code(code: int, *, agreed: bool = True) -> None:
-    """Tell the supervisor this rank's exit code; there is nothing left for it to print. `agreed`: all ranks end with this
-    code."""
+    """Report this rank's exit code; the supervisor then prints nothing. `agreed`: all ranks end with this code."""
     if agreed:
         heartbeat("end")
     _board.exit_code, _board.told = code, AGREED if agreed else REPORTED
@@ -154,7 +151,7 @@ def report_exit_code(code: int, *, agreed: bool = True) -> None:
 
 
 def wake_supervisor() -> None:
-    """Continue a supervisor that was stopped (SIGSTOP) while this process was not: the launcher would wait for it for ever."""
+    """Continue a supervisor that was stopped (SIGSTOP) without this process: the launcher would wait for it forever."""
     if _supervisor and is_stopped(_supervisor):
         with suppress(ProcessLookupError):
             os.kill(_supervisor, signal.SIGCONT)

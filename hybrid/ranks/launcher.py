@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The launcher (mpirun, srun): what it says of this process, how one is started, and how a rank ends its job: one rank says why,
-and the launcher is told. And what a command makes of SIGINT and SIGTERM.
+"""The launcher (mpirun, srun): this process's rank by its variables, starting one, and ending the job so that one rank says why.
+Also the handling of SIGINT and SIGTERM.
 
-Loaded first by every command, so it imports little.
+Every command loads this module first, so it imports little.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ if TYPE_CHECKING:
 
 @record
 class Launch:
-    """This process's rank and the number of processes as the launcher numbers them, and the launcher's name."""
+    """The launcher's name, and this process's rank and the number of processes according to it."""
 
     name: str
     rank: int
     size: int
-    variables: tuple[str, str] = ("", "")  # the names of the environment variables that say so
-    local_rank: int | None = None  # the number among the ranks of its node, where the launcher says it
-    local_size: int | None = None  # how many ranks its node has, likewise
+    variables: tuple[str, str] = ("", "")  # the environment variables for rank and size
+    local_rank: int | None = None  # the rank within its node, if the launcher sets it
+    local_size: int | None = None  # the number of ranks on its node, if the launcher sets it
 
 
 OPEN_MPI = "mpirun (Open MPI)"
-# mpirun may start its helpers by srun, whose variables the ranks then inherit: so mpirun's own come first.
+# mpirun may start its helpers with srun, so that ranks inherit srun's variables too: mpirun's take precedence.
 _VARIABLES = (
     ("mpirun (MPICH or another PMI launcher)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     (OPEN_MPI, *(f"OMPI_COMM_WORLD_{what}" for what in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))),
-    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),  # of the tasks of a node it has a list
+    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),  # has no single number of tasks on this node
 )
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
-    """The launch this process belongs to, or None when it was started without a launcher."""
+    """The launch that started this process; None without a launcher."""
     for name, rank, size, *of_node in _VARIABLES:
         if environment.get(rank, "").isdecimal() and environment.get(size, "").isdecimal():
             local = [int(number) if (number := environment.get(variable, "")).isdecimal() else None for variable in of_node]
@@ -62,7 +62,7 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
 
 
 def rank_by_launcher() -> int:
-    """This process's rank by the launcher's variables; 0 when started without a launcher."""
+    """This process's rank by the launcher's variables; 0 without a launcher."""
     launch = launched()
     return launch.rank if launch else 0
 
@@ -70,14 +70,14 @@ def rank_by_launcher() -> int:
 def mpirun(ranks: int) -> list[str]:
     """The beginning of a command that starts `ranks` processes: the mpirun beside this Python, else the first on the PATH.
 
-    Open MPI's gets options that allow more ranks than cores and running as root, and that bind no rank to a core.
+    Open MPI gets options that allow oversubscription and running as root, and bind no rank to a core.
     """
     return [*_find_mpirun(), "-n", str(ranks)]
 
 
 @cache
 def _find_mpirun() -> tuple[str, ...]:
-    """The path of mpirun, with the options that it always gets. StartError where there is none."""
+    """The path of mpirun and its fixed options. StartError if there is none."""
     import shutil
 
     beside = Path(sys.executable).with_name("mpirun")
@@ -93,8 +93,8 @@ def _find_mpirun() -> tuple[str, ...]:
 
 
 def family_of(path: str) -> str:
-    """The MPI this mpirun belongs to: "Open MPI", "MPICH" (or one derived from it), or "" for any other."""
-    import subprocess  # takes several milliseconds to import, and no rank starts a launcher
+    """The MPI family of this mpirun: "Open MPI", "MPICH" (including derivatives), or "" for others."""
+    import subprocess  # takes several milliseconds; no rank needs it
 
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=30).stdout  # noqa: S603
     if any(name in version for name in ("Open MPI", "OpenRTE", "PRRTE")):
@@ -103,7 +103,7 @@ def family_of(path: str) -> str:
 
 
 def pmi_socket() -> int | None:
-    """The descriptor at which the launcher listens, as PMI_FD says; None where there is none that is open."""
+    """The launcher's socket from PMI_FD; None if there is no open one."""
     with suppress(OSError, OverflowError, ValueError):
         there = int(os.environ.get("PMI_FD", ""))
         return there if stat.S_ISSOCK(os.fstat(there).st_mode) else None
@@ -111,37 +111,37 @@ def pmi_socket() -> int | None:
 
 
 def abort(code: int) -> bool:
-    """Have Hydra, MPICH's launcher, end all processes of the job and exit with `code`, as MPI_Abort does. False where there is no
-    Hydra to tell: Slurm's PMI-2 sets PMI_FD as well, but has another protocol than PMI 1 with its lines of text."""
+    """Make Hydra, MPICH's launcher, end the job and exit with `code`, like MPI_Abort. False without Hydra: Slurm's PMI-2 also
+    sets PMI_FD, but does not use PMI-1's text protocol."""
     there = pmi_socket() if "PMI_HOSTNAME" in os.environ else None
-    with suppress(OSError):  # it is gone
+    with suppress(OSError):  # Hydra has ended
         return there is not None and os.write(there, b"cmd=abort exitcode=%d\n" % code) > 0
     return False
 
 
 # --- one rank says why the job ends
 
-# At the first failure a launcher may throw away what has been printed.
-_READ = 2.0  # seconds, at most, that it gets to read it
-_DRAIN = 0.2  # seconds that it gets to pass on what it has read
-_ENDING = 2.0  # seconds that a launcher gets to end a job when one rank has said why
-_CAUSE = 1.5  # seconds that a rank whose end may be the cause of this one's gets to say so first
+# At the first failure a launcher may discard output that it has not passed on. Times in seconds:
+_READ = 2.0  # longest wait for the launcher to read the output
+_DRAIN = 0.2  # for the launcher to pass on what it has read
+_ENDING = 2.0  # for the launcher to end a job after one rank has said why
+_CAUSE = 1.5  # for a rank whose end may have caused this one's to say so first
 
 _voice: socket.socket | None = None  # bound to a name by the first rank of the node that says why the job ends
 _voice_name = ""
 
 
 def share_voice() -> None:
-    """From now on one rank of this job and node says why the job ends. Called in the process that the launcher has started: a
-    forked worker shares the socket, and the name lasts until both have ended."""
+    """Prepare for `speak`, so that only one rank of this job and node says why the job ends. Call it in the process started by
+    the launcher: a forked worker shares the socket, and the name lasts until both have ended."""
     global _voice, _voice_name
     launch = launched()
     if launch is None or launch.size == 1:
         return
-    import socket  # takes milliseconds, and one process alone needs none
+    import socket  # takes milliseconds; a process alone needs none
 
-    # What the ranks of this job and node have in common, and others have not: the job's name under Open MPI, else the launcher's
-    # process on this node and its start, since another container may count its processes alike.
+    # A name unique to this job and node: the job's under Open MPI, else the launcher's process id with its start time, since
+    # another container may use the same ids.
     job = os.environ.get("PMIX_NAMESPACE") or launcher_above() or str(os.getppid())
     with suppress(OSError):
         _voice_name = f"\0hybrid-{os.getuid()}-{job[-80:]}"
@@ -149,10 +149,10 @@ def share_voice() -> None:
 
 
 def speak(*, shared: bool = False, follows: bool = False) -> bool:
-    """Whether this rank is to say why the job ends: the first of its node that asks is, and again whenever it asks.
+    """Whether this rank should say why the job ends: True for the first rank of its node that calls, and for its later calls.
 
-    `shared`: ranks of other nodes have the same to say, and rank 0 goes first. `follows`: this end may follow from another
-    rank's, which goes first. Where another rank has spoken, the launcher gets the time to end the job with that one's exit code.
+    `shared`: ranks of other nodes may say the same; rank 0 goes first. `follows`: another rank's end may have caused this one;
+    that rank goes first. If another rank has spoken, waits so that the launcher can end the job with that rank's exit code.
     """
     launch = launched()
     if launch is None or launch.size == 1:
@@ -173,10 +173,10 @@ def speak(*, shared: bool = False, follows: bool = False) -> bool:
 
 
 def let_launcher_read() -> None:
-    """Wait before an exit that makes the launcher end the job, until it has read what was printed."""
+    """Wait until the launcher has read the output, before an exit that makes it end the job."""
     deadline = time.monotonic() + _READ
     for stream in (1, 2):
-        with suppress(OSError):  # it is closed, or no system tells
+        with suppress(OSError):  # closed, or the system cannot tell
             kind = os.fstat(stream).st_mode
             unread = termios.FIONREAD if stat.S_ISFIFO(kind) else termios.TIOCOUTQ if stat.S_ISSOCK(kind) else 0
             while unread and any(fcntl.ioctl(stream, unread, bytes(4))) and time.monotonic() < deadline:
@@ -185,18 +185,18 @@ def let_launcher_read() -> None:
 
 
 def exit_at_once(code: int) -> NoReturn:
-    """Exit with this code, without any cleaning up: for the parent of a fork, which owns nothing that needs it."""
+    """Exit with this code without cleanup: for the parent of a fork, which owns nothing that needs it."""
     if code and launched() is not None:
         let_launcher_read()
     os._exit(code)
 
 
 def end_job(code: int) -> NoReturn:
-    """End this process and, where a launcher started it, the whole job, with this exit code if the launcher can have it.
+    """End this process and, if a launcher started it, the whole job, with this exit code if the launcher supports it.
 
-    What the launchers make of a rank's end differs. Open MPI's ends the job at the first exit code that is not 0, and takes it
-    over. MPICH's (Hydra) ignores exit codes while MPI starts and on other nodes, but obeys an abort in the words of PMI, as
-    MPI_Abort sends it. Others are told by a signal that this rank has died.
+    Launchers differ. Open MPI's ends the job at the first nonzero exit code and returns it. MPICH's (Hydra) ignores exit codes
+    during MPI's start and on other nodes, but obeys PMI's abort command, which MPI_Abort sends too. For others, this rank dies
+    of a signal.
     """
     launch = launched()
     if launch is None:
@@ -205,7 +205,7 @@ def end_job(code: int) -> NoReturn:
     if launch.name == OPEN_MPI:
         os._exit(code)
     if abort(code):
-        time.sleep(_ENDING)  # Hydra kills this process, as every other of the job
+        time.sleep(_ENDING)  # until Hydra kills this process with the job
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("still alive after SIGKILL")
 
@@ -214,16 +214,13 @@ def end_job(code: int) -> NoReturn:
 
 
 def handle(signum: int, handler: Callable[[int, FrameType | None], object]) -> None:
-    """Set a handler for a signal, unless this process was started to ignore it, as by nohup, or by `&` in scripts."""
+    """Set a handler for a signal, unless this process was started to ignore it, such as by nohup or by `&` in scripts."""
     if signal.getsignal(signum) is not signal.SIG_IGN:
         signal.signal(signum, handler)
 
 
 def end_when_interrupted(name: str) -> None:
-    """From now on an interrupt ends this process with one line: a command that is starting and has not told anybody of itself.
-
-    Of a worker that it has just forked, the supervisor tells.
-    """
+    """End a starting command with one line on SIGINT. A worker forked meanwhile ends silently: its supervisor reports it."""
     starting = os.getpid()
 
     def end(signum: int, frame: FrameType | None) -> NoReturn:
@@ -240,8 +237,8 @@ _came: set[int] = set()
 
 
 def heed(signum: int) -> None:
-    """From now on `has_come` tells of this signal. SIGINT still raises KeyboardInterrupt, which C code may turn into other
-    errors; SIGTERM does not end this command: the caller ends in an orderly way."""
+    """Record this signal for `has_come`. SIGINT still raises KeyboardInterrupt, which C code may turn into other errors; SIGTERM
+    no longer ends the process: the caller must."""
 
     def remember(signum: int, frame: FrameType | None) -> None:
         _came.add(signum)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What the ranks of a team send each other: objects from all to all, parts of matrices by two collectives, notices of failure.
+"""Messages between the ranks of a team: objects by allgather, parts of matrices by two collectives, notices of failure.
 
-No rank waits inside MPI: each polls its request, so that heartbeats go to the supervisor, and no rank waits for one that has
-failed or never calls. After a failure, ranks that have started fewer collectives than others start the missing ones, so that all
-end and the communicator can be used again.
+No rank blocks inside MPI: each polls its requests, so that heartbeats reach the supervisor and no rank waits for one that failed
+or never calls. After a failure, ranks that started fewer collectives than others start the missing ones: then all complete, and
+the communicator stays usable.
 """
 
 from __future__ import annotations
@@ -30,60 +30,59 @@ if TYPE_CHECKING:
 
     from hybrid.ranks.team import Interrupts
 
-# --- ranks that have not called: those that wait name them, in a warning first, then in RankMissing
+# --- ranks that have not called: waiting ranks name them, first in a warning, then in RankMissing
 #
-# In a user's program a rank may compute for long before it calls, or it never calls because it has failed. In the first phase of
-# a call a rank learns by messages who else waits (`Arrivals`). Before the first call on a communicator there is no way for such
-# messages: `duplicates` learns it by collectives on the user's own communicator.
+# In a user's program a rank may compute for long before it calls, or fail and never call. In the first phase of a call, waiting
+# ranks announce themselves by messages (`Arrivals`). The first call on a communicator has no channel for these messages yet:
+# `duplicates` finds the missing ranks by collectives on the user's communicator.
 
-_HERE = 32002  # the tag of "I wait in this phase, too" on the control communicator
-_DEFAULT = 60.0  # seconds after which the missing are named
-_ANSWERED = 0.5  # seconds within which the others that wait have said so
-_MOST_NAMED = 64  # ranks of a communicator whose first call names the missing: each sends a byte to each for that
-_FIRST_PAUSE = 1e-3  # seconds between two looks at the first call
-GIVEN_UP = 30.0  # seconds after which ranks that have called, but do not go on, must have left the call
+_WAITING = 32002  # tag of "I wait in this phase, too" on the control communicator
+_DEFAULT = 60.0  # seconds until the missing ranks are named
+_ANSWERED = 0.5  # seconds for the other waiting ranks to answer
+_MOST_NAMED = 64  # largest communicator whose first call names the missing ranks: each rank sends a byte to each other
+_FIRST_PAUSE = 1e-3  # seconds between polls of the first call
+GIVEN_UP = 30.0  # seconds without progress after which ranks that had called must have left the call
 
 _UNUSABLE = "; this communicator cannot be used any more, another can: comm.Dup()"
-abandoned: list[Any] = []  # requests that nobody waits for any more, and which keep the buffers that MPI may still use
+abandoned: list[Any] = []  # requests that nobody waits for; the list keeps their buffers alive for MPI
 
 
 @record
 class Limits:
-    """The seconds of waiting after which the missing ranks are named (`warn`), and after which the call fails (`fail`)."""
+    """Seconds of waiting until the missing ranks are named (`warn`), and until the call fails (`fail`)."""
 
     warn: float
     fail: float
 
     @classmethod
     def of(cls, asked: Any = None) -> Limits:
-        """The limits by the call's `stall`, in seconds, else by HYBRID_STALL: after it the missing are named, and after it once
-        more, but a second at least, the call fails.
+        """The limits from the call's `stall` in seconds, else from HYBRID_STALL: missing ranks are named after `stall`, and the
+        call fails after another `stall`, but at least 1 s, later.
 
-        Where neither is given, a call never fails, since ranks of a user's program may come as late as they like.
+        If neither is set, a call never fails, since ranks of a user's program may call arbitrarily late.
         """
         try:
             stall = float(asked if asked is not None else os.environ.get("HYBRID_STALL") or math.nan)
-        except (TypeError, ValueError):  # refused when all ranks have come and can be told
+        except (TypeError, ValueError):  # refused later, when all ranks have called
             stall = math.nan
         if stall > 0:
             return cls(stall, stall + max(stall, 2 * _ANSWERED))
         return cls(math.inf if stall == 0 else _DEFAULT, math.inf)
 
     def of_the_present(self) -> Limits:
-        """The limits of a wait for ranks that have called."""
+        """The limits for waiting on ranks that have called."""
         return Limits(min(self.warn, GIVEN_UP), min(self.fail, GIVEN_UP))
 
 
 def unusable(why: str) -> RankMissing:
-    """The error of every call on a communicator that is lost: its ranks are out of step, or have given up waiting for each
-    other."""
+    """The error of every call on a lost communicator, whose ranks are out of step or gave up waiting for each other."""
     error = RankMissing(why.removesuffix(_UNUSABLE) + _UNUSABLE)
     error.on_all_ranks = True  # no rank waits for this one
     return error
 
 
 class _Wait:
-    """The wait of one rank for others."""
+    """One rank's wait for others."""
 
     def __init__(self, rank: int, limits: Limits) -> None:
         self.rank, self._limits, self._began, self._warned = rank, limits, time.monotonic(), False
@@ -96,8 +95,8 @@ class _Wait:
         return self.seconds > self._limits.warn + more
 
     def complain(self, missing: Collection[int], here: Collection[int]) -> None:
-        """Warn of the missing ranks (empty: it is not known which), once, by the first of the ranks that wait, `here`.
-        RankMissing when the wait has taken too long."""
+        """Warn of the missing ranks (empty: unknown), once, on the lowest of the waiting ranks `here`. RankMissing after the
+        limit `fail`."""
         failed = self.seconds > self._limits.fail
         within = f"within {self._limits.fail if failed else self._limits.warn:g} s"
         text = f"some rank has not called {within}, or does not wait for this one any more"
@@ -112,33 +111,33 @@ class _Wait:
 
 
 class Arrivals(_Wait):
-    """The wait of a rank for those that have not come to a phase. `serial`: the phase's number."""
+    """One rank's wait for ranks that have not reached a phase. `serial`: the phase's number."""
 
     def __init__(self, control: MPI.Comm, serial: int, limits: Limits) -> None:
         super().__init__(control.Get_rank(), limits)
         self._control, self._serial = control, serial
-        self._here, self._told = {self.rank}, False
+        self._waiting_ranks, self._announced = {self.rank}, False
 
     def look(self) -> None:
-        """To be called now and then while this rank waits. RankMissing when it has waited for too long."""
+        """Exchange announcements with other waiting ranks. Call it repeatedly while waiting. RankMissing after the limit."""
         from mpi4py import MPI
 
         ranks, answered, status, serial = set(range(self._control.Get_size())), False, MPI.Status(), bytearray(8)
-        while self._control.Iprobe(tag=_HERE, status=status):
-            self._control.Recv([serial, MPI.BYTE], status.source, _HERE)
-            if int.from_bytes(serial, "little") == self._serial:  # else it is about a phase to which all have come by now
-                self._here.add(status.source)
+        while self._control.Iprobe(tag=_WAITING, status=status):
+            self._control.Recv([serial, MPI.BYTE], status.source, _WAITING)
+            if int.from_bytes(serial, "little") == self._serial:  # else about an earlier phase, which all have reached
+                self._waiting_ranks.add(status.source)
                 answered = True
-        if (answered or self.is_long()) and not self._told:
-            self._told = True
+        if (answered or self.is_long()) and not self._announced:
+            self._announced = True
             for other in ranks - {self.rank}:
-                abandoned.append(self._control.Isend([self._serial.to_bytes(8, "little"), MPI.BYTE], other, _HERE))
+                abandoned.append(self._control.Isend([self._serial.to_bytes(8, "little"), MPI.BYTE], other, _WAITING))
         if self.is_long(_ANSWERED):
-            self.complain(ranks - self._here, self._here)
+            self.complain(ranks - self._waiting_ranks, self._waiting_ranks)
 
 
 def duplicates(comm: MPI.Comm, limits: Limits, interrupts: Interrupts) -> tuple[MPI.Comm, MPI.Comm]:
-    """Two duplicates of a user's communicator, made when every rank has called. RankMissing when that takes too long."""
+    """Two duplicates of a user's communicator, once every rank has called. RankMissing if that takes too long."""
     from mpi4py import MPI
 
     size, rank = comm.Get_size(), comm.Get_rank()
@@ -151,45 +150,45 @@ def duplicates(comm: MPI.Comm, limits: Limits, interrupts: Interrupts) -> tuple[
                 wait.complain(pending if named else (), {rank, *(everybody - pending if named else ())})
             time.sleep(_FIRST_PAUSE if wait.seconds > _FIRST_PAUSE else 0)
 
-    under_way: list[Any] = []
-    abandoned.append(under_way)  # unless all of them are complete
+    requests: list[Any] = []
+    abandoned.append(requests)  # unless all of them are complete
     if limits.warn < math.inf:
         if size <= _MOST_NAMED:
-            # A scatter from each rank, which MPI does not send by way of others: it is complete here when that rank has called.
+            # One scatterv from each rank, which MPI sends directly: it completes here once its root has called.
             token, into = [bytes(size), (1,) * size, tuple(range(size)), MPI.BYTE], bytearray(1)
             for root in range(size):
-                under_way.append(comm.Iscatterv(token if root == rank else None, [into, MPI.BYTE], root))
+                requests.append(comm.Iscatterv(token if root == rank else None, [into, MPI.BYTE], root))
         else:
-            under_way.append(comm.Ibarrier())
-        complete(under_way, _Wait(rank, limits), named=size <= _MOST_NAMED)
+            requests.append(comm.Ibarrier())
+        complete(requests, _Wait(rank, limits), named=size <= _MOST_NAMED)
         limits = limits.of_the_present()
-    under_way[:] = comm.Idup(), comm.Idup()  # polled, too: others may have given up before the last one came
-    complete([request for _, request in under_way], _Wait(rank, limits), named=False)
-    abandoned.remove(under_way)
-    return under_way[0][0], under_way[1][0]
+    requests[:] = comm.Idup(), comm.Idup()  # polled too: others may have given up before the last rank called
+    complete([request for _, request in requests], _Wait(rank, limits), named=False)
+    abandoned.remove(requests)
+    return requests[0][0], requests[1][0]
 
 
-# Tags on the control communicator: "I failed, come to the end of the phase", with its number; "this communicator is lost", with
-# the reason.
+# Tags on the control communicator: "I failed, go to the end of the phase", with the phase's number; "this communicator is lost",
+# with the reason.
 _NOTICE, _LOST = 32001, 32003
-_POLLS_BETWEEN_CHECKS = 100  # then a heartbeat is sent, and notices and deadlines are looked at
-# `exchange` starts with one Allgather of a slot per rank: the size of its object, and the object itself where it fits.
-_SLOT, _LENGTH = 2048, 8  # bytes of a slot, which hold what the ranks usually tell each other, and of the size in it
-_EXCHANGE_PAUSE = 1e-3  # seconds between two polls, at most, for ranks that may compute for long before they come
-# What arrives by a collective meanwhile fits the network's buffers. But between ranks of a node MPI copies only some kilobytes at
-# each poll, so there nobody sleeps who has nothing else to do.
+_POLLS_BETWEEN_CHECKS = 100  # polls between two heartbeats and checks of notices and deadlines
+# `exchange` starts with an Allgather of one slot per rank: the object's size, and the object if it fits.
+_SLOT, _LENGTH = 2048, 8  # bytes of a slot, enough for most objects, and of the size field
+_EXCHANGE_PAUSE = 1e-3  # seconds: longest pause between polls for ranks that may compute for long first
+# Seconds between polls of a collective. The network's buffers hold what arrives meanwhile. Within a node, MPI copies only some KB
+# per poll, so an idle rank does not sleep there.
 _COLLECTIVE_PAUSE = 1e-4
 _give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
-_SLOW_YIELD = 5e-4  # seconds: a sched_yield that takes longer means that another thread spins on this core
-_SLEEP_FOR, _ONE_SLEEP = 0.02, 1e-5  # seconds: how long to sleep instead of yielding then, and each sleep
+_SLOW_YIELD = 5e-4  # seconds: a slower sched_yield means that another thread spins on this core
+_SLEEP_FOR, _ONE_SLEEP = 0.02, 1e-5  # seconds to sleep instead of yielding then, and of each sleep
 _crowded_until = 0.0
 
 
 def _let_others_run() -> None:
-    """Give the core to other threads between two polls, yet be back soon.
+    """Yield the core between two polls, and return soon.
 
-    Beside threads that spin, as those of a BLAS do for a while after each call, a sched_yield returns only after a time slice
-    of milliseconds. A thread that sleeps instead is woken at once.
+    If other threads spin on the core, as BLAS threads do for a while after each call, sched_yield returns only after a time slice
+    of milliseconds. A sleeping thread is woken at once.
     """
     global _crowded_until
     began = time.perf_counter()
@@ -205,7 +204,7 @@ def _let_others_run() -> None:
 
 
 class PhaseEnded(BaseException):
-    """Raised inside a phase on a rank that waits for one which has failed; never leaves the phase."""
+    """Raised inside a phase on a rank that waits for a failed one; never leaves the phase."""
 
 
 class Unsendable(Exception):
@@ -213,12 +212,11 @@ class Unsendable(Exception):
 
 
 class Messages:
-    """Messages between the ranks of a communicator. They travel on duplicates of it, and so never meet those of the user's
-    program."""
+    """Messages between the ranks of a communicator, on duplicates of it, separate from the user's messages."""
 
     def __init__(self, comm: MPI.Comm, limits: Limits | None, interrupts: Interrupts) -> None:
-        """`limits`: of the wait for ranks that have not called, where each rank of a user's program calls by itself.
-        `interrupts`: of this rank, which wait for exchanges to end."""
+        """`limits`: for waiting on ranks that have not called, in a user's program; None: unlimited. `interrupts`: this rank's,
+        delayed until exchanges end."""
         from mpi4py import MPI
 
         self._byte, self._new_status = MPI.BYTE, MPI.Status
@@ -226,17 +224,17 @@ class Messages:
         self.limits = limits and limits.of_the_present()  # of the first exchange; each call has its own
         self._rank, self._size = comm.Get_rank(), comm.Get_size()
         self._interrupts = interrupts
-        self.lost = ""  # why this communicator cannot be used any more: the ranks are out of step
-        self.within_nodes = True  # whether ranks share a node, when `Team` has found out
-        self.serial = 0  # exchanges that have ended: the same on every rank within a phase
-        # The request and the buffers of the last exchange. mpi4py 4.1 keeps those of an Iallgatherv no longer than its call.
-        self._pending: tuple[Any, ...] = ()
-        self._failed = -1  # the last phase, by its `serial`, in which another rank has failed
-        self.comms: dict[tuple[str, tuple[int, ...]], MPI.Comm] = {}  # of collectives, on all ranks: null on others
+        self.lost = ""  # why this communicator is unusable; "" if it is not
+        self.within_nodes = True  # whether some ranks share a node; set by `Team`
+        self.serial = 0  # number of finished exchanges; the same on every rank within a phase
+        # The request and the buffers of the last exchange, kept alive here: mpi4py 4.1 drops those of Iallgatherv after the call.
+        self._last_exchange: tuple[Any, ...] = ()
+        self._failed = -1  # the `serial` of the last phase in which another rank failed
+        self.comms: dict[tuple[str, tuple[int, ...]], MPI.Comm] = {}  # of collectives; null on ranks that take no part
         self._series: dict[str, Series] = {}  # the latest of each kind, on the ranks that take part
 
     def free(self) -> None:
-        """Free the communicators; every rank calls it. Those that are lost stay, with what MPI may still write to."""
+        """Free the communicators. Collective. If lost, keep them and the buffers that MPI may still write to."""
         if self.lost:
             abandoned.append(self)
             return
@@ -246,7 +244,7 @@ class Messages:
     # --- waiting
 
     def end_if_others_failed(self) -> None:
-        """PhaseEnded if a rank has failed in this phase."""
+        """PhaseEnded if another rank has failed in this phase."""
         self._receive_notices()
         if self._failed == self.serial or self._control.Iprobe(tag=_LOST):
             raise PhaseEnded
@@ -254,11 +252,10 @@ class Messages:
     def pauses(
         self, eager: int, longest: Callable[[], float], look: Callable[[], object] | None = None, deadline: float = math.inf
     ) -> Iterator[None]:
-        """The pauses of a rank that polls: it takes the next one after each poll.
+        """Pauses for a polling loop: take the next one after each poll.
 
-        `eager`: polls at full speed, after which it sleeps between two polls; `longest`: gives the seconds of a sleep at most.
-        `look`: is called now and then, and may raise; by default it raises PhaseEnded if a rank has failed. TimeoutError after
-        the `deadline`.
+        `eager`: the number of polls before pauses become sleeps. `longest`: returns the longest sleep in seconds. `look`: called
+        regularly, may raise; by default raises PhaseEnded if a rank has failed. TimeoutError after the `deadline`.
         """
         pause = 0.0
         for polls in count(1):
@@ -279,7 +276,7 @@ class Messages:
         look: Callable[[], object] | None = None,
         deadline: float = math.inf,
     ) -> None:
-        """Wait for a request, as by `pauses`. MPI moves its data only while it is called."""
+        """Wait for a request by polling, with `pauses`. MPI makes progress only inside its calls."""
         pauses = self.pauses(_POLLS_BETWEEN_CHECKS, longest, look, deadline)
         while not request.Test():
             next(pauses)
@@ -287,12 +284,12 @@ class Messages:
     # --- objects
 
     def exchange(self, mine: Any, patience: float = math.inf, *, arriving: bool = False, why: str = "") -> list[Any]:
-        """Every rank's object, in the order of the ranks (an Allgather). TimeoutError after `patience` seconds; `why`: what the
-        others are told then.
+        """Allgather Python objects, in rank order. TimeoutError after `patience` seconds; `why` then tells the others the reason.
 
-        Unsendable before anything is sent. Notices of failure do not end it, since failed ranks call it, too. `arriving`: other
-        ranks may not have called yet; RankMissing where they do not for too long. An interrupt that waits too long is raised. An
-        exchange that this rank leaves before its end is the last: all ranks raise RankMissing, now or when they call.
+        Unsendable, before anything is sent, if `mine` cannot be pickled. Notices of failure do not end an exchange, since failed
+        ranks take part. `arriving`: other ranks may not have called yet; RankMissing if they do not for too long. Raises an
+        overdue interrupt. If a rank leaves an exchange early, the communicator is lost: all ranks raise RankMissing, now or at
+        their next call.
         """
         arrivals = Arrivals(self._control, self.serial, self.limits) if arriving and self.limits else None
 
@@ -303,7 +300,7 @@ class Messages:
                 arrivals.look()
 
         def gather() -> None:
-            self.complete(self._pending[0], lambda: _EXCHANGE_PAUSE, look, deadline)
+            self.complete(self._last_exchange[0], lambda: _EXCHANGE_PAUSE, look, deadline)
 
         self.refuse_lost()
         deadline = time.monotonic() + patience
@@ -315,16 +312,16 @@ class Messages:
         slots = memoryview(bytearray(_SLOT * self._size))
         begins = range(0, len(slots), _SLOT)
         try:
-            self._pending = self._comm.Iallgather([slot, self._byte], [slots, self._byte]), slot, slots
+            self._last_exchange = self._comm.Iallgather([slot, self._byte], [slots, self._byte]), slot, slots
             gather()
             sizes = [int.from_bytes(slots[begin : begin + _LENGTH], "little") for begin in begins]
             if max(sizes) <= _SLOT - _LENGTH:
                 parts = [slots[begin + _LENGTH :][:size] for begin, size in zip(begins, sizes, strict=True)]
-            else:  # some object does not fit its slot: all are sent again, whole
+            else:  # some object does not fit its slot: send all objects again
                 arrivals, starts = None, [0, *accumulate(sizes)]
                 received = memoryview(bytearray(starts[-1]))
                 into = [received, sizes, starts[:-1], self._byte]
-                self._pending = self._comm.Iallgatherv([packed, self._byte], into), packed, received
+                self._last_exchange = self._comm.Iallgatherv([packed, self._byte], into), packed, received
                 gather()
                 parts = [received[lo:hi] for lo, hi in pairwise(starts)]
             objects = [pickle.loads(part) for part in parts]
@@ -339,7 +336,7 @@ class Messages:
         return objects
 
     def refuse_lost(self) -> None:
-        """RankMissing where the communicator is lost."""
+        """RankMissing if the communicator is lost."""
         status = self._new_status()
         if not self.lost and self._control.Iprobe(tag=_LOST, status=status):
             text = bytearray(status.Get_count(self._byte))
@@ -349,7 +346,7 @@ class Messages:
             raise unusable(self.lost) from None
 
     def lose(self, why: str) -> None:
-        """Have this and every other rank raise RankMissing: in the exchange for which it waits, or when it calls."""
+        """Mark the communicator as lost: this and every other rank raises RankMissing, in its exchange or at its next call."""
         if not self.lost:
             self.lost = why
             self._tell_others(why.encode(), _LOST)
@@ -362,7 +359,7 @@ class Messages:
     # --- failures
 
     def notify_others(self) -> None:
-        """Send every other rank the notice that this one has failed, so that none waits for its messages."""
+        """Tell every other rank that this one has failed, so that none waits for its messages."""
         self._tell_others(self.serial.to_bytes(8, "little"), _NOTICE)
 
     def _receive_notices(self) -> None:
@@ -372,16 +369,14 @@ class Messages:
             self._failed = max(self._failed, int.from_bytes(serial, "little"))
 
     def clear_up(self) -> None:
-        """Complete the collectives that the phase has left unfinished. Every rank calls it after an exchange that told of a
-        failure."""
-        # For each kind the number of the latest series, its ranks, and how many of its collectives this rank has started.
+        """Complete the collectives that a failed phase left unfinished. Collective, after an exchange that reported a failure."""
         of_ranks = self.exchange({kind: each.state for kind, each in self._series.items()})
-        self._receive_notices()  # which a communicator that MPI makes in place of this one would get
+        self._receive_notices()  # a new communicator that reuses this one's context would receive them
         for kind in {kind for series in of_ranks for kind in series}:
             serial, ranks, _ = max(series[kind] for series in of_ranks if kind in series)
             states = [of_ranks[rank].get(kind, (-1, (), 0)) for rank in ranks]
             most = max(started for number, _, started in states if number == serial)
-            # A rank has failed before it came so far, or while it started one. All ranks find that out here.
+            # Some rank failed before this series, or while starting a collective; all ranks see this here.
             if any(started < 0 or (most and number != serial) for number, _, started in states):
                 self.lost = "a rank has failed while ranks began to exchange parts of matrices"
             elif self._rank in ranks:
@@ -393,8 +388,8 @@ class Messages:
     # --- collectives
 
     def connect(self, kind: str, ranks: Sequence[int]) -> None:
-        """Make the communicator for series of this kind between these ranks. Every rank of the team calls it right after a phase:
-        MPI makes it while it waits for them."""
+        """Create the communicator for series of this kind between these ranks. Collective over the team, right after a phase,
+        since this blocks inside MPI."""
         from mpi4py import MPI
 
         order = tuple(ranks)
@@ -406,7 +401,7 @@ class Messages:
         watch.cancel()
 
     def _end_alone(self) -> None:
-        """End the job, by a thread, where this rank waits inside MPI for others that have left the call."""
+        """End the job from a thread, if this rank blocks inside MPI for ranks that have left the call."""
         where = f"hybrid: rank {self._rank} on {os.uname().nodename}"
         text = with_code(f"{where}: other ranks have left a call, and this one waits for them inside MPI", "rank-missing")
         if speak(shared=True):
@@ -415,14 +410,14 @@ class Messages:
 
     @property
     def patience(self) -> float:
-        """Seconds of waiting for ranks that are in the same call, after which they must have left it."""
+        """Seconds of waiting after which ranks of the same call must have left it."""
         return min(GIVEN_UP, self.limits.fail) if self.limits else math.inf
 
     def series(self, kind: str, ranks: Sequence[int], collectives: Iterable[Start]) -> Series | None:
-        """A new series of these collectives between these ranks, in this order; None on other ranks. It is called in a phase.
+        """A new series of these collectives, in this order, between these ranks; None on other ranks. Call it within a phase.
 
-        None of them is started before that phase has ended, and all of this kind that were started before are complete by then.
-        Each rank may start collectives of different kinds in any order.
+        The caller starts none before that phase has ended, and completes all earlier ones of this kind before. Ranks may start
+        collectives of different kinds in any order.
         """
         comm = self.comms[kind, tuple(ranks)]
         self._series.pop(kind, None)
@@ -434,53 +429,53 @@ class Messages:
 # --- collectives of parts of matrices
 
 Start = Callable[["MPI.Comm"], "MPI.Request"]
-Matrices = Mapping[int, Sequence["np.ndarray"]]  # for each rank of a communicator those that it gets, or has sent
+Matrices = Mapping[int, Sequence["np.ndarray"]]  # by rank of a communicator: the matrices to or from that rank
 
 
 class Series:
     """Collectives that all ranks of a communicator start in the same order, some ahead of need.
 
-    `collectives` may make each one when it is started. The matrices of one are kept until it is complete.
+    `collectives` is iterated lazily, one item per start. A collective's matrices stay referenced until it completes.
     """
 
     def __init__(self, messages: Messages, comm: MPI.Comm, ranks: tuple[int, ...], collectives: Iterable[Start]) -> None:
         self._messages, self._comm, self.ranks, self._waiting = messages, comm, ranks, iter(collectives)
-        self._starting: Any = None  # a collective, which MPI may have begun
-        self._under_way: dict[int, tuple[MPI.Request, Start]] = {}  # by number
+        self._being_started: Any = None  # a collective, which MPI may have begun
+        self._pending: dict[int, tuple[MPI.Request, Start]] = {}  # by number
         self.started = 0
         self.serial = messages.serial
 
     @property
     def state(self) -> tuple[int, tuple[int, ...], int]:
-        """The phase's number, the ranks, and how many have been started; a negative number where a start has failed."""
-        return self.serial, self.ranks, -1 if self._starting else self.started
+        """The phase's number, the ranks, and the number of started collectives; -1 if a start failed."""
+        return self.serial, self.ranks, -1 if self._being_started else self.started
 
     def start(self, until: int) -> None:
-        """Start the collectives before number `until`, as far as there are such."""
+        """Start all collectives with numbers below `until`."""
         while self.started < until:
-            self._starting = True
-            following = self._starting = next(self._waiting, None)
-            if following is None:
+            self._being_started = True
+            collective = self._being_started = next(self._waiting, None)
+            if collective is None:
                 return
-            self._under_way[self.started] = following(self._comm), following
-            self.started, self._starting = self.started + 1, None
+            self._pending[self.started] = collective(self._comm), collective
+            self.started, self._being_started = self.started + 1, None
 
     def is_complete(self, number: int) -> bool:
-        """Whether this collective is complete, without waiting. MPI goes on with all that have been started."""
+        """Whether this collective is complete. Does not wait; MPI progresses all started ones."""
         self.start(number + 1)
-        if number in self._under_way and self._under_way[number][0].Test():
-            del self._under_way[number]
-        return number not in self._under_way
+        if number in self._pending and self._pending[number][0].Test():
+            del self._pending[number]
+        return number not in self._pending
 
     def wait_for(
         self, number: int, meanwhile: Callable[[], None] = lambda: None, computing: Callable[[], bool] = lambda: False
     ) -> None:
         """Wait until this collective is complete. PhaseEnded if a rank fails meanwhile.
 
-        `meanwhile` is called now and then, and must not wait. `computing`: whether another thread of this rank needs its core.
+        `meanwhile`: called regularly, must not wait. `computing`: returns whether another thread of this rank needs the core.
         """
         self.start(number + 1)
-        if number in self._under_way:
+        if number in self._pending:
             messages = self._messages
 
             def look() -> None:
@@ -488,14 +483,14 @@ class Series:
                 messages.end_if_others_failed()
 
             messages.complete(
-                self._under_way[number][0], lambda: _COLLECTIVE_PAUSE if computing() or not messages.within_nodes else 0.0, look
+                self._pending[number][0], lambda: _COLLECTIVE_PAUSE if computing() or not messages.within_nodes else 0.0, look
             )
-            del self._under_way[number]
+            del self._pending[number]
 
     def wait_until_complete(self, ahead: int = sys.maxsize) -> None:
-        """Wait for all collectives that are left, and start up to `ahead` of them before the one that is waited for is complete.
-        PhaseEnded if a rank fails meanwhile."""
-        number = min(self._under_way, default=self.started)
+        """Wait for all remaining collectives, with up to `ahead` started beyond the one waited for. PhaseEnded if a rank fails
+        meanwhile."""
+        number = min(self._pending, default=self.started)
         self.start(number + 1 + ahead)
         while number < self.started:
             self.wait_for(number)
@@ -503,22 +498,22 @@ class Series:
             self.start(number + 1 + ahead)
 
     def end(self) -> None:
-        """Wait for all collectives that have been started, after a failure; all ranks must have started the same ones."""
-        for request, _ in self._under_way.values():
+        """After a failure, wait for all started collectives; all ranks must have started the same ones."""
+        for request, _ in self._pending.values():
             self._messages.complete(request, lambda: 0.0, self._messages.refuse_lost)
-        self._under_way.clear()
+        self._pending.clear()
 
 
 def broadcast(matrix: np.ndarray, root: int) -> Start:
-    """Broadcast a matrix, or some columns of one, from rank `root` of the communicator."""
+    """Broadcast a matrix with contiguous rows, such as a column panel, from rank `root` of the communicator."""
 
     def start(comm: MPI.Comm) -> MPI.Request:
         from mpi4py import MPI
 
-        placed = _placed([matrix])
+        placed = _datatype_of([matrix])
         try:
-            abandoned.append(comm.Ibcast([MPI.BOTTOM, 1, placed], root))  # until `Series.start` has it, whatever happens
-        finally:  # a collective that has been started keeps the datatype
+            abandoned.append(comm.Ibcast([MPI.BOTTOM, 1, placed], root))  # keeps the request if an interrupt hits here
+        finally:  # MPI keeps the datatype for a started collective
             placed.Free()
         return abandoned.pop()
 
@@ -526,15 +521,15 @@ def broadcast(matrix: np.ndarray, root: int) -> Start:
 
 
 def exchange(sends: Matrices, receives: Matrices, own_rank: int) -> Start:
-    """Send each rank its matrices in `sends`, and receive as many, of the same shapes, into those in `receives`: an all-to-all
-    of matrices, which may be parts of larger ones with contiguous rows. What a rank has for itself is copied."""
+    """An all-to-all of matrices: sends each rank its matrices in `sends`, and receives matrices of the same shapes into
+    `receives`. They may be parts of larger ones with contiguous rows. A rank's matrices for itself are copied."""
 
     def start(comm: MPI.Comm) -> MPI.Request:
         from mpi4py import MPI
 
         def side(matrices: Matrices) -> tuple[list[int], list[MPI.Datatype]]:
             there = [rank != own_rank and any(each.size for each in matrices.get(rank, ())) for rank in range(comm.Get_size())]
-            types = [_placed(matrices[rank]) if is_there else MPI.BYTE for rank, is_there in enumerate(there)]
+            types = [_datatype_of(matrices[rank]) if is_there else MPI.BYTE for rank, is_there in enumerate(there)]
             return list(map(int, there)), types
 
         copy_own(sends, receives, own_rank)
@@ -543,7 +538,7 @@ def exchange(sends: Matrices, receives: Matrices, own_rank: int) -> Start:
         sent, received = (MPI.BOTTOM, counts, nowhere, types), (MPI.BOTTOM, counts_received, nowhere, types_received)
         try:
             abandoned.append(comm.Ialltoallw(sent, received))
-        finally:  # a collective that has been started keeps the datatypes
+        finally:  # MPI keeps the datatypes for a started collective
             for made in (*types, *types_received):
                 if made != MPI.BYTE:
                     made.Free()
@@ -558,7 +553,7 @@ def copy_own(sends: Matrices, receives: Matrices, rank: int) -> None:
         into[...] = source
 
 
-def _placed(matrices: Sequence[np.ndarray]) -> MPI.Datatype:
+def _datatype_of(matrices: Sequence[np.ndarray]) -> MPI.Datatype:
     """An MPI datatype of these matrices at their addresses."""
     from mpi4py import MPI
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""MPI in this process: what it needs before it starts, its start and end, and the library as it describes itself.
+"""MPI in this process: preconditions, start and end, and a description of the library.
 
-Where something is missing, MPI ends its process, or hangs, and says why in its own terms: so it is looked for before.
+MPI hangs, or ends its process with an obscure message, if a precondition fails: so they are checked first.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 
 def start_mpi_of(launch: Launch) -> None:
-    """Start MPI in this rank. StartError if that cannot be, or if MPI sees another number of processes than the launcher has
-    started."""
+    """Start MPI in this rank. StartError if it cannot start, or sees another number of processes than the launcher started."""
     refuse_too_little(launch)
     try:
         with _signals_kept():
@@ -53,11 +52,11 @@ def start_mpi_of(launch: Launch) -> None:
 
 @contextmanager
 def _signals_kept() -> Iterator[None]:
-    """A context after which signals mean what they did before, so that they end a rank under every MPI, or under none. Signals
-    that come meanwhile are handled then.
+    """A context that restores signal handlers at its end, so that signals end a rank under any MPI. Signals that arrive meanwhile
+    are handled then.
 
-    MPICH sets a handler for SIGUSR1, which its launcher sends only where it leaves a job with a dead rank alone; and UCX, below
-    both MPIs, sets one for SIGHUP, for debugging. Neither lets a user see that the signal came.
+    MPICH installs a handler for SIGUSR1, which its launcher sends only if it keeps a job with a dead rank; UCX, below both MPIs,
+    installs one for SIGHUP for debugging. Both hide the signal from the user.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -68,42 +67,41 @@ def _signals_kept() -> Iterator[None]:
         yield
     finally:
         for signum, handler in handlers.items():
-            if handler is not None:  # Python's own record of it, which these libraries do not change
+            if handler is not None:  # Python's record of the handler, which these libraries do not change
                 signal.signal(signum, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def start_mpi() -> ModuleType:
-    """Start MPI in this process, with the thread level that hybrid-runner needs; mpi4py's module."""
+    """Start MPI in this process, with thread level FUNNELED. Returns the module mpi4py.MPI."""
     import mpi4py
 
     mpi4py.rc(thread_level="funneled")
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "suspicious MPI execution environment")  # is looked at, and said in one line
+        warnings.filterwarnings("ignore", "suspicious MPI execution environment")  # `refuse_foreign_launcher` checks it
         from mpi4py import MPI
 
     return MPI
 
 
 def leave() -> NoReturn:
-    """Finalize MPI where it has started, and end the process with code 0. Output must have been flushed, and no thread may
-    compute.
+    """Finalize MPI if started, and end the process with code 0. Output must have been flushed, and no thread may compute.
 
-    Python's own end would take longer, since it tears down every module. It is C's `exit` and not `_exit`, which would leave out
-    what MPICH does at the very end: its launcher then ends the job as one that failed.
+    Faster than Python's own exit, which tears down every module. Uses C's `exit`, not `_exit`, which would skip MPICH's exit
+    handlers: its launcher would count the job as failed.
     """
     wake_supervisor()
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and not mpi.Is_finalized():
         mpi.Finalize()
-        wake_supervisor()  # if it was stopped meanwhile: nobody else would
-    ctypes.PyDLL(None).exit(0)  # holds the interpreter's lock, so that no other thread runs Python meanwhile
+        wake_supervisor()  # if it was stopped meanwhile
+    ctypes.PyDLL(None).exit(0)  # PyDLL keeps the GIL, so that no other thread runs Python meanwhile
     raise AssertionError("exit has returned")
 
 
 def unname_files() -> None:
-    """Remove the names of the files that MPICH has made in shared memory for the ranks of this node, when all of them have opened
-    these. The memory goes with the last process."""
+    """Unlink MPICH's files in /dev/shm, once all ranks of this node have opened them, so that their memory is freed with the last
+    process."""
     with suppress(OSError):
         maps = Path("/proc/self/maps").read_text(errors="replace")
         for path in set(re.findall(rf"{SHARED}/mpich_shm_[0-9a-f]+_[0-9]+$", maps, re.MULTILINE)):
@@ -111,24 +109,22 @@ def unname_files() -> None:
 
 
 def all_processes() -> MPI.Comm:
-    """The communicator of everything that the launcher has started, for programs that watch over themselves."""
+    """COMM_WORLD: all processes that the launcher started."""
     from mpi4py import MPI
 
     return MPI.COMM_WORLD
 
 
 def abort(code: int) -> None:
-    """End all ranks of the job with this exit code, whatever they are doing."""
+    """End all ranks of the job at once with this exit code."""
     from mpi4py import MPI
 
     MPI.COMM_WORLD.Abort(code)
 
 
 def refuse_foreign_launcher(world: MPI.Comm) -> None:
-    """StartError if MPI does not see all processes that the launcher started.
-
-    With the launcher of another MPI every process takes itself for rank 0 of 1, and would do all the work again.
-    """
+    """StartError if MPI does not see all processes that the launcher started: with another MPI's launcher every process would be
+    rank 0 of 1, and repeat all the work."""
     launch, size = launched(), world.Get_size()
     if launch is None or size == launch.size:
         return
@@ -145,46 +141,45 @@ def refuse_foreign_launcher(world: MPI.Comm) -> None:
     )
 
 
-# --- the MPI library in use, as it describes itself
+# --- the MPI library in use
 
 
 @record
 class Library:
     """An MPI library's version and what it provides."""
 
-    name: str  # and version
+    name: str  # with version
     standard: tuple[int, int]
-    abi: str  # for which mpi4py was built
-    asked: str  # the thread level that was asked for, such as FUNNELED
-    provided: str  # the thread level that the library has given
+    abi: str  # the ABI that mpi4py was built for
+    asked: str  # requested thread level, such as FUNNELED
+    provided: str  # provided thread level
     threads_suffice: bool
 
     @property
     def family(self) -> str:
-        """The family of MPIs to which the launcher must belong, too: "Open MPI" or "MPICH", which stands for those derived from
-        it as well."""
+        """The family that the launcher must match: "Open MPI", or "MPICH" including derivatives."""
         return "Open MPI" if "Open MPI" in self.name else "MPICH"
 
     @property
     def large_counts(self) -> bool:
-        """Whether messages of 2³¹ items and more can be sent."""
+        """Whether a message can hold 2³¹ items or more."""
         return self.standard >= (4, 0)
 
 
 def library_name(mpi: ModuleType) -> str:
-    """Name and version of the library behind mpi4py's MPI module `mpi`; MPI need not be started."""
+    """Name and version of the library behind the module mpi4py.MPI; MPI need not be started."""
     first = mpi.Get_library_version().split("\n")[0].strip("\0").split(",")[0]
     return " ".join(first.replace(" Version:", " ").split())
 
 
 def library_in_use() -> Library:
-    """The library of this process, in which MPI has been started."""
+    """This process's library; MPI must be started."""
     import mpi4py
     from mpi4py import MPI
 
     provided = MPI.Query_thread()
     levels = {getattr(MPI, f"THREAD_{name}"): name for name in ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")}
-    parts = Path(MPI.__file__).name.split(".")  # MPI.mpich.cpython-311-….so where mpi4py has a build for each ABI
+    parts = Path(MPI.__file__).name.split(".")  # MPI.mpich.cpython-311-….so if mpi4py has a build for each ABI
     return Library(
         library_name(MPI),
         MPI.Get_version(),
@@ -195,17 +190,17 @@ def library_in_use() -> Library:
     )
 
 
-# --- what MPI needs before it starts: where that is missing, MPI ends its process, or hangs, and says why in its own terms
+# --- MPI's preconditions
 
 SHARED = Path("/dev/shm")  # noqa: S108 (no name in it is guessed)
-_FILES = 1024  # open files: what MPI may want; with 32 two ranks of MPICH hang
-# Of MPICH 5.0.2 on a node: 1,057,344 bytes for each rank and 4 KiB; UCX, on which it may be built, has files of 4.3 MB besides.
+_FILES = 1024  # open files that MPI may need; with 32, two ranks of MPICH hang
+# MPICH 5.0.2 uses 1,057,344 bytes per rank and 4 KiB per node; with UCX another 4.3 MB per rank.
 _SHARED_OF_A_RANK = 1_061_440
-_UCX_OF_A_RANK, _LEAST_OF_UCX = 4_400_000, 16 << 20  # UCX's files; and with less room than this it makes none
+_UCX_OF_A_RANK, _LEAST_OF_UCX = 4_400_000, 16 << 20  # with less free space than the latter UCX creates no files
 
 
 def refuse_too_little(launch: Launch) -> None:
-    """StartError where MPI could not start."""
+    """StartError if MPI could not start. Raises the limit of open files if possible, and avoids UCX's files if space is short."""
     if "PMI_FD" in os.environ and pmi_socket() is None:
         connection = f"its connection to this process, PMI_FD={os.environ['PMI_FD']}, is not open"
         raise stale(launch, f"{connection}: the variables are left over from another job, or something in between has closed it")
@@ -231,13 +226,13 @@ def refuse_too_little(launch: Launch) -> None:
             code="shared-memory",
         )
     if free < need + ranks * _UCX_OF_A_RANK + _LEAST_OF_UCX:
-        # UCX 1.20 looks at the room before each of its files. Where a rank finds enough for the first but not for the next, as
-        # when other ranks have made theirs meanwhile, it uses one that it has not: SIGSEGV. It has other ways within a node.
+        # UCX 1.20 checks for space before each of its files. If space runs out between two files, for example because other ranks
+        # created theirs, it uses the missing one: SIGSEGV. It has other transports within a node.
         os.environ.setdefault("UCX_TLS", "^posix")
 
 
 def stale(launch: Launch, why: str) -> StartError:
-    """The error of a process in whose environment another job's launcher has left its variables."""
+    """The error for launcher variables that another job left in the environment."""
     said = f"{launch.variables[0]}={launch.rank} and {launch.variables[1]}={launch.size}"
     error = StartError(
         f"{said} say that {launch.name} started {launch.size} ranks, but {why}",

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Host matrices and flags in node-shared memory: files without a name (memfd) that every rank of the node maps.
+"""Host matrices and flags in node-shared memory: anonymous files (memfd) that every rank of the node maps.
 
-MPI's shared-memory windows (MPI_Win_allocate_shared) are not used for three reasons. The memory of a file can be reserved
-before it is touched, so that too little of it is an error and not a SIGBUS. Unmapping is not collective, as freeing a window
-is, so no rank waits for a failed one. And a mapping lives as long as the arrays made from it, so that a result in it can be
-given to the user without a copy.
+They have three advantages over MPI's shared-memory windows (MPI_Win_allocate_shared). Memory can be reserved before it is
+touched, so that a shortage is an error and not a SIGBUS. Unmapping is not collective like freeing a window, so that no rank waits
+for a failed one. A mapping lives as long as its arrays, so that the user gets a result in it without a copy.
 
-Such a file is in no folder: the size of /dev/shm does not limit it, nobody else can open it, and nothing stays, however the job
-ends. The node's first rank makes it, and sends its descriptor to the others by a socket, also into their containers.
+A memfd has no path: the size of /dev/shm does not limit it, no other process can open it, and it vanishes with the job. The first
+rank of a node creates it and sends the descriptor to the others over a socket, which works across containers.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ from hybrid.ranks.team import Team
 def make_shared_matrices(
     team: Team, rows: Mapping[str, Span], columns: Mapping[str, int], dtypes: Mapping[str, Any]
 ) -> dict[str, RowView]:
-    """For each key a matrix of the rows `rows[key]`, shared by the ranks of each node. All ranks of the team call it.
+    """For each key, a matrix with rows `rows[key]`, shared by the ranks of each node. Collective.
 
-    Every rank reserves an equal part of the memory. DoesNotFit on all ranks if there is not enough of it.
+    Every rank reserves an equal part of the memory. DoesNotFit on all ranks if memory is short.
     """
-    import socket  # takes milliseconds, and a process alone needs none
+    import socket  # takes milliseconds; a process alone needs none
 
     import numpy as np
 
@@ -48,7 +47,7 @@ def make_shared_matrices(
     leader, *others = team.node_ranks
     files: list[int] = []
     mailbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    # All ranks go through all phases, also one that is alone on its node and shares nothing.
+    # Phases are collective: a rank alone on its node, which shares nothing, takes part in all of them.
     try:
         with team.phase("scatter", timed=False) as making:
             if team.rank != leader:
@@ -78,7 +77,7 @@ def make_shared_matrices(
                 _reserved[there] = own
                 return there
 
-            # Each file has a lock, for which ranks wait, so that one thread a file is what the system makes use of.
+            # The kernel locks a file while it allocates, so more than one thread per file gains nothing.
             with _allocating(sum(sizes.values())):
                 maps = on_threads(len(files), lambda each: mapped(*each), list(zip(sizes, files, strict=False)))
             arrays = (
@@ -88,14 +87,14 @@ def make_shared_matrices(
             )
     finally:
         mailbox.close()
-        for file in files:  # memory that is mapped stays
+        for file in files:  # mappings stay valid
             os.close(file)
     return {key: RowView(array, rows[key]) for key, array in zip(sizes, arrays, strict=True)}
 
 
 @contextmanager
 def _allocating(size: int) -> Iterator[None]:
-    """A context in which files of `size` bytes in all are made. DoesNotFit where the system refuses."""
+    """A context that allocates files of `size` bytes in all. DoesNotFit if the system refuses."""
     try:
         yield
     except OSError as error:
@@ -104,7 +103,6 @@ def _allocating(size: int) -> Iterator[None]:
 
 
 def _identity(file: int) -> tuple[int, int]:
-    """What tells a file from any other of this machine."""
     status = os.fstat(file)
     return status.st_dev, status.st_ino
 
@@ -113,30 +111,29 @@ _reserved: WeakKeyDictionary[mmap.mmap, Span] = WeakKeyDictionary()  # the part 
 
 
 def give_back() -> list[Thread]:
-    """Have threads give back what this rank has reserved, all at once, while the process ends otherwise: else the last rank that
-    ends would do all of it alone, a tenth of a second for each GB. No rank may use shared matrices any more. Returns the
-    threads."""
+    """Start threads that free this rank's reserved parts while the process ends. Otherwise the last rank to end would free
+    everything alone, at 0.1 s per GB. No rank may use shared matrices any more. Returns the threads."""
     threads = [Thread(target=_free, args=each, daemon=True) for each in _reserved.items()]
-    with suppress(RuntimeError):  # the limit of threads is reached: then the end of the process does it
+    with suppress(RuntimeError):  # no more threads: the process's end frees the memory
         for thread in threads:
             thread.start()
     return threads
 
 
 def _free(mapped: mmap.mmap, part: Span) -> None:
-    """Free the memory behind a part of a mapping. Of pages that two parts share the one that ends there frees it."""
+    """Free the memory behind a part of a mapping. A page shared by two parts belongs to the first."""
     first = -(-part.lo // mmap.PAGESIZE) * mmap.PAGESIZE
     if first < part.hi:
         start = ctypes.addressof(ctypes.c_char.from_buffer(mapped)) + first
         ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(part.hi - first), mmap.MADV_REMOVE)
 
 
-_FLAG_POLLS, _FLAG_PAUSE = 10_000, 1e-4  # polls at full speed, and then the seconds between two of them
+_FLAG_POLLS, _FLAG_PAUSE = 10_000, 1e-4  # polls at full speed, then seconds between polls
 
 
 class NodeFlags:
-    """Flags by which the ranks of a node signal each other without messages: numbers in memory that they share, `flag_count` for
-    each rank. A rank sets its own flags only, and reads those of all. Made by all ranks of the team together."""
+    """Flags in shared memory by which the ranks of a node signal each other, `flag_count` for each rank. A rank sets only its own
+    flags and reads all. Construction is collective."""
 
     def __init__(self, team: Team, flag_count: int) -> None:
         self.flag_count = flag_count
@@ -145,23 +142,23 @@ class NodeFlags:
         ranks = Span(0, len(team.node_ranks))
         self._table = make_shared_matrices(team, {"flags": ranks}, {"flags": flag_count}, {"flags": "int64"})["flags"].array
         self._own = self._table[team.node_ranks.index(team.rank)]
-        self._own[:] = 0  # no round's number; memory that one rank has alone may hold anything
+        self._own[:] = 0  # no round's number; the memory of a rank alone is not zeroed
         self._round = 0
         self._barrier_lock = threading.Lock()
 
     def new_round(self) -> None:
-        """Clear all flags: only those set from now on count. Called by all ranks, between two phases."""
-        # A flag is set when it holds the round's number. This is the phase's, which is the same on all ranks: a counter of
-        # this object would lag behind on a rank that raised before it came here.
+        """Clear all flags. Called by all ranks, between two phases."""
+        # A flag is set if it holds the round's number: the phase's serial, equal on all ranks. A counter here would lag behind on
+        # a rank that raised before this call.
         self._round = self._team.messages.serial if self._team.size > 1 else self._round + 1
 
     def set_flag(self, flag: int) -> None:
-        """Set a flag of this rank. Ranks that see it set also see what this rank wrote to shared memory before."""
+        """Set a flag of this rank, with release semantics: ranks that see it set also see this rank's earlier writes."""
         self._memory_barrier()
         self._own[flag] = self._round
 
     def place_of(self, flag: int) -> tuple[int, int]:
-        """The address of a flag of this rank, a number of 64 bits, and the number that sets it in this round."""
+        """The address of a flag of this rank, a 64-bit number, and the value that sets it in this round."""
         return self._own.ctypes.data + flag * self._own.itemsize, self._round
 
     def wait(self, rank: int, flag: int) -> None:
@@ -171,24 +168,23 @@ class NodeFlags:
             next(pause)
 
     def is_set(self, rank: int, flag: int) -> bool:
-        """Whether that rank has set the flag in this round; if so, what it wrote before is visible."""
+        """Whether that rank has set the flag in this round; if so, its earlier writes are visible (acquire)."""
         if self._table[self._team.node_ranks.index(rank)][flag] < self._round:
             return False
         self._memory_barrier()
         return True
 
     def pauses(self) -> Iterator[None]:
-        """The function `pauses`, for this team."""
         return pauses(self._team)
 
     def _memory_barrier(self) -> None:
-        """No load or store is moved across this call: taking a lock that was just released is a full barrier."""
+        """A full memory barrier, by taking a lock that was just released."""
         for _ in range(2):
             with self._barrier_lock:
                 pass
 
 
 def pauses(team: Team) -> Iterator[None]:
-    """The pauses of a rank that polls for what other ranks of its node, or devices, do: it takes the next one after each poll.
-    PhaseEnded if a rank fails meanwhile."""
+    """Pauses for polling other ranks of the node, or devices: take the next one after each poll. PhaseEnded if a rank fails
+    meanwhile."""
     yield from team.messages.pauses(_FLAG_POLLS, lambda: _FLAG_PAUSE)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""A supervisor for every rank: the process that the launcher started forks, the child works, and the parent watches it.
+"""A supervisor for every rank: the process that the launcher started forks; the child works, and the parent watches it.
 
-A process that is killed or stopped cannot say what happened to it, and a rank that just exits leaves the others waiting in
-MPI. The supervisor sees heartbeats and the phase, learns how the worker ended, prints one line, and exits with a code that makes
-the launcher end the job. It is forked before MPI, NumPy or CUDA are loaded, so it holds nothing of theirs.
-(faulthandler.dump_traceback_later would end a rank that hangs, but cannot speak for one that was killed or stopped.)
+A killed or stopped process cannot report what happened, and a rank that just exits leaves the others waiting in MPI. The
+supervisor watches heartbeats and the phase, sees how the worker ends, prints one line, and exits with a code that makes the
+launcher end the job. It forks before MPI, NumPy or CUDA are loaded, so it holds none of their resources.
+(faulthandler.dump_traceback_later can end a rank that hangs, but not report one that was killed or stopped.)
 
-A whole rank that is stopped, with its supervisor, is seen by another rank of its node. Other nodes are not watched: one that
-stands still or is lost is for the launcher, MPI or the batch system to notice.
+If a rank is stopped together with its supervisor, another rank of the node notices. Other nodes are not watched: a hung or lost
+node is left to the launcher, MPI or the batch system.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from hybrid.ranks import heartbeat
 from hybrid.ranks.heartbeat import AGREED, Board
 from hybrid.ranks.launcher import OPEN_MPI, end_job, exit_at_once, handle, launched, rank_by_launcher, share_voice, speak
 
-GRACE = 1.5  # seconds that a launcher which is ending the whole job needs for it: until then supervisors print nothing
-INTERRUPT_DELAY = 0.5  # seconds after which an interrupt is passed on to a worker that has not ended by it
-INTERRUPT_LIMIT = 5.0  # seconds after which such a worker is ended, in a long call of BLAS perhaps; others await their turn
-_POLL = 0.25  # seconds
-_ENDING = 3e-3  # seconds between two looks at a rank that is still at its end
-_ASLEEP = 2.0  # seconds between two polls, at most, that tell that this process was stopped, too
+# Seconds:
+GRACE = 1.5  # for a launcher to end the whole job; until then supervisors print nothing
+INTERRUPT_DELAY = 0.5  # until an interrupt is passed on to a worker that has not ended
+INTERRUPT_LIMIT = 5.0  # until such a worker is killed, perhaps in a long BLAS call
+_POLL = 0.25
+_ENDING = 3e-3  # between polls of ranks that are about to end
+_ASLEEP = 2.0  # a longer time between two polls means that this process was stopped too
 _START = "start"  # the first phase
 
-# A worker dies of these and cannot say so, where they reach the supervisor alone.
+# Signals that kill a worker silently; they are passed on if they reach only the supervisor.
 _PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGABRT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
-# Open MPI prints where a process stood that gets one of these, and another one may end that within a line.
+# Open MPI prints a backtrace for these, which another signal may cut off within a line.
 _TRACED = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV)
 
 
@@ -48,15 +49,15 @@ def supervised(work: Callable[[], int], stall: float, start_failed: Callable[[st
 
     The child returns from here as the worker; the parent stays in `_Watch.run` until the child has ended.
     `stall`: seconds without a heartbeat after which the worker counts as stuck (0: never).
-    `start_failed`: what the supervisor does when the worker ended while it started MPI. It gets how the worker ended, and
-    returns the exit code, or None to handle it like any other failure.
+    `start_failed`: called in the supervisor if the worker ends while it starts MPI, with the way it ended. Returns the exit code,
+    or None to treat the end like any other failure.
     """
     board, supervisor = Board.shared(), os.getpid()
     board.phase = _START.encode()
-    reading, writing = os.pipe()  # nothing is written: the worker's end is closed when it ends
+    reading, writing = os.pipe()  # signals the worker's end by closing; carries no data
     sys.stdout.flush()
     sys.stderr.flush()
-    # A signal that comes before the supervisor has its handlers waits for them: else it would end the supervisor without a word.
+    # Block signals until the supervisor has its handlers: otherwise one could end it silently.
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGTERM, signal.SIGINT})
     share_voice()
     worker = os.fork()
@@ -70,7 +71,7 @@ def supervised(work: Callable[[], int], stall: float, start_failed: Callable[[st
 
 
 class _Watch:
-    """What a supervisor knows of its worker. Times are those of time.monotonic, 0 where it has not come to that."""
+    """A supervisor's view of its worker. Times are from time.monotonic; 0: not yet."""
 
     def __init__(
         self, worker: int, pipe: int, board: Board, stall: float, start_failed: Callable[[str], int | None] | None
@@ -79,46 +80,46 @@ class _Watch:
         self._launcher = os.getppid() if launched() else 0
         # Why the worker ends.
         self._stuck = False
-        self._silent = ""  # the rank of this node that stands still
-        self._asked = self._interrupted = 0.0  # when it was asked to end, and interrupted
+        self._silent = ""  # another rank of this node that is stopped
+        self._asked = self._interrupted = 0.0  # times of SIGTERM and SIGINT
         self._asked_again = False
-        self._shared = False  # other ranks may say the same of their workers
+        self._shared = False  # other ranks may report the same of their workers
 
     # --- following the worker
 
     def run(self, unblocked: set[signal.Signals | int]) -> NoReturn:
-        """Watch the worker until it has ended, and end this process. `unblocked`: the signal mask once there are handlers."""
+        """Watch the worker until it ends, then end this process. `unblocked`: the signal mask to set once handlers exist."""
         for signum in _PASSED_ON:
             handle(signum, self._pass_on)
-        signal.signal(signal.SIGTERM, self._ask)
-        # A terminal interrupts the worker as well: the interrupt is passed on only if it lives on.
-        handle(signal.SIGINT, self._note_interrupt)
+        signal.signal(signal.SIGTERM, self._on_terminate)
+        # A terminal interrupts the worker too: the interrupt is passed on only if the worker survives it.
+        handle(signal.SIGINT, self._on_interrupt)
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         self._follow()
         _, status = os.waitpid(self._worker, 0)
-        self._worker = 0  # its number may soon be another process's
+        self._worker = 0  # the system may reuse its id
         self._conclude(os.waitstatus_to_exitcode(status))
 
     def _pass_on(self, signum: int, frame: FrameType | None) -> None:
-        """Pass a signal on of which the worker dies."""
-        self._shared = True  # Open MPI's launcher sends its own to all ranks
+        self._shared = True  # Open MPI's launcher forwards signals to all ranks
         self._kill(signum)
 
-    def _ask(self, signum: int, frame: FrameType | None) -> None:
+    def _on_terminate(self, signum: int, frame: FrameType | None) -> None:
         self._asked_again = bool(self._asked)
         self._asked = self._asked or time.monotonic()
         self._kill(signum)
 
-    def _note_interrupt(self, signum: int, frame: FrameType | None) -> None:
+    def _on_interrupt(self, signum: int, frame: FrameType | None) -> None:
         before, self._interrupted = self._interrupted, time.monotonic()
-        if self._board.has_own_group and self._interrupted - before > INTERRUPT_DELAY:  # else the terminal's, and the launcher's
+        # Terminal and launcher may both send one interrupt: pass it on once.
+        if self._board.has_own_group and self._interrupted - before > INTERRUPT_DELAY:
             self._kill(signum)
 
     def _kill(self, signum: int) -> None:
         _send(signum, [self._worker] if self._worker else [])
 
     def _follow(self) -> None:
-        """Watch the worker until it has ended; end it if it, or another rank, stands still."""
+        """Watch the worker until it ends; kill it if it, or another rank, makes no progress."""
         seen: object = None
         heard = polled = met = time.monotonic()
         asleep = min(_ASLEEP, max(self._stall, 3 * _POLL))
@@ -126,27 +127,27 @@ class _Watch:
         while not select.select([self._pipe], [], [], _POLL)[0]:
             now = time.monotonic()
             if now - polled > asleep:
-                heard = met = now  # this process was stopped, with the whole job: silence tells nothing
+                heard = met = now  # the whole job was stopped: start counting again
             polled = now
             if self._launcher_is_gone():
                 self._kill(signal.SIGKILL)
             overdue = self._interrupted and not self._board.has_own_group
             while overdue and interrupts and now - self._interrupted > interrupts[-1][0]:
                 self._kill(interrupts.pop()[1])
-            # At the start no heartbeat counts, only a new phase: there a rank may wait for one that nobody else watches.
+            # During the start only a new phase counts, no heartbeat: a rank may wait there for one that nobody else watches.
             shown, stopped = (self._phase, self._phase != _START and self._board.beats), is_stopped(self._worker)
             if shown != seen or (self._board.busy and not stopped):
                 seen, heard = shown, now
             neighbour = self._stopped_neighbour() if self._stall else 0
             met = met if neighbour else now
-            # A stopped process is reported first, then a whole rank that stands still, then those who may wait for these in MPI.
+            # Report a stopped process first, then a stopped rank, then ranks that may wait for these in MPI.
             if self._stall and now - heard > self._stall + (0 if stopped else 2 * GRACE):
                 self._stuck, self._shared = True, not stopped
                 self._kill(signal.SIGKILL)
             elif now - met > self._stall + GRACE:
                 self._silent = _rank_of(neighbour)
                 self._kill(signal.SIGKILL)
-            elif self._asked and now - heard > 3 * GRACE:  # it may be reporting, on a machine with much to do
+            elif self._asked and now - heard > 3 * GRACE:  # a busy machine may need that long to report
                 self._kill(signal.SIGKILL)
 
     @property
@@ -154,24 +155,22 @@ class _Watch:
         return self._board.phase.decode(errors="replace")
 
     def _launcher_is_gone(self) -> bool:
-        """Whether nobody would see the result, or could end the job."""
         return bool(self._launcher) and os.getppid() != self._launcher
 
     def _ranks(self) -> list[list[int]]:
-        """The processes of each rank that the launcher has started here, its supervisor first."""
+        """The processes of each rank that the launcher started on this node, supervisors first."""
         ranks = sorted(children(self._launcher)) if self._launcher else []
         return [[each, *children(each)] for each in ranks]
 
     def _stopped_neighbour(self) -> int:
-        """The supervisor of the rank before this one, the last one before the first, where all of its processes are stopped; else
-        0."""
+        """The previous rank's supervisor (cyclically) if all of that rank's processes are stopped; else 0."""
         ranks = sorted(children(self._launcher)) if self._launcher else []
         before = ranks[ranks.index(os.getpid()) - 1] if len(ranks) > 1 and os.getpid() in ranks else 0
         return before if before and all(map(is_stopped, [before, *children(before)])) else 0
 
-    def _see_others_end(self) -> list[int]:
-        """Wait until the workers of all ranks here have ended, as this one's has. Returns the processes of one that stands still,
-        since the launcher would wait for it for ever. So it would for a stopped supervisor, which is continued."""
+    def _wait_for_other_workers(self) -> list[int]:
+        """Wait until the workers of all ranks on this node have ended. Returns the processes of a rank that is stopped. Continues
+        stopped supervisors, for which the launcher would wait forever."""
         met = polled = time.monotonic()
         while working := [each for each in self._ranks() if not all(map(has_ended, each[1:]))]:
             now = time.monotonic()
@@ -189,35 +188,35 @@ class _Watch:
     # --- its end
 
     def _conclude(self, code: int) -> NoReturn:
-        """Print what happened to the worker, unless it has done so itself, and exit so that no other rank waits for it. `code`:
-        the worker's own, negative where a signal killed it."""
+        """Print what happened to the worker, unless it has reported itself, and exit so that no other rank waits for it. `code`:
+        the worker's exit code, negative if a signal killed it."""
         if self._launcher_is_gone():
-            os._exit(1)  # others of the job would say the same
+            os._exit(1)  # silently: all ranks of the job would say the same
         told, told_code = self._board.told, self._board.exit_code
-        # A worker may also be killed after it reported an exit code: in MPI_Finalize the other ranks may wait for it.
+        # A worker may be killed after it reported an exit code, while other ranks wait for it in MPI_Finalize.
         stopped: list[int] = []
         if told == AGREED and code >= 0 and not (self._stuck or self._silent):
-            stopped = self._see_others_end() if self._stall else []
+            stopped = self._wait_for_other_workers() if self._stall else []
             if not stopped:
                 exit_at_once(told_code)
-        how, kind, exit_code = self._ending(code)
+        how, kind, exit_code = self._how_it_ended(code)
         if not told and self._start_failed is not None and not (self._board.mpi_started or self._asked):
-            for signum in (signal.SIGTERM, signal.SIGINT):  # there is nobody left to pass them on to
+            for signum in (signal.SIGTERM, signal.SIGINT):  # no worker is left to pass them on to
                 signal.signal(signum, signal.SIG_DFL)
             other_code = self._start_failed(how)
             if other_code is not None:
                 exit_at_once(other_code)
-        if not told or (told == AGREED and not (self._interrupted or self._asked)):  # else it has said itself why
+        if not told or (told == AGREED and not (self._interrupted or self._asked)):  # else the worker has said why
             if self._may_speak(code):
-                self._say(how, code, kind)
+                self._print_line(how, code, kind)
         elif told != AGREED:
             exit_code = told_code
         _send(signal.SIGKILL, stopped)
         end_job(exit_code)
 
-    def _ending(self, code: int) -> tuple[str, str, int]:
-        """How the worker ended: the end of a sentence that begins with the rank, its code (of `hybrid.errors.CODES`), and the
-        exit code for the launcher, which is never 0: the other ranks were not done."""
+    def _how_it_ended(self, code: int) -> tuple[str, str, int]:
+        """How the worker ended: the end of a sentence about the rank, a code of `hybrid.errors.CODES`, and the exit code for the
+        launcher, which is never 0, since other ranks were not done."""
         asked = 128 + signal.SIGTERM if self._asked else 0
         if self._silent:
             seconds = f"{self._stall + GRACE:g} s"
@@ -236,24 +235,25 @@ class _Watch:
         return f"exited with code {code} before the other ranks were done", "rank-left", code or 1
 
     def _may_speak(self, code: int) -> bool:
-        """Whether this rank is to say how it ended. A launcher that ends the whole job kills this process meanwhile."""
+        """Whether this rank should print how it ended. Waits, so that a launcher that ends the whole job kills this process
+        first."""
         asked, launch = self._asked or self._interrupted, launched()
-        # A launcher that is ending the job sends SIGTERM again, perhaps since MPI has ended a rank that lost this one.
+        # A launcher that ends the job sends SIGTERM again, for example because MPI ended a rank that lost this one.
         while launch is not None and asked and not self._asked_again and time.monotonic() < asked + GRACE:
             time.sleep(_POLL / 10)
-        # MPI exits while it starts because another rank has been killed. When the connection to one on another node is lost, it
-        # exits or dies of a signal.
+        # During its start, MPI exits if another rank is killed. If the connection to another node is lost, it exits or dies of a
+        # signal.
         apart = launch is not None and launch.local_size != launch.size
         by_mpi = (code > 0 and self._phase == _START) or (apart and code != -signal.SIGKILL)
         return speak(shared=bool(asked or self._shared), follows=by_mpi and not (asked or self._shared or self._silent))
 
-    def _say(self, how: str, code: int, kind: str) -> None:
+    def _print_line(self, how: str, code: int, kind: str) -> None:
         launch, more = launched(), self._board.how_to_go_on.decode(errors="surrogateescape")
         begin = "\n" if -code in _TRACED and launch is not None and launch.name == OPEN_MPI else ""
         text = f"hybrid: rank {rank_by_launcher()} on {os.uname().nodename}, {self._phase}: {how}{f'; {more}' if more else ''}"
-        with suppress(OSError):  # nobody can read it: the disk of a log is full, or a pipe was closed
+        with suppress(OSError):  # a log's disk is full, or the pipe was closed
             line = f"{begin}{with_code(text, kind)}\n"
-            os.write(2, line.encode(errors="surrogateescape"))  # at once, so that the lines of several ranks are not mixed
+            os.write(2, line.encode(errors="surrogateescape"))  # in one write, so that lines of several ranks do not mix
 
 
 def _send(signum: int, processes: Iterable[int]) -> None:
@@ -263,9 +263,9 @@ def _send(signum: int, processes: Iterable[int]) -> None:
 
 
 def _rank_of(process: int) -> str:
-    """The rank of another process of this job on this node, with the node's name."""
+    """Rank and node, in words, of another process of this job on this node."""
     said: list[str] = []
-    with suppress(OSError):  # it has ended
+    with suppress(OSError):  # the process has ended
         said = Path(f"/proc/{process}/environ").read_text(errors="replace").split("\0")
     other = launched(dict(entry.split("=", 1) for entry in said if "=" in entry))
     return f"rank {other.rank if other else '?'} on {os.uname().nodename}"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""The ranks of a communicator as a team: which of them share a node, and phases in which a failure reaches every rank.
+"""The ranks of a communicator as a team: which of them share a node, and phases that carry a failure to every rank.
 
-A rank that fails must not leave the others waiting. So work is done in phases: each ends with one exchange in which every
-rank reports its result or its error, and if one failed, all raise. Waits inside a phase poll, so that a notice of failure
-ends them. A rank that fails between phases reports that in the next exchange. One that leaves an exchange before its end tells
-the others that the communicator is lost. Nothing here blocks inside MPI, except the making of communicators for collectives,
-when all ranks are known to come.
+A failed rank must not leave the others waiting, so all work happens in phases. Each phase ends with one exchange in which every
+rank reports its result or its error; if one failed, all raise. Waits inside a phase poll, so that a notice of failure ends them.
+A rank that fails between phases reports in the next exchange. A rank that leaves an exchange early tells the others that the
+communicator is lost. Nothing here blocks inside MPI, except the creation of communicators for collectives, once all ranks are
+known to take part.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ if TYPE_CHECKING:
 
 # --- Ctrl-C in a call
 #
-# A KeyboardInterrupt at a random moment would leave the other ranks in an exchange, or begin one that they take for another: the
-# ranks would be out of step from then on.
+# A KeyboardInterrupt at a random moment would abandon an exchange, or start one that the other ranks take for another: the ranks
+# would be out of step from then on.
 
 _OVERDUE = 1.0  # seconds that an interrupt waits for the other ranks
 
 
 class Interrupts:
-    """Interrupts of one rank. Within the body of a phase one is raised at once: the phase's end reports it to the others. Any
-    other is noted, and raised when the next phase begins, or else when the call has ended."""
+    """One rank's interrupts. Within the body of a phase they are raised at once, and the phase's end reports them to the others.
+    Elsewhere they are noted, and raised at the start of the next phase or at the end of the call."""
 
     def __init__(self, end_of_body: CodeType) -> None:
-        """`end_of_body`: of the function that ends the body of a phase, and clears `in_body`."""
+        """`end_of_body`: the code of the function that ends a phase's body and clears `in_body`."""
         self.in_body = False  # of a phase
         self._end_of_body = end_of_body
         self._handler: Any = None
-        self._came = 0.0  # when the interrupt came that is noted; 0: there is none
+        self._noted_at = 0.0  # when the noted interrupt came; 0: none
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """A context in which interrupts are heeded so. Only the main thread is interrupted."""
+        """A context that handles interrupts this way, in the main thread; only it is interrupted."""
         handler = signal.getsignal(signal.SIGINT)
         if not callable(handler) or threading.current_thread() is not threading.main_thread():
             yield
@@ -72,7 +72,7 @@ class Interrupts:
 
     @contextmanager
     def within_call(self) -> Iterator[None]:
-        """A context for a call, at whose end an interrupt that was noted is raised."""
+        """A context for a call, which raises a noted interrupt at its end."""
         try:
             with self.held():
                 yield
@@ -80,29 +80,29 @@ class Interrupts:
             self.raise_noted()
 
     def _take(self, signum: int, frame: FrameType | None) -> None:
-        # The first moment of the function that ends a body is its end, though `in_body` is not cleared yet.
+        # On entry to `end_of_body` the body has ended, although `in_body` is not cleared yet.
         if self.in_body and (frame is None or frame.f_code is not self._end_of_body):
             self._handler(signum, frame)
         else:
-            self._came = self._came or time.monotonic()
+            self._noted_at = self._noted_at or time.monotonic()
 
     def raise_noted(self) -> None:
-        """Raise an interrupt that was noted."""
-        if self._came:
-            self._came = 0.0
+        """Raise a noted interrupt, if any."""
+        if self._noted_at:
+            self._noted_at = 0.0
             self._handler(signal.SIGINT, None)
 
     def raise_overdue(self) -> None:
-        """Raise an interrupt that was noted, and has waited too long for the other ranks."""
-        if self._came and time.monotonic() - self._came > _OVERDUE:
+        """Raise a noted interrupt that has waited too long for the other ranks."""
+        if self._noted_at and time.monotonic() - self._noted_at > _OVERDUE:
             self.raise_noted()
 
 
 class Phase:
-    """One rank's side of a phase: it sets `mine`; after the phase `all` holds the `mine` of every rank, in rank order."""
+    """One rank's side of a phase. Set `mine` within it; afterwards `all` holds every rank's `mine`, in rank order."""
 
     def __init__(self, team: Team, name: str, timed: bool, patience: float) -> None:
-        """`patience`: seconds for which this rank waits for the others to end the phase if it has failed."""
+        """`patience`: seconds that this rank, if it fails, waits for the others to end the phase."""
         self.mine: Any = None
         self.all: list[Any] = []
         self.patience = patience
@@ -116,7 +116,7 @@ class Phase:
                 team._interrupts.in_body = True
                 team._interrupts.raise_noted()
             team.enter(self._name)
-        except BaseException as failure:  # an interrupt: the others are in this phase, and hear of it here
+        except BaseException as failure:  # an interrupt: report it to the others, which are in this phase
             self.__exit__(type(failure), failure, failure.__traceback__)
             raise
         return self
@@ -126,76 +126,75 @@ class Phase:
         team._interrupts.in_body = False
         if self._timed:
             team.timeline.add(self._name, self._began, time.perf_counter())
-        if team.alone:  # nobody to tell of a failure, which goes on by itself
+        if team.alone:  # a failure simply propagates
             self.all = [self.mine]
-        else:  # SystemExit and KeyboardInterrupt are failures, too: this rank leaves, and the others would wait for it
+        else:  # SystemExit and KeyboardInterrupt are failures too: the others would wait for this rank
             team._end_phase(self, None if isinstance(failure, PhaseEnded) else failure)
 
 
 class Team:
-    """The ranks of a communicator, or this process alone (`comm` is None, and MPI is not imported).
+    """The ranks of a communicator, or this process alone (`comm` is None; MPI is not imported).
 
-    `patience`: seconds for which a failed rank waits for the others to end the phase, before it raises alone.
-    `limits`: of the wait for ranks that have not called, after which that is a RankMissing.
+    `patience`: seconds that a failed rank waits for the others to end the phase, before it raises alone.
+    `limits`: for waiting on ranks that have not called, until RankMissing.
     """
 
     def __init__(self, comm: MPI.Comm | None = None, *, patience: float = math.inf, limits: Limits | None = None) -> None:
-        self.host = os.uname().nodename  # the same as socket.gethostname(), whose module takes milliseconds to import
+        self.host = os.uname().nodename  # as socket.gethostname(), without milliseconds for the import
         self.timeline = Timeline()
         self.doing = "start"
-        self.when_freed: list[Callable[[], None]] = []  # called when the team's communicators are given back, on every rank
+        self.when_freed: list[Callable[[], None]] = []  # called on every rank when the team's communicators are freed
         self._patience = patience
-        self._turn = Turn()  # for one call at a time
+        self._turn = Turn()  # allows one call at a time
         self._interrupts = Interrupts(Phase.__exit__.__code__)
         self._arriving = False  # the next phase is the first of a call: other ranks may not have called yet
         self._messages: Messages | None = None
-        self.has_failed = False  # a call has, and what this rank keeps from calls may be another's no more
+        self.has_failed = False  # a call has failed: the state that ranks keep between calls may differ
         self._calling = False
-        self._other_code = ""  # who runs it, and where
+        self._other_code = ""  # a message, if some rank runs other code of this package
         if comm is None or comm.Get_size() == 1:
             self.rank, self.size = 0, 1
             self.topology = self._real_topology = Topology(((0,),))
             return
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        with self._interrupts.held():  # one that comes is raised in the first phase of the call
+        with self._interrupts.held():  # the first phase of the call raises them
             self._messages = Messages(comm, limits, self._interrupts)
             self.topology = self._real_topology = self._find_nodes()
         self._messages.within_nodes = len(self.topology.nodes) < self.size
 
     def pretend_nodes(self, ranks_per_node: int) -> None:
-        """Treat each `ranks_per_node` ranks of a node as a node of their own; 0: the real nodes. The same on every rank."""
+        """Treat each group of `ranks_per_node` ranks of a node as a node; 0: use the real nodes. The same on every rank."""
         self.topology = self._real_topology.split(ranks_per_node) if ranks_per_node else self._real_topology
 
     def _find_nodes(self) -> Topology:
-        """The ranks of each node. Every rank calls it."""
-        said = self.messages.exchange((self.host, str(PACKAGE), fingerprint(), _node()), arriving=True)
-        host, folder, code, _ = said[0]
-        for rank, (other_host, other_folder, other, _) in enumerate(said):
+        """The ranks of each node. Collective."""
+        descriptions = self.messages.exchange((self.host, str(PACKAGE), fingerprint(), _node()), arriving=True)
+        host, folder, code, _ = descriptions[0]
+        for rank, (other_host, other_folder, other, _) in enumerate(descriptions):
             if other != code and not self._other_code:
                 self._other_code = (
                     f"rank {rank} on {other_host} runs other code of this package, in {other_folder}, than rank 0 on {host}, "
                     f"in {folder}: install the same version for all"
                 )
-        return Topology.from_node_names([node for *_, node in said])
+        return Topology.from_node_names([node for *_, node in descriptions])
 
     def refuse_other_code(self) -> None:
-        """UsageError on all ranks where one runs other code of this package than rank 0."""
+        """UsageError on all ranks if some rank runs other code of this package than rank 0."""
         if self._other_code:
             raise UsageError(self._other_code, code="ranks-differ")
 
     @property
     def serial(self) -> int:
-        """The number of the last phase: the same on every rank, and never 0."""
+        """The number of the last phase: the same on every rank, never 0."""
         return 1 + (self._messages.serial if self._messages is not None else 0)
 
     @property
     def alone(self) -> bool:
-        """Whether no other rank takes part in the phases of this one."""
         return self._messages is None
 
     @property
     def messages(self) -> Messages:
-        """Messages between ranks within a phase. A team of one has none."""
+        """Messages between ranks within a phase. Not for a team of one."""
         assert self._messages is not None
         return self._messages
 
@@ -212,7 +211,7 @@ class Team:
         return self.node_ranks[0] == self.rank
 
     def enter(self, activity: str) -> None:
-        """Name what this rank does from here on: error messages and the supervisor quote it."""
+        """Name this rank's current activity, for error messages and the supervisor."""
         self.doing = activity
         heartbeat(activity)
 
@@ -222,20 +221,20 @@ class Team:
             raise UsageError(f"root {root!r} is not a rank of a communicator of {self.size}", code="root")
 
     def phase(self, name: str, *, timed: bool = True) -> Phase:
-        """A context in which every rank does its part of something, and which all ranks leave together.
+        """A context in which every rank does its part of some work, and which all ranks leave together.
 
-        If the body raised on any rank, all ranks raise: the HybridError that was raised, else RankFailed. The message names
-        the first rank that failed, its host and what it did. `timed`: the phase is added to the timeline.
+        If the body raises on any rank, all ranks raise: the same HybridError, or RankFailed for other exceptions. The message
+        names the first failed rank, its host and its activity. `timed`: add the phase to the timeline.
         """
         return Phase(self, name, timed, self._patience)
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """A context for one call, in which the ranks of the team go through the same phases.
+        """A context for one call, in which all ranks of the team pass through the same phases.
 
-        A rank that fails outside of a phase, where the others cannot hear of it, takes part in the next exchange with its error:
-        there all raise it. Where the others do not come, perhaps since the call has no further phase, the communicator is lost.
-        Threads of a process take turns: which calls of several ranks belong together is told by their order alone.
+        A rank that fails between phases takes part in the next exchange with its error, and all ranks raise. If the others do not
+        come, for example because the call has no further phase, the communicator is lost. Threads of a process take turns, since
+        calls of several ranks are matched by their order alone.
         """
         with self._turn:
             if self._messages is None:
@@ -250,12 +249,12 @@ class Team:
                     except BaseException as error:
                         self._fail(error)
                 except (UsageError, CheckFailed, Overflow) as refused:
-                    self._calling = not refused.on_all_ranks  # the ranks are as they were, or as after a right product
+                    self._calling = not refused.on_all_ranks  # if on all, the ranks' states still match
                     raise
                 self._calling = False
 
     def _fail(self, error: BaseException) -> NoReturn:
-        """Raise the error of a call on all ranks, or this one where they know it."""
+        """Raise the error of a call on all ranks; only here if the others know it already."""
         messages = self.messages
         self._interrupts.in_body = False
         if messages.lost or (isinstance(error, HybridError) and error.on_all_ranks):
@@ -273,9 +272,9 @@ class Team:
             except Unsendable as cannot:
                 failure = cannot
         if failure is not None:
-            # C code may have turned an interrupt into another error.
-            said = KeyboardInterrupt() if has_come(signal.SIGINT) and not isinstance(failure, HybridError) else failure
-            report = (type(said).__name__, one_line(said), code_of(said), self.host, self.doing)
+            # C code may turn an interrupt into another error.
+            cause = KeyboardInterrupt() if has_come(signal.SIGINT) and not isinstance(failure, HybridError) else failure
+            report = (type(cause).__name__, one_line(cause), code_of(cause), self.host, self.doing)
             messages.notify_others()
             alone = _joint_error([(self.rank, report)], self.size, on_all_ranks=False)
             try:
@@ -289,9 +288,9 @@ class Team:
         phase.all = [result for _, result in reports]
 
     def connect(self, kind: str, ranks: Sequence[int]) -> None:
-        """Have a communicator for this kind of collectives between these ranks. Every rank of the team calls it.
+        """Ensure a communicator for this kind of collectives between these ranks. Collective over the team.
 
-        MPI makes one while it waits for the ranks. So a phase comes before: when it has ended, all ranks are there.
+        MPI blocks until all ranks come, so a phase precedes it to ensure that they do.
         """
         if (kind, tuple(ranks)) not in self.messages.comms:
             with self.phase("prepare", timed=False):
@@ -299,13 +298,13 @@ class Team:
             self.messages.connect(kind, ranks)
 
     def leave_together(self, patience: float) -> None:
-        """A barrier that waits for `patience` seconds at most; the last thing a team does."""
+        """A final barrier that waits at most `patience` seconds."""
         if self._messages is not None:
             with suppress(TimeoutError):
                 self._messages.exchange(None, patience)
 
     def free(self) -> None:
-        """Give the team's communicators back; every rank calls it."""
+        """Free the team's communicators. Collective."""
         while self.when_freed:
             self.when_freed.pop()()
         if self._messages is not None:
@@ -314,16 +313,16 @@ class Team:
 
 
 def _node() -> tuple[str, str, int]:
-    """What ranks of one node have in common and others do not: the machine's name, the run of its kernel, and the network in
-    which they send each other shared memory, of which a container may have its own."""
+    """Identifies ranks that can share memory: the machine's name, its kernel's boot, and the network namespace of the socket that
+    carries the memory's descriptor, which differs between some containers."""
     namespace = Path("/proc/self/ns/net")
     return os.uname().nodename, kernel(), namespace.stat().st_ino if namespace.exists() else 0
 
 
 def _joint_error(failures: list[tuple[int, tuple[str, str, str, str, str]]], size: int, *, on_all_ranks: bool) -> HybridError:
-    """The error that the ranks raise, from the reports of those that have failed."""
+    """The error that all ranks raise, from the failed ranks' reports."""
     rank, (kind, text, code, host, doing) = failures[0]
-    # The same on all ranks: naming one would mislead.
+    # Name a rank, unless all report the same.
     if not (len(failures) == size and all(report[1] == text for _, report in failures)):
         more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
         text = f"rank {rank}{more} on {host}, {doing}: {text}"
@@ -334,31 +333,31 @@ def _joint_error(failures: list[tuple[int, tuple[str, str, str, str, str]]], siz
 
 # --- the teams of communicators
 
-_keyval: int | None = None  # the key under which MPI keeps what is known of a communicator as its attribute
-_noting = threading.Lock()
+_keyval: int | None = None  # of the attribute by which MPI attaches `_Attached` to a communicator
+_attaching = threading.Lock()
 
 
-class _Known:
-    """What is known of a communicator: its team, or why it has none."""
+class _Attached:
+    """Attached to a communicator: its team, or why it has none."""
 
     def __init__(self) -> None:
         self.team: Team | None = None
         self.unusable = ""
-        self.turn = Turn()  # for making the team, in which ranks wait for each other
+        self.turn = Turn()  # for constructing the team, where ranks wait for each other
 
 
 def is_alone(comm: Any) -> bool:
-    """Whether a communicator has this process alone, which then needs no MPI."""
+    """Whether a communicator consists of this process alone."""
     from mpi4py import MPI
 
-    known = isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL and not MPI.Is_finalized() and not forked_from_rank()
-    return known and comm.Get_size() == 1 and team_of(comm) is _team_of_one()
+    usable = isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL and not MPI.Is_finalized() and not forked_from_rank()
+    return usable and comm.Get_size() == 1 and team_of(comm) is _team_of_one()
 
 
 def team_of(comm: Any, stall: Any = None) -> Team:
-    """The team of a user's communicator, made at the first call and freed with the communicator.
+    """The team of a user's communicator, created at the first call and freed with the communicator.
 
-    `stall`: the seconds after which this call names ranks that have not called; None: as HYBRID_STALL says.
+    `stall`: seconds until this call names ranks that have not called; None: from HYBRID_STALL.
     """
     if comm is None:
         return _team_of_one()
@@ -381,55 +380,55 @@ def team_of(comm: Any, stall: Any = None) -> Team:
         refuse_foreign_launcher(comm)
     if comm.Get_size() == 1:
         return _team_of_one()
-    known = _known_of(comm)
-    with known.turn:
-        if known.team is None and not known.unusable:
+    entry = _attached_to(comm)
+    with entry.turn:
+        if entry.team is None and not entry.unusable:
             try:
-                known.team = Team(comm, limits=Limits.of(stall))
-            except BaseException as error:  # an interrupt, too: the others may be at any point of it
-                known.unusable = str(error) if isinstance(error, HybridError) else f"its first call was ended: {one_line(error)}"
+                entry.team = Team(comm, limits=Limits.of(stall))
+            except BaseException as error:  # including interrupts: the other ranks may be anywhere in the constructor
+                entry.unusable = str(error) if isinstance(error, HybridError) else f"its first call was ended: {one_line(error)}"
                 if not isinstance(error, RankMissing):
                     raise
-    if known.team is None:
-        raise unusable(known.unusable)
-    known.team.refuse_other_code()
-    known.team.messages.limits = Limits.of(stall)
-    return known.team
+    if entry.team is None:
+        raise unusable(entry.unusable)
+    entry.team.refuse_other_code()
+    entry.team.messages.limits = Limits.of(stall)
+    return entry.team
 
 
-def _known_of(comm: MPI.Comm) -> _Known:
-    """What this rank knows of the communicator. Other ranks are not asked."""
+def _attached_to(comm: MPI.Comm) -> _Attached:
+    """The communicator's attribute on this rank, created if missing. Local."""
     global _keyval
     from mpi4py import MPI
 
-    with _noting:
+    with _attaching:
         if _keyval is None:
             _keyval = MPI.Comm.Create_keyval(delete_fn=_free_team)
-        known: Any = comm.Get_attr(_keyval)
-        if known is None:
-            known = _Known()
-            comm.Set_attr(_keyval, known)
-        return known
+        entry: Any = comm.Get_attr(_keyval)
+        if entry is None:
+            entry = _Attached()
+            comm.Set_attr(_keyval, entry)
+        return entry
 
 
 @cache
 def _team_of_one() -> Team:
-    """One for all calls of this process, since a team keeps its device from call to call."""
+    """One team for all calls, since its session keeps a device between calls."""
     return Team()
 
 
-def _free_team(comm: MPI.Comm, keyval: int, known: _Known) -> None:
-    if known.team is not None:
-        known.team.free()
+def _free_team(comm: MPI.Comm, keyval: int, entry: _Attached) -> None:
+    if entry.team is not None:
+        entry.team.free()
 
 
 # --- the job
 
 
 def start_world(*, patience: float = math.inf) -> Team:
-    """The team of all ranks of this job. MPI is started only if a launcher started this process.
+    """The team of all ranks of this job. Starts MPI only if a launcher started this process.
 
-    Raises StartError if MPI cannot be started, or if it sees another number of processes than the launcher started.
+    StartError if MPI cannot start, or sees another number of processes than the launcher started.
     """
     launch = launched()
     if launch is None:
@@ -441,35 +440,35 @@ def start_world(*, patience: float = math.inf) -> Team:
 
 
 def world_communicator(team: Team) -> MPI.Comm | None:
-    """The communicator of `start_world`'s team, as `hybrid.multiply` takes it; None for a process alone."""
+    """The communicator of `start_world`'s team, for `hybrid.multiply`; None for a process alone."""
     return None if team.size == 1 else all_processes()
 
 
-# --- what one rank, the root, asks the others to do: they wait for it at next to no cost
+# --- requests of the root, for which the other ranks wait at almost no cost
 
 _EAGER = 200  # polls without a pause after a request
-# A pause between two polls is this part of the time since the last request, and so long at most: an idle rank takes less than
+# A pause between polls is this share of the time since the last request, up to `_LONGEST` seconds: an idle rank takes less than
 # 1 % of a core.
-_PART, _LONGEST = 0.01, 2e-2
+_SHARE, _LONGEST = 0.01, 2e-2
 
 
 class Requests:
-    """The requests of a communicator's root. Every rank makes and frees them."""
+    """The requests of a communicator's root. Construction and `free` are collective."""
 
     def __init__(self, comm: MPI.Comm, root: int) -> None:
         self._team, self._comm, self._root = team_of(comm), comm.Dup(), root
 
     def send(self, request: Any) -> None:
-        """At the root: send a request to all others."""
+        """At the root: send a request to all other ranks."""
         for rank in range(self._team.size):
             if rank != self._root:
                 self._comm.send(request, rank)
 
     def receive(self) -> Any:
-        """On the others: wait for the next request."""
+        """On the other ranks: wait for the next request."""
         began = time.monotonic()
         self._team.enter("wait for requests")
-        pauses = self._team.messages.pauses(_EAGER, lambda: min(_LONGEST, _PART * (time.monotonic() - began)), lambda: None)
+        pauses = self._team.messages.pauses(_EAGER, lambda: min(_LONGEST, _SHARE * (time.monotonic() - began)), lambda: None)
         while not self._comm.Iprobe(self._root):
             next(pauses)
         return self._comm.recv(source=self._root)

@@ -216,7 +216,7 @@ def _devices(stack: ExitStack) -> None:
         parts = [(matrix[rows.slice], None) for each, rows in enumerate(rows_of) if each != rank()]
         return _on_device(group._device, "arrive", parts, after, lambda: original(group, matrix, rows_of, after))
 
-    replace(stack, RankRun, "_recorded", lambda original, run: None)  # no replay: each operation is enqueued
+    replace(stack, RankRun, "_recorded", lambda original, run, places: None)  # no replay: each operation is enqueued
     replace(stack, row_sums, "matmul_loop", lambda original, char: 0)  # no shortcut: a device multiplies
     replace(stack, blas, "blas_stack", multiply_stack)
     if _cuda("multiply_on_gpu"):
