@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Shows exact counts: as a table, as whole files, and integers of any length as text."""
+"""Output of exact counts: walks one by one, sums, tables and files."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from hybrid.host.files import atomic_write
 
 @record
 class Walk:
-    """The walks through the same vertices."""
+    """All walks through the same vertices."""
 
     vertices: tuple[int, ...]
-    edges: int  # how many walks there are: one for each choice among parallel edges
+    edges: int  # the number of walks: one for each choice among parallel edges
 
     def told(self, names: Sequence[str]) -> str:
         """The walk in a line, as C-E-H-J."""
@@ -34,9 +34,9 @@ class Walk:
 
 
 def listed(adjacency: np.ndarray, length: int, tail: int, head: int, count: int) -> list[Walk]:
-    """All walks of this length from tail to head, which are `count`, in the order of their vertices.
+    """All walks of this length from tail to head, in the order of their vertices.
 
-    UsageError where they are too many to be read; CheckFailed where the list does not have as many as were counted.
+    UsageError if they are too many to list; CheckFailed if they are not `count`.
     """
     if count > MOST_LISTED:
         raise UsageError(
@@ -44,7 +44,7 @@ def listed(adjacency: np.ndarray, length: int, tail: int, head: int, count: int)
             code="number",
         )
     edges = adjacency > 0
-    ends = [np.arange(len(adjacency)) == head]  # for each number of steps, the vertices from which a walk can end at `head`
+    ends = [np.arange(len(adjacency)) == head]  # by number of steps: the vertices from which a walk can end at `head`
     for _ in range(length):
         ends.append((edges & ends[-1]).any(axis=1))
     found: list[tuple[int, ...]] = [(tail,)] if ends[length][tail] else []
@@ -59,9 +59,9 @@ def listed(adjacency: np.ndarray, length: int, tail: int, head: int, count: int)
 
 def terms(adjacency: np.ndarray, names: Sequence[str], length: int, tail: int, head: int, count: int) -> Iterator[str]:
     """The lines that show an entry of A^length as row · column: for each vertex, the edges to it, and the walks of length - 1
-    that lead on from there, which are counted step by step.
+    from there, counted step by step.
 
-    CheckFailed where the sum is not `count`, which powers gave.
+    CheckFailed if the sum is not `count`, the result of the powers.
     """
     edges = adjacency.astype(object)
     column = np.array([int(vertex == head) for vertex in range(len(edges))], object)
@@ -76,18 +76,18 @@ def terms(adjacency: np.ndarray, names: Sequence[str], length: int, tail: int, h
     yield " + ".join(f"{shortened(one)}·{shortened(rest)}" for one, rest in pairs) + f" = {shortened(count)}"
 
 
-_LONGEST = 30  # digits of a number that a table shows whole
-_END = 8  # digits at both ends of a longer one that it shows
+_LONGEST = 30  # digits of a number that is printed whole
+_END = 8  # digits printed of both ends of a longer one
 
 
 def shortened(number: Any) -> str:
-    """The number for a table: if it has more than 30 digits, the first and the last eight, and how many there are."""
+    """The number for a table: of more than 30 digits, the first and last eight and their count."""
     whole = str(number)
     return whole if len(whole) <= _LONGEST else f"{whole[:_END]}…{whole[-_END:]} ({len(whole)} digits)"
 
 
 def table(numbers: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> str:
-    """The numbers in aligned columns, with the vertices' names above and before them."""
+    """The numbers in aligned columns, with the vertices' names as heads of columns and rows."""
     lines = ([name, *map(shortened, line)] for name, line in zip(rows, numbers, strict=True))
     return "\n".join(aligned([["from\\to", *columns], *lines]))
 
@@ -95,8 +95,8 @@ def table(numbers: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> s
 def write(path: str, numbers: np.ndarray, names: Sequence[str], about: dict[str, Any]) -> None:
     """Write the matrix to a file, which appears whole or not at all. `about`: more entries for .json.
 
-    .npy holds int64; UsageError where a count does not fit. .csv can be read as a graph again. .json
-    holds counts as strings, since many readers would round long numbers.
+    .npy holds int64; UsageError if a count does not fit. .csv can be read as a graph again. .json holds counts as strings, since
+    many readers would round long numbers.
     """
     if path.endswith(".npy"):
         largest = max(map(int, numbers.flat))

@@ -22,7 +22,7 @@ from hybrid.runs.matrix_file import MtxFile, open_npy
 Read = tuple[np.ndarray, "list[str] | None"]
 
 LARGEST = 2**63 - 1
-_COPIES = 4  # of the matrix that exist at a time while it is read and multiplied
+_COPIES = 4  # of the matrix at a time, while it is read and multiplied
 _NUMBER = re.compile(r"[-+.\d][-+.\deE]*", re.ASCII)
 
 
@@ -38,7 +38,7 @@ def as_number(text: str) -> int:
 
 
 def refuse_too_many(vertices: int, memory: int) -> None:
-    """DoesNotFit before a matrix of so many vertices is made. `memory`: bytes that may be used; 0: what is available."""
+    """DoesNotFit if a matrix of this many vertices needs too much memory. `memory`: bytes that may be used; 0: all available."""
     _refuse_large(_COPIES * 8 * vertices**2, memory, f"a matrix of {vertices}×{vertices} and its copies take")
 
 
@@ -52,7 +52,7 @@ def _refuse_large(need: int, memory: int, what: str) -> None:
 
 @contextmanager
 def _in_line(number: int) -> Iterator[None]:
-    """A context in which errors name this line of the file."""
+    """A context that puts the line's number before errors' messages."""
     try:
         yield
     except UsageError as error:
@@ -64,7 +64,7 @@ def from_edges(path: Path, directed: bool, memory: int) -> Read:
 
     Vertices are sorted by name, by number if all names are numbers.
     """
-    edges: dict[tuple[str, str], tuple[int, int]] = {}  # the number and the line of each
+    edges: dict[tuple[str, str], tuple[int, int]] = {}  # the number of parallel edges, and the line
     names: set[str] = set()
     with open(path, encoding="utf-8-sig") as file:
         for number, line in enumerate(file, 1):
@@ -94,10 +94,10 @@ def from_edges(path: Path, directed: bool, memory: int) -> Read:
 
 
 def from_csv(path: Path, memory: int) -> Read:
-    """A matrix, with or without the vertices' names above and before it: where its first row has more than numbers, this and the
-    first column are names. That row may lack its corner cell.
+    """A matrix, with or without vertices' names: if not all cells of the first row are numbers, this row and the first column are
+    names. The corner cell may be missing.
 
-    The delimiter is the one that is most frequent in the first line.
+    The delimiter is the most frequent one in the first line.
     """
     with open(path, encoding="utf-8-sig", newline="") as file:
         first = file.readline()
@@ -126,8 +126,8 @@ def from_csv(path: Path, memory: int) -> Read:
 
 
 def from_matrix(path: Path, form: str, memory: int) -> Read:
-    """A matrix in NumPy's format or in Matrix Market's, which SciPy reads. Pickled objects are refused, since reading them could
-    run any code."""
+    """A matrix in NumPy's format or in Matrix Market's, which SciPy reads. Pickled objects are refused: reading them could run
+    any code."""
     file = MtxFile(str(path)) if form == "mtx" else open_npy(str(path))
     if file.dtype.kind not in "biuf":
         raise UsageError(f"it holds {file.dtype}: walks are counted with real numbers", code="graph")
@@ -150,14 +150,12 @@ _MOST_NAMED = 20  # vertices that an error lists
 
 @record
 class Graph:
-    """A graph."""
-
     adjacency: np.ndarray  # [i, j]: the number of edges from i to j, int64
     names: list[str]  # of the vertices
 
     def vertex(self, name: str) -> int:
-        """The row of the vertex with this name or, if no vertex's name is a number, with this number: from 1, as in the lecture's
-        P(i, j)."""
+        """The row of the vertex with this name; if no name is a number, also of the vertex with this number, from 1 as in the
+        lecture's P(i, j)."""
         if name in self.names:
             return self.names.index(name)
         count, numbered = len(self.names), any(known.isdecimal() for known in self.names)
@@ -180,15 +178,15 @@ class Graph:
 
 
 def _total(numbers: np.ndarray) -> int:
-    """The exact sum: of the numbers' upper halves, and of their lower ones."""
+    """The exact sum, without overflow: the upper and lower halves of the numbers are added separately."""
     return (int((numbers >> 32).sum()) << 32) + int((numbers & 0xFFFFFFFF).sum())
 
 
 def read_graph(source: str, form: str | None, *, directed: bool, memory: int = 0) -> Graph:
     """The graph in a file, or the example of that name. Raises UsageError or DoesNotFit, with the file's name.
 
-    `form`: edges, csv, mtx or npy; None: by the ending of the file's name, an edge list for any other. `directed`: the lines of
-    an edge list count one way only. `memory`: bytes that may be used; 0: what is available.
+    `form`: edges, csv, mtx or npy; None: by the file name's extension, an edge list for unknown ones. `directed`: the lines of an
+    edge list count one way only. `memory`: bytes that may be used; 0: all available.
     """
     path = Path(__file__).parent / "examples" / EXAMPLES[source] if source in EXAMPLES else Path(source)
     form = form or _BY_ENDING.get(path.suffix.lower(), "edges")
@@ -214,7 +212,7 @@ def read_graph(source: str, form: str | None, *, directed: bool, memory: int = 0
 
 
 def _as_adjacency(matrix: np.ndarray) -> np.ndarray:
-    """The matrix as int64, with every number unchanged. UsageError where that cannot be."""
+    """The matrix as int64, with every number unchanged. UsageError if that is impossible."""
     _refuse_oblong(matrix.shape)
     if not matrix.size:
         raise UsageError("it has no vertices", code="graph")
@@ -228,7 +226,7 @@ def _as_adjacency(matrix: np.ndarray) -> np.ndarray:
 
 
 def _refuse(matrix: np.ndarray, where: np.ndarray, why: str) -> None:
-    """UsageError, with the first of these elements, if there is any."""
+    """UsageError for the first of these elements, if any."""
     if where.any():
         row, column = np.unravel_index(int(np.argmax(where)), where.shape)
         raise UsageError(f"row {row + 1}, column {column + 1} is {matrix[row, column]}: {why}", code="graph")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Draws a graph as an SVG picture: vertices are placed by the number of edges between them, and walks can be drawn into it."""
+"""Draws a graph, and walks in it, as SVG. Vertices are placed by stress majorization."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hybrid.graphs.count_output import Walk
 from hybrid.reporting import svg
 
 _ROUNDS = 300  # of the iteration that places the vertices
-# Lengths: the side of the only panel, of one of several, the margin of a panel, and the radius of a vertex.
+# Lengths: the side of a single panel, of one of several, a panel's margin, a vertex's radius.
 _SIDE, _SMALL, _MARGIN, _RADIUS = 460, 250, 34, 13
 _HEADER = 48  # height above the panels
 _EDGE, _STEP, _END = "soft", "second", "first"  # colours of the palette
@@ -26,16 +26,15 @@ svg text { font-size: 13px } .v { text-anchor: middle; dominant-baseline: centra
 
 
 def refuse(path: str, vertices: int | None = None) -> None:
-    """UsageError for a file name that does not end in .svg, and for a graph with too many vertices for a picture."""
+    """UsageError for a file name that does not end in .svg, and for too many vertices for a picture."""
     svg.refuse(path)
     if vertices is not None and vertices > MOST_DRAWN:
         raise UsageError(f"--picture: a graph of {vertices} vertices would be a tangle; {MOST_DRAWN} are the most", code="number")
 
 
 def places(adjacency: np.ndarray) -> np.ndarray:
-    """Places x + iy for the vertices, such that distances on the paper are like the numbers of edges between them: a circle,
-    improved by stress majorization; within the unit square, wider than high, the first vertex left of the middle and above it.
-    The same graph always has the same places."""
+    """The vertices' places x + iy in the unit square, whose distances resemble the numbers of edges between them: a circle,
+    improved by stress majorization; wider than high, the first vertex left of the middle and above it. Deterministic."""
     count = len(adjacency)
     at = -1j * np.exp(2j * math.pi * np.arange(count) / count) * count / 4
     apart = _distances(adjacency)
@@ -47,7 +46,7 @@ def places(adjacency: np.ndarray) -> np.ndarray:
         wanted = at + towards * (apart / np.maximum(np.abs(towards), 1e-9))
         at = (weights * wanted).sum(axis=1) / weights.sum(axis=1)
     at = at - at.mean()
-    at = at * np.exp(-0.5j * np.angle((at**2).sum()))  # the longer axis of the vertices lies level
+    at = at * np.exp(-0.5j * np.angle((at**2).sum()))  # the longer axis is horizontal
     at = -at.conj() if at[0].real > 0 else at
     at = at.conj() if at[0].imag > 0 else at
     at = at / (max(np.ptp(at.real), np.ptp(at.imag)) or 1.0)
@@ -55,8 +54,8 @@ def places(adjacency: np.ndarray) -> np.ndarray:
 
 
 def _distances(adjacency: np.ndarray) -> np.ndarray:
-    """The number of edges of the shortest way between each two vertices, whatever the edges' directions; where there is no way,
-    one more than the longest."""
+    """The edges on the shortest path between each two vertices, ignoring directions; one more than the longest if there is
+    none."""
     count = len(adjacency)
     edges = (adjacency > 0) | (adjacency.T > 0)
     apart, reached = np.full((count, count), np.inf), np.eye(count) > 0
@@ -95,7 +94,6 @@ def write(
 
 
 def _arrow(name: str, colour: str, size: int) -> str:
-    """The definition of an arrow's head."""
     return (
         f'<marker id="{name}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="{size}" markerHeight="{size}" '
         f'markerUnits="userSpaceOnUse" orient="auto"><path class="fill-{colour}" d="M0 0 10 5 0 10z"/></marker>'
@@ -126,7 +124,7 @@ def _panel(at: np.ndarray, adjacency: np.ndarray, names: Sequence[str], ends: Se
 
 
 def _edge(at: np.ndarray, tail: int, head: int, marker: str, straight: bool) -> str:
-    """A line from circle to circle, bent where another may go the other way; a loop goes back to its circle."""
+    """A line from circle to circle, bent if another may go the other way; or a loop."""
     colour, width = (_STEP, 2.5) if marker == _STEP else (_EDGE, 1.5)
     arrow = f' marker-end="url(#{marker})"' if marker else ""
     if tail == head:
@@ -140,7 +138,7 @@ def _edge(at: np.ndarray, tail: int, head: int, marker: str, straight: bool) -> 
 
 
 def _beside(at: np.ndarray, tail: int, head: int, away: float, said: str, colour: str, part: float = 0.5) -> str:
-    """A text to the left of an edge, after this fraction of its way; above a loop."""
+    """A text to the left of an edge, after this fraction of its length; above a loop."""
     if tail == head:
         place = at[tail] - 1j * (2.6 * _RADIUS + 4)
     else:

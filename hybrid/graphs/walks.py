@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Counts the walks of a given length between all vertices, exactly at any length, by powers of the adjacency matrix with repeated
-squaring.
+"""Counts the walks of any length between all vertices exactly, by powers of the adjacency matrix with repeated squaring.
 
-How large the numbers can become is bounded before anything is multiplied: an entry of A^(i+j) is at most ‖A^i‖·‖A^j‖, in the
-norm of the largest row sum and in that of the largest column sum. This decides the arithmetic. If every sum stays below 2^53,
-float64 is exact and used directly. Else all is computed modulo primes, and joined by the Chinese remainder theorem. Small
-matrices of many primes are one stack.
+The numbers are bounded before anything is multiplied: an entry of A^(i+j) is at most ‖A^i‖·‖A^j‖, in the norms of the largest row
+sum and of the largest column sum. If every sum stays below 2^53, float64 is exact. Otherwise the powers are computed modulo
+primes and joined by the Chinese remainder theorem; small matrices modulo many primes form one stack.
 """
 
 from __future__ import annotations
@@ -25,15 +23,15 @@ from hybrid.errors import CheckFailed, UsageError
 def enough_primes(bits: int, terms: int) -> list[int]:
     """The fewest of the largest primes whose product exceeds 2^bits, and one more.
 
-    The last one serves as a check: with an error in any remainder the result exceeds 2^bits, but for one chance in about p.
-    UsageError where there are not so many primes.
+    The last one is a check: with an error in any remainder the result exceeds 2^bits, except with probability about 1/p.
+    UsageError if there are too few primes.
     """
     chosen, reached = [], 0.0  # `reached`: bits of the product of all chosen primes
     largest = largest_modulus(terms, "float64")
     if bits <= 1.017 * largest / math.log(2):  # Σ log p < 1.017·x over all primes p ≤ x (Rosser, Schoenfeld)
         for prime in primes_below(largest):
             chosen.append(prime)
-            if reached > bits + 1:  # one bit is far more than the logarithms' rounding
+            if reached > bits + 1:  # one bit exceeds the logarithms' rounding by far
                 return chosen
             reached += math.log2(prime)
     raise UsageError(
@@ -44,8 +42,8 @@ def enough_primes(bits: int, terms: int) -> list[int]:
 
 
 def reconstructed(primes: Sequence[int], remainders: np.ndarray) -> np.ndarray:
-    """The numbers, below the product M of all primes, with these remainders modulo each, as Python integers (Chinese remainder
-    theorem). `remainders[prime, …]`: whole numbers."""
+    """The numbers below the product M of all primes that have these remainders, as Python integers (Chinese remainder theorem).
+    `remainders[prime, …]`: whole numbers."""
     derivative, whole = _sum_and_product(primes, [1] * len(primes))  # Σ M/p, which modulo each p is M/p
     pairs = zip(primes, remainders, strict=True)
     scaled = [np.remainder(of_prime, p) * pow(derivative % p, -1, p) % p for p, of_prime in pairs]
@@ -53,7 +51,7 @@ def reconstructed(primes: Sequence[int], remainders: np.ndarray) -> np.ndarray:
 
 
 def _sum_and_product(primes: Sequence[int], numbers: Sequence[Any]) -> tuple[Any, int]:
-    """Σ numbers[p]·M/p, and M. The factors of each multiplication have about the same length."""
+    """Σ numbers[p]·M/p, and M, by divide and conquer: the factors of each multiplication have about the same length."""
     if len(primes) == 1:
         return numbers[0], primes[0]
     half = len(primes) // 2
@@ -62,18 +60,16 @@ def _sum_and_product(primes: Sequence[int], numbers: Sequence[Any]) -> tuple[Any
     return left * of_right + right * of_left, of_left * of_right
 
 
-# The product of two matrices that rank 0 has, in host memory or on its GPU, called on all ranks together; the other ranks pass
-# None and get None.
+# The collective product of two matrices of rank 0, in host memory or on its GPU; the other ranks pass None and get None.
 Multiply = Callable[[Any, Any], Any]
-Place = Callable[[np.ndarray], Any]  # gives a matrix of rank 0 where products read it: on its GPU, or the matrix itself
-# Called with the number of products that are done, and with the number of all.
-Progress = Callable[[int, int], None]
+Place = Callable[[np.ndarray], Any]  # moves a matrix of rank 0 to its GPU, or returns the matrix itself
+Progress = Callable[[int, int], None]  # is called with the numbers of products done, and of all
 
 SQUARE, TIMES_A = "square", "times A"
-_IN_A_STACK = 1 << 18  # elements of the matrices that are multiplied at once; a larger matrix alone
-_LARGEST_NORM = 900.0  # as a logarithm: its product with any row sum is a number in float64
-_MOST_NORMS = 64  # small powers whose norms are computed, to bound those of large ones
-_SLACK = 1e-9  # a tolerance far larger than the rounding of the logarithms that are compared
+_IN_A_STACK = 1 << 18  # elements of a stack's matrices; a larger matrix is multiplied alone
+_LARGEST_NORM = 900.0  # as a logarithm: its product with any row sum does not overflow float64
+_MOST_NORMS = 64  # small powers whose norms are computed, to bound the norms of large ones
+_SLACK = 1e-9  # far larger than the rounding of the compared logarithms
 _LOG_OF_ZERO = -math.inf
 
 
@@ -85,13 +81,13 @@ class Bounds:
         self._norms = [_norms_of_powers(matrix) for matrix in (adjacency, adjacency.T)]
 
     def entry(self, power: int) -> float:
-        """The bound of all entries of A^power; -inf where all are zero."""
+        """The bound on the entries of A^power; -inf if all are zero."""
         if power == 0:
             return 0.0
         return min(min(_norm(norms, power), _norm(norms, power - 1) + self._largest) for norms in self._norms)
 
     def bits(self, power: int) -> int:
-        """A number b such that every entry of A^power is below 2^b. UsageError where no memory could hold such numbers."""
+        """A number b such that every entry of A^power is below 2^b. UsageError if no memory could hold such numbers."""
         bound = self.entry(power)
         if bound > 1e15:
             raise UsageError("the numbers at this length may have more than 10^15 bits: make it shorter", code="too-long")
@@ -99,7 +95,7 @@ class Bounds:
 
 
 def _norms_of_powers(adjacency: np.ndarray) -> list[float]:
-    """The logarithms of the largest row sums of A^0, A^1, A^2, …, as far as float64 holds them."""
+    """The logarithms of the largest row sums of A^0, A^1, A^2, …, as far as they fit float64."""
     matrix, sums, norms = adjacency.astype(np.float64), np.ones(len(adjacency)), [0.0]
     while norms[-1] != _LOG_OF_ZERO and norms[-1] < _LARGEST_NORM and len(norms) <= _MOST_NORMS:
         sums = matrix @ sums
@@ -108,12 +104,12 @@ def _norms_of_powers(adjacency: np.ndarray) -> list[float]:
 
 
 def _norm(norms: list[float], power: int) -> float:
-    """A bound for the norm of A^power, as a logarithm, from the norms of small powers."""
+    """A bound on the norm of A^power, as a logarithm, from the norms of small powers."""
     if power < len(norms):
         return norms[power]
     if norms[-1] == _LOG_OF_ZERO:
         return _LOG_OF_ZERO
-    times = min(power, 10**300)  # which a float holds
+    times = min(power, 10**300)  # fits a float
     return min(times // small * norms[small] + norms[power % small] for small in range(1, len(norms)))
 
 
@@ -122,8 +118,8 @@ def _log2(number: float) -> float:
 
 
 def further_steps(length: int) -> list[str]:
-    """The products from A^1 to A^length: a squaring for each binary digit of the length but the first, and after it a product
-    with A where the digit is 1."""
+    """The products from A^1 to A^length: for each binary digit of the length after the first, a squaring, and if the digit is 1 a
+    product with A."""
     digits = format(length, "b")[1:] if length else ""
     return [step for digit in digits for step in ((SQUARE, TIMES_A) if digit == "1" else (SQUARE,))]
 
@@ -135,16 +131,15 @@ class Arithmetic:
     vertices: int
     length: int
     bits: int  # every entry of the result is below 2^bits
-    primes: tuple[int, ...] = ()  # the moduli; none where float64 is exact
-    at_once: int = 1  # primes whose matrices are a stack
+    primes: tuple[int, ...] = ()  # the moduli; none if float64 is exact
+    at_once: int = 1  # primes whose matrices form a stack
 
     @property
     def products(self) -> int:
-        """The number of matrix products."""
         return -(-max(1, len(self.primes)) // self.at_once) * len(further_steps(self.length))
 
     def bytes_for(self, entries: int) -> int:
-        """Host memory on rank 0 for so many entries of the result: operands, remainders, partial sums, products of primes."""
+        """Host memory on rank 0 for this many entries of the result: operands, remainders, partial sums, products of primes."""
         operands = 8 * (4 * self.at_once + 3) * self.vertices**2
         levels = max(1, len(self.primes).bit_length())
         return operands + entries * (100 * len(self.primes) + self.bits // 2) + levels * (self.bits // 4)
@@ -161,7 +156,7 @@ class Arithmetic:
 
 
 def choose_arithmetic(adjacency: np.ndarray, length: int) -> Arithmetic:
-    """Decide, before anything is multiplied, how the power is computed exactly. UsageError where it cannot be."""
+    """Decide, before anything is multiplied, how to compute the power exactly. UsageError if that is impossible."""
     bounds, vertices, power = Bounds(adjacency), len(adjacency), 1
     bits = bounds.bits(length)
     for step in further_steps(length):
@@ -187,8 +182,8 @@ def carry_out(
     progress: Progress,
     place: Place = in_host_memory,
 ) -> np.ndarray | None:
-    """These rows and columns of A^length, modulo each prime, for `as_integers`, on rank 0; None on the others, which pass None as
-    adjacency.
+    """On rank 0, these rows and columns of A^length modulo each prime, for `as_integers`. Other ranks pass None as adjacency and
+    get None.
 
     Every rank calls it with the same arithmetic, so all call `multiply` equally often. Only `multiply` raises HybridErrors.
     Powers stay where `place` has put the first one.
@@ -216,7 +211,7 @@ def carry_out(
 
 
 def _reduced(product: Any, moduli: Any) -> Any:
-    """The least remainders modulo these numbers, in the same type; the numbers themselves where there is no modulus."""
+    """The remainders of least magnitude, in the same type; without moduli the numbers themselves."""
     if moduli is None:
         return product
     with on_device_of(product):
@@ -224,9 +219,9 @@ def _reduced(product: Any, moduli: Any) -> Any:
 
 
 def as_integers(arithmetic: Arithmetic, found: np.ndarray) -> np.ndarray:
-    """What `carry_out` returned, as Python integers.
+    """The result of `carry_out` as Python integers.
 
-    CheckFailed for a number beyond the bound: there is one prime more than are needed, so wrong remainders give such a number.
+    CheckFailed for a number beyond the bound, as wrong remainders give, since there is one prime more than necessary.
     """
     numbers = reconstructed(arithmetic.primes, found) if arithmetic.primes else found[0].astype(object)
     if any(int(number).bit_length() > arithmetic.bits for number in numbers.flat):

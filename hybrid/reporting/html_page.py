@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What HTML pages of results have in common: each is one file that fetches nothing, light or dark as the reader's screen is."""
+"""The frame of HTML pages of results: each is a single file that fetches nothing, and follows the reader's light or dark
+scheme."""
 
 from __future__ import annotations
 
@@ -11,8 +12,7 @@ from html import escape
 from hybrid.host.files import atomic_write
 from hybrid.reporting.svg import PALETTE
 
-# Should a text ever get past the escaping, the browser still runs and fetches nothing. A page's own script is allowed by its
-# hash.
+# Even if a text escapes the escaping, the browser runs and fetches nothing. A page's own script is allowed by its hash.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
@@ -44,8 +44,8 @@ th { color: var(--soft); font-weight: 600; }
 
 
 def document(title: str, body: Sequence[str], style: str = "", script: str = "") -> str:
-    """A whole page. `body`: lines of HTML; `style`: rules of this page, after those of all pages; `script`: the only script that
-    the browser may run."""
+    """A whole page. `body`: lines of HTML; `style`: this page's rules, after those of all pages; `script`: the only one that the
+    browser may run."""
     policy = _POLICY
     if script:
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -60,6 +60,6 @@ def document(title: str, body: Sequence[str], style: str = "", script: str = "")
 
 
 def write(path: str, page: str) -> None:
-    """Write a page to a file, which appears whole or not at all."""
+    """Write a page to a file atomically."""
     with atomic_write(path) as beside:
         beside.write_text(page, encoding="utf-8")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Runs as JSON lines: one writer and one reader for the commands and all scripts."""
+"""Records of runs as JSON lines: the writer and reader of the commands and scripts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCHEMA = 1
 
 
 def versions() -> dict[str, str]:
-    """The versions of what a run's result and speed may depend on: Python, packages, and MPI where it has been loaded."""
+    """The versions that a run's result and speed may depend on: of Python, packages, and MPI if loaded."""
     found = {"python": platform.python_version(), **_packages()}
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None:
@@ -34,7 +34,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-@cache  # each is read from a file, and scripts write hundreds of lines
+@cache  # each is read from a file, for hundreds of lines of scripts
 def _packages() -> dict[str, str]:
     found = {}
     for distribution in ("hybrid-runner", "numpy", "mpi4py", "cupy-cuda12x", "cupy-cuda13x"):
@@ -44,7 +44,6 @@ def _packages() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """The machine this process runs on."""
     return {"system": platform.platform(), "processor": processor(), "cores": os.cpu_count()}
 
 
@@ -65,7 +64,7 @@ def write(record: Mapping[str, Any], path: str) -> None:
 
 
 def read(path: str) -> Iterator[dict[str, Any]]:
-    """The records of a file, oldest first. UsageError with the line's number for a line that is no record."""
+    """The records of a file, in its order. UsageError, with the line's number, for a line that is no record."""
     try:
         lines = Path(path).read_bytes().splitlines()
     except OSError as error:
@@ -81,7 +80,7 @@ def read(path: str) -> Iterator[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """The value with null for infinity and NaN, which JSON does not have."""
+    """The value with null for infinity and NaN, which JSON lacks."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How far a long run is: percent, rate and the time left."""
+"""Shows the progress of a long run: percent, rate and the time left."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from contextlib import suppress
 from hybrid.core.text import duration
 
 PATIENCE = 2.0  # seconds at the beginning of a run in which nothing is shown
-_TERMINAL_EVERY = 0.5  # seconds between two texts on a terminal
-# Between two lines elsewhere: seconds at least, and at least this fraction of the time that has passed.
+_TERMINAL_EVERY = 0.5  # seconds between two updates on a terminal
+# Between two lines elsewhere: at least these seconds, and at least this fraction of the elapsed time.
 _FIRST_EVERY, _THEN_EVERY = 5.0, 1 / 8
 
-Rate = Callable[[str, float], str]  # the rate, in words, of a phase that takes so many seconds
+Rate = Callable[[str, float], str]  # (phase, its seconds) → its rate in words
 
 
 class Progress:
-    """Shows how far a long run is: on a terminal in one line that changes and goes away, elsewhere in lines that come less and
-    less often. Call it when something is done.
+    """Shows the progress of a long run: on a terminal in one line that changes and is removed at the end, elsewhere in lines at
+    growing intervals. Call it when something is done.
 
-    As a context it shows the run also while nothing calls it.
+    As a context it also updates while nothing calls it.
     """
 
     def __init__(
@@ -35,18 +35,17 @@ class Progress:
         part: Callable[[], str] = lambda: "",
         note: Callable[[], str] = lambda: "",
     ) -> None:
-        """`shown`: False on ranks that tell nothing. `repeats`: how often each phase comes. `rate`: says how fast a phase is.
-        `part`: names what runs now; while that is not what ran at the last call, it is shown with its time alone. `note`: what
-        ends every line."""
+        """`shown`: False on silent ranks. `repeats`: how often each phase runs. `rate`: the speed of a phase. `part`: the name of
+        what runs now; if it has changed since the last call, only the name and its time are shown. `note`: ends every line."""
         self._stream, self._terminal = sys.stderr, sys.stderr.isatty()
         self._rate, self._part, self._repeats, self._note = rate, part, repeats, note
-        self._lock = threading.Lock()  # of all that follows
+        self._lock = threading.Lock()  # of all attributes below
         self._began = self._part_began = time.monotonic()
         self._next = self._began + PATIENCE
         self._seen = self._told_in = part()
         self._shown = False
-        # What has been told: the phase, when it began first, when it began last, and when something was done last; how often it
-        # was done before; parts that are done now, of how many.
+        # Of the current phase: its name; when its first run began, its current run, and when the last call came; its completed
+        # runs; the parts done in this run, and all parts.
         self._phase = ""
         self._phase_began = self._this_began = self._last = self._began
         self._times, self._done, self._of = 0, 0, 1
@@ -56,7 +55,7 @@ class Progress:
         self._ticking = threading.Thread(target=self._tick_on, name="progress", daemon=True)
 
     def __enter__(self) -> Progress:
-        with suppress(RuntimeError):  # the limit of threads is reached: progress is shown where the product tells of it
+        with suppress(RuntimeError):  # no thread can be started: only calls show progress
             self._ticking.start()
         return self
 
@@ -64,7 +63,7 @@ class Progress:
         self.close()
 
     def close(self) -> None:
-        """Show nothing any more, and remove what is shown on a terminal."""
+        """Stop, and clear the terminal's line."""
         self._over.set()
         if self._ticking.is_alive():
             self._ticking.join()
@@ -75,7 +74,7 @@ class Progress:
             self._shown = False
 
     def __call__(self, phase: str, done: int, of: int) -> None:
-        """`done` parts `of` so many of this phase are done. If they are fewer than before, the phase has begun again."""
+        """`done` of `of` parts of this phase are done. If they are fewer than before, the phase has begun again."""
         now = time.monotonic()
         with self._lock:
             self._watch_part(now)
@@ -87,7 +86,7 @@ class Progress:
         self.tick()
 
     def tick(self) -> None:
-        """Show the progress, if it is time for that."""
+        """Show the progress if it is time for an update."""
         now = time.monotonic()
         with self._lock:
             self._watch_part(now)
@@ -107,7 +106,7 @@ class Progress:
         while not self._over.wait(_TERMINAL_EVERY):
             try:
                 self.tick()
-            except (OSError, ValueError):  # the stream is gone, which is no reason to fail
+            except (OSError, ValueError):  # a closed stream is no reason to fail
                 return
 
     def _watch_part(self, now: float) -> None:
@@ -115,7 +114,7 @@ class Progress:
             self._seen, self._part_began = part, now
 
     def _text(self, now: float) -> str:
-        """What is shown. Percent and time left are of all times that the phase comes, the rate is of the present one."""
+        """The text to show. Percent and time left are of all runs of the phase, the rate is of the current run."""
         if not self._phase or self._told_in != self._seen:
             return f"{self._seen} … {duration(now - self._part_began)}".lstrip()
         part = min(1.0, self._done / self._of)
@@ -125,7 +124,7 @@ class Progress:
             said.append(speed)
         if whole:
             left = (self._last - self._phase_began) / whole - (now - self._phase_began)
-            if left >= 0.5:  # what takes longer than it seemed tells nothing until it is done
+            if left >= 0.5:  # no time left when the phase takes longer than estimated
                 said.append(f"{duration(left)} left")
         else:
             said.append(f"{duration(now - self._phase_began)} so far")

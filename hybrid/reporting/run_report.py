@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a user reads of a run, from the heading with the ranks to the last line; and the run's record."""
+"""A run's output, from the heading with the ranks to the last line; and its record."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from hybrid.verification.check import Check
 
 
-OUTSIDE_TOTAL = ("fill", "prepare", "check", "repair")  # phases whose time is not part of the product's
+OUTSIDE_TOTAL = ("fill", "prepare", "check", "repair")  # phases that do not count for the product's time
 
 
-Plans = Sequence[Plan]  # that of a product, or those of the parts in which it was computed
+Plans = Sequence[Plan]  # of a product, or of the parts in which it was computed
 
 
 def operations(plans: Plans) -> int:
-    """Multiplications and additions of a product, or of the parts that were computed."""
+    """Multiplications and additions of a product, or of its computed parts."""
     return sum(plan.problem.operations for plan in plans)
 
 
 def table(plans: Plans, phases: dict[str, Spread], total: Spread, spared: int = 0) -> str:
     """A line for each phase: median, least and most seconds of its slowest rank over the repeats, share of the total, rate.
 
-    `spared`: bytes of A and B that were not filled, as they were in memory already. The shares add up to 100 %: the last line has
-    the time between phases, or by how much they overlapped.
+    `spared`: bytes of A and B that were in memory already, and not filled. The shares add up to 100 %: the last line has the time
+    between phases, or their overlap.
     """
     inside = [phase for phase in PHASES if phase in phases and phase not in OUTSIDE_TOTAL]
     medians = [phases[phase].median for phase in inside]
@@ -56,8 +56,8 @@ def table(plans: Plans, phases: dict[str, Spread], total: Spread, spared: int = 
 
 
 def rate(plans: Plans, phase: str, seconds: float, spared: int = 0) -> str:
-    """The rate of a phase that takes so many seconds: the work of all ranks, divided by the time of the slowest; "" where it has
-    none. `spared`: as for `table`."""
+    """The rate of a phase: the work of all ranks by the slowest rank's `seconds`; "" if the phase has none. `spared`: as in
+    `table`."""
     if seconds <= 0:
         return ""
     if phase == "multiply":
@@ -67,12 +67,12 @@ def rate(plans: Plans, phase: str, seconds: float, spared: int = 0) -> str:
 
 
 def moved_bytes(plan: Plan, phase: str) -> int:
-    """Bytes that all ranks write (fill), read (check) or move in a phase; 0 where that depends on where the operands lie."""
+    """Bytes that all ranks write (fill), read (check) or move in a phase; 0 if that depends on where the operands are."""
     p = plan.problem
     a, b, c = p.operand_bytes(p.n, p.l), p.operand_bytes(p.l, p.m), p.bytes(p.n, p.m)
     nodes = len(plan.topology.nodes)
     rows_on_other_nodes = sum(len(plan.rows_on(node)["A"]) for node in range(nodes) if node != plan.root_node)
-    # How often each row of B is loaded from host memory. Other devices fetch it from one that has loaded it.
+    # How often each row of B is copied from host memory. Other devices fetch it from one that has it.
     loads_of_b = {"peers": nodes, "nccl": 1}.get(plan.transport, 0)
     return {
         "fill": a + b,
@@ -85,7 +85,7 @@ def moved_bytes(plan: Plan, phase: str) -> int:
 
 
 def _loaded_bytes(plan: Plan) -> int:
-    """Bytes of row panels, column panels and k-slabs, each as often as it is loaded."""
+    """H2D bytes: of row panels, column panels and k-slabs, as often as each is loaded."""
     if plan.parts:
         return sum(map(_loaded_bytes, plan.parts))
     p = plan.problem
@@ -98,8 +98,8 @@ def _loaded_bytes(plan: Plan) -> int:
 
 
 def _percents(parts: Sequence[float]) -> list[int]:
-    """The parts as whole percents of their sum, which add up to 100: each ends where the sum so far is rounded to. Parts may be
-    negative, but not their sum; where that is 0, all percents are 0."""
+    """The parts as whole percents of their sum, which add up to 100 since the running sum is rounded. Parts may be negative, but
+    not their sum; if it is 0, all percents are 0."""
     whole = sum(parts)
     ends = [round(100 * end / whole) if whole > 0 else 0 for end in accumulate(parts, initial=0.0)]
     return [after - before for before, after in pairwise(ends)]
@@ -109,16 +109,15 @@ _MOST_LANES = 1000  # rows of one phase
 
 
 def write_trace(path: str, intervals_of_ranks: Sequence[Sequence[Interval]], names: Sequence[str]) -> None:
-    """Write all ranks' intervals to a file.
+    """Write all ranks' intervals to a file of Chrome trace events.
 
-    `intervals_of_ranks[rank]`: in seconds from a moment that is the same for all ranks. `names[rank]`: what is shown as the
-    rank's name.
+    `intervals_of_ranks[rank]`: in seconds from a moment common to all ranks. `names[rank]`: the rank's displayed name.
     """
     events: list[dict[str, Any]] = []
     for rank, (intervals, name) in enumerate(zip(intervals_of_ranks, names, strict=True)):
         events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": name}})
         events.append({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}})
-        free: dict[str, list[float]] = {phase: [0.0] for phase in PHASES}  # for each lane of a phase, when its last interval ends
+        free: dict[str, list[float]] = {phase: [0.0] for phase in PHASES}  # the end of the last interval in each lane of a phase
         for interval in sorted(intervals, key=lambda interval: interval.begin):
             if interval.phase not in PHASES:
                 continue
@@ -145,17 +144,17 @@ def write_trace(path: str, intervals_of_ranks: Sequence[Sequence[Interval]], nam
 
 
 def _row(phase: str, lane: int) -> int:
-    """The row of an interval. Intervals of a phase that overlap are in different lanes: on the same row a viewer would show them
-    as nested calls."""
+    """The row of an interval. Overlapping intervals of a phase have different lanes: in one row a viewer would show them as
+    nested calls."""
     return PHASES.index(phase) * _MOST_LANES + lane
 
 
-SHOWN = 0.005  # seconds: shorter parts of the wall time are not shown, but are in the JSON line
+SHOWN = 0.005  # seconds: shorter parts of the wall time are only in the JSON line
 
 
 def heading(decision: Decision, asked: AskedProduct | None = None) -> str:
-    """A line for the product, with device, kernel and transport, then one for each rank. `asked`: the product that was asked for,
-    where the real product that is computed is another one."""
+    """A line for the product, with device, kernel and transport, then one for each rank. `asked`: the product asked for, if
+    another than the real product that is computed."""
     plan, problem = decision.plan, asked or decision.plan.problem
     where = "from remainders where as accurate" if plan.moduli else "native"
     lines = [
@@ -171,7 +170,7 @@ def heading(decision: Decision, asked: AskedProduct | None = None) -> str:
 
 
 def arithmetic_line(computed: Computed) -> str:
-    """How much of C was computed in which arithmetic, and what is proved of its errors."""
+    """The share of C computed in each arithmetic, with its proved error bound."""
     whole = sum(elements for elements, _ in computed.values())
     parts = (
         f"{100 * elements / whole:.3g} % {arithmetic.name}{_proved(arithmetic, error)}"
@@ -187,12 +186,12 @@ def _proved(arithmetic: Arithmetic, error: float | None) -> str:
 
 
 def plans_of(outcome: Outcome) -> Plans:
-    """The plans of all that this run has computed."""
+    """The plans of everything that this run has computed."""
     return outcome.parts.plans if outcome.parts else [outcome.decision.plan]
 
 
 def parts_line(parts: Parts, shape: tuple[int, int], name: str) -> str:
-    """A line about a C of this shape in parts, before they are computed. `name`: what tells which parts are there."""
+    """A line about the parts of a C of this shape, before they are computed. `name`: the source that says which parts exist."""
     left, slabs = parts.count - parts.there, -(-shape[1] // max(1, parts.columns))
     size = counted(parts.rows, "row") + f" and {counted(parts.columns, 'column')}" * (slabs > 1)
     told = [
@@ -219,8 +218,7 @@ def describe(placement: RankPlacement, rows: Span) -> str:
 
 
 def wall_line(parts: dict[str, float]) -> str:
-    """A line with the command's time so far, and its parts in the order in which they began. Parts that would show as 0.00 are
-    left out."""
+    """A line with the command's time so far, and its parts in the order in which they began, except parts of 0.00 s."""
     shown = [f"{part} {seconds:.2f}" for part, seconds in parts.items() if seconds >= SHOWN]
     return f"wall {sum(parts.values()):.2f} s: {', '.join(shown)}"
 
@@ -244,8 +242,8 @@ def verdict(check: Check | None) -> str:
 
 
 def labelled_corner(label: str, corner: Any, shape: tuple[int, int]) -> str:
-    """The top left of a matrix of this shape, below its name, as the lecture's programs print it: each element with six decimals,
-    or none for integers, and a space; and an empty line at the end."""
+    """The top left of a matrix of this shape below its name, as the lecture's programs print it: each element with six decimals
+    (an integer with none) and a space; an empty line at the end."""
     rows, columns = len(corner), len(corner[0]) if len(corner) else shape[1]
     part = "" if (rows, columns) == shape else f", its top left {rows}×{columns}"
     lines = ("".join(f"{_shown(value)} " for value in row) + "\n" for row in corner)
@@ -258,7 +256,7 @@ def _shown(value: Any) -> str:
 
 
 def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any], wall: dict[str, float]) -> dict[str, Any]:
-    """A run as the record that `--json` writes. `options`: more entries; `wall`: the seconds of each part of the wall time."""
+    """A run's record for `--json`. `options`: more entries; `wall`: the seconds of each part of the wall time."""
     plan, decision, check = outcome.decision.plan, outcome.decision, outcome.check
     problem, resume = plan.problem, {}
     if parts := outcome.parts:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A small product step by step: one HTML page with buttons, or one picture with a panel for each step of a thread block, the
-picture that lectures draw; or words."""
+"""A small product step by step: as an HTML page with buttons, as a picture with a panel for each step of a thread block, as
+lectures draw it, or as text."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from hybrid.core.text import aligned, counted
 from hybrid.reporting import svg
 from hybrid.reporting.html_page import document
 
-_MOST_THREADS, _MOST_WALK = 4, 8  # in words: threads that have a column; elements of a walk that are shown
-_CELL, _SHARED, _GAP, _NAME = 27, 38, 12, 16  # sides of cells, between arrays, above each
+_MOST_THREADS, _MOST_WALK = 4, 8  # in text: threads with a column; printed elements of a walk
+_CELL, _SHARED, _GAP, _NAME = 27, 38, 12, 16  # sides of cells, space between arrays, space above each
 _ACROSS, _TOP, _CAPTION, _LEAST = 3, 60, 48, 400
 _MOST = 12  # panels
 _STYLE = """\
@@ -41,7 +41,7 @@ class Array:
     rows: int
     columns: int
     shared: bool
-    variable: str = ""  # that the plane is of
+    variable: str = ""  # of the plane
 
     def element(self, number: int) -> str:
         """The name of an element, numbered row by row, as in memory."""
@@ -60,12 +60,12 @@ class Touch(NamedTuple):
 
 @record
 class Step:
-    """What the threads of a block do when they execute a line once, as if they ran in step."""
+    """The accesses of a block's threads when they execute a line once, as if in lockstep."""
 
-    barriers: int  # that they have passed
+    barriers: int  # passed before
     line: int
     touches: tuple[Touch, ...]
-    ahead: bool = False  # by one thread, while the others wait
+    ahead: bool = False  # one thread executes it while the others wait
 
 
 @record
@@ -78,18 +78,18 @@ class Picture:
     block: tuple[int, ...]
     arrays: tuple[Array, ...]
     steps: Mapping[tuple[int, int], tuple[Step, ...]]  # by block
-    note: str = ""  # what is to be said besides of the launch
-    wrong: str = ""  # what is wrong with it
+    note: str = ""  # about the launch
+    wrong: str = ""  # an error of the launch
 
     @property
     def title(self) -> str:
-        """What is launched, and how."""
+        """The product and the launch."""
         a, b, c = (f"{each.name} ({each.rows}×{each.columns})" for each in self.arrays[:3])
         grid, threads = ("×".join(map(str, each)) for each in (self.grid, self.block))
         return f"{c} = {a} · {b}, {grid} blocks of {threads} threads"
 
     def told(self, block: tuple[int, int] = (0, 0)) -> Iterator[str]:
-        """The lines: what is launched, the steps of this block, and the walks of its first thread through A and B."""
+        """The lines: the launch, the steps of this block, and the walks of its first thread through A and B."""
         yield f"{self.kernel}: {self.title}"
         yield from filter(None, [self.wrong])
         yield ""
@@ -118,7 +118,7 @@ class Picture:
             yield f"thread (0,0) loads {what}"
 
     def _did(self, step: Step, thread: int) -> str:
-        """What a thread does in a step: M[0][1] → Ms[0][1] for a load and a store, → Ms[0][1] for a store alone."""
+        """A thread's accesses in a step: M[0][1] → Ms[0][1] for a load and a store, → Ms[0][1] for a store alone."""
         own = [touch for touch in step.touches if touch.thread == thread]
         loads, stores = (
             [self.arrays[each.array].element(each.element) for each in own if each.writes == writes] for writes in (False, True)
@@ -132,7 +132,7 @@ def page(title: str, picture: Picture) -> str:
 
 
 def stage(picture: Picture) -> list[str]:
-    """The lines of HTML that show the steps, in a page that has the css and js that lie beside this file."""
+    """The lines of HTML that show the steps, for a page with the css and js of `beside`."""
     data = {
         "block": picture.block,
         "colours": svg.COLOURS,
@@ -161,7 +161,7 @@ def stage(picture: Picture) -> list[str]:
 
 @cache
 def beside(kind: str) -> str:
-    """The text of the page's css or js, which lie beside this file."""
+    """The page's css or js, from the file beside this one."""
     return Path(__file__).resolve().with_suffix(f".{kind}").read_text(encoding="utf-8")
 
 
@@ -256,8 +256,8 @@ def _marks(x: int, y: int, side: int, threads: Sequence[int], across: int, below
 
 
 def _state(arrays: Sequence[Array], steps: Sequence[Step], last: int) -> tuple[dict[Place, str], set[Place], dict[Place, float]]:
-    """The state after step `last`: what elements of shared arrays hold, which elements of A, B and C have been read, and how much
-    of each element of C has been added up, as a fraction."""
+    """The state after step `last`: the content of shared arrays, the elements of A, B and C that have been read, and the summed
+    fraction of each element of C."""
     held: dict[Place, str] = {}
     read: set[Place] = set()
     owner: dict[int, Place] = {}

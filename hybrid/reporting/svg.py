@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Drawings made without other packages, for SVG files and HTML pages, light or dark as the reader's screen is."""
+"""Drawings for SVG files and HTML pages, without other packages, in the reader's light or dark scheme."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hybrid.core.text import printable
 from hybrid.errors import UsageError
 from hybrid.host.files import atomic_write
 
-# Each colour on light and on dark ground. The last three differ in lightness, too, for readers with red-green blindness.
+# Each colour on light and on dark ground. The last three also differ in lightness, for readers with red-green blindness.
 PALETTE = {
     "ground": ("#ffffff", "#15181b"),
     "ink": ("#22262a", "#e4e6e8"),
@@ -21,13 +21,13 @@ PALETTE = {
     "second": ("#bb5566", "#ee99aa"),
     "third": ("#ddaa33", "#eecc66"),
 }
-# Of things that have no order, such as threads: Okabe and Ito's, which the colour-blind tell apart on either ground.
+# For unordered things, such as threads: Okabe and Ito's, which the colour-blind can tell apart on either ground.
 COLOURS = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#cc79a7", "#d55e00", "#8fa8ff", "#b8b8b8")
 _FONT = "system-ui, sans-serif"
 
 
 def _classes(scheme: int) -> str:
-    """The classes fill-NAME and stroke-NAME, without variables, which not every program that shows SVG files knows."""
+    """The classes fill-NAME and stroke-NAME, without CSS variables, which some SVG viewers lack."""
     rules = []
     for name, colours in PALETTE.items():
         rules.append(f"svg .fill-{name} {{ fill: {colours[scheme]} }} svg .stroke-{name} {{ stroke: {colours[scheme]} }}")
@@ -50,7 +50,7 @@ def refuse(path: str) -> None:
 
 
 def write(path: str, title: str, size: tuple[float, float], drawn: Iterable[str], style: str = "") -> None:
-    """Write an SVG file, whole or not at all. `drawn`: elements within a frame of this size; `style`: more rules."""
+    """Write an SVG file atomically. `drawn`: elements within a frame of this size; `style`: more rules."""
     width, height = (f"{length:.0f}" for length in size)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Gram matrices, the products of a matrix and its own conjugate transpose: of arrays, of RowBlocks, and of files in slabs."""
+"""Gram matrices (a matrix times its own conjugate transpose) of arrays, of RowBlocks, and of files in slabs."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from hybrid.planning.decision import Machine, gpu_for_arrays
 from hybrid.ranks.heartbeat import busy
 from hybrid.runs.operands import FileElements
 
-_SLAB_BYTES = 256 << 20  # of a file's rows that are added to C together
+_SLAB_BYTES = 256 << 20  # of a slab of a file's rows
 
 
 class Gram:
-    """a·aᴴ; with `transposed`, aᴴ·a. `options`: all keywords of `multiply` but `out`, which hold for each of the products."""
+    """a·aᴴ; with `transposed`, aᴴ·a. `options`: all keywords of `multiply` except `out`, for each of the products."""
 
     def __init__(self, transposed: bool, comm: Any, root: int, options: Mapping[str, Any]) -> None:
         self._transposed, self._comm, self._root, self._options = transposed, comm, root, options
@@ -70,7 +70,7 @@ class Gram:
         return self._of_rows(a) if is_rows else self._of_matrix(a)
 
     def _settle(self, held: np.dtype) -> None:
-        """Settle the type of C for elements of this type: NumPy's, but int64 for integers."""
+        """Choose C's type for elements of this type: NumPy's, but int64 for integers."""
         asked = type_name(self._options["dtype"]) or ("int64" if held.kind in "biu" else "")
         self._result = product_type(held, held, asked).result
 
@@ -81,13 +81,13 @@ class Gram:
         return self._products(a, b, None, options).run(a, b, None, None)
 
     def _of_matrix(self, a: Any, c: Any = None, out: Any = None) -> Any:
-        """The Gram matrix of the root's array, None elsewhere; with real numbers that of others may be added, in `out`."""
+        """The Gram matrix of the root's array, None elsewhere; of real numbers plus `c`, and in `out`, if given."""
         if not self._result.startswith("complex"):
             return self._of_real(a, c, out, beta=None if c is None else 1)
         if a is not None and not on_gpu(a) and self._is_alone and (by_gpu := self._copied_once(a)) is not None:
             return by_gpu
-        # With x + iy = v and r both parts, one below the other, Re vᴴ·v = rᵀ·r, of which one triangle is computed, and
-        # Im vᴴ·v = p - pᵀ for p = xᵀ·y: half of the multiply-adds of a complex product. And a·aᴴ is the conjugate for v = aᵀ.
+        # With v = x + iy, and r = x above y: Re vᴴ·v = rᵀ·r, of which one triangle is computed, and Im vᴴ·v = p - pᵀ for p =
+        # xᵀ·y. This takes half the multiply-adds of a complex product. a·aᴴ is the conjugate for v = aᵀ.
         first = second = both = None
         if a is not None:
             v = a if self._transposed else a.T
@@ -108,8 +108,8 @@ class Gram:
         return made
 
     def _copied_once(self, a: np.ndarray) -> np.ndarray | None:
-        """The complex Gram matrix by this process's GPU, to which A is copied once, and C from there. None where another way is
-        faster, or asked for, or there is no room."""
+        """The complex Gram matrix on this process's GPU, with one H2D copy of A and one D2H copy of C. None if another way is
+        faster or asked for, or the GPU's memory is too small."""
         settings = Settings.gather({name: self._options[name] for name in ("device", "kernel", "transport", "precision", "check",
                                                                            "on_fault", "threads", "gpu_memory")})  # fmt: skip
         if settings.check == "host" or settings.on_fault == "repair" or settings.gpu_memory:
@@ -118,7 +118,7 @@ class Gram:
         copies: Any = None
         try:
             with one_call(self._comm, self._stall) as session:
-                usable_gpus()  # without any, the rest would take as long as a small product
+                usable_gpus()  # raises without a GPU: the rest would take as long as a small product
                 machine = Machine(session.team.topology, (take_inventory(session, settings),))
                 problem = product_type(a.dtype, a.dtype, self._result).problem(n, l, n)
                 if (gpu := gpu_for_arrays(machine, problem, settings)) is None:
@@ -143,8 +143,8 @@ class Gram:
         return c
 
     def _of_real(self, a: Any, c: Any = None, out: Any = None, **options: Any) -> Any:
-        """As of `_of_matrix`, of a real array. Where no triangle was computed, sums may be rounded otherwise below the diagonal:
-        they are then taken from above it."""
+        """As `_of_matrix`, for a real array. If all of C was computed, rounding may differ below the diagonal, so the upper
+        triangle is mirrored."""
         first, second = (a, None if a is None else a.T)[:: -1 if self._transposed else 1]
         products = self._products(first, second, c, options)
         c = products.run(first, second, c, out)
@@ -164,8 +164,7 @@ class Gram:
         return self._options["threads"] or len(usable_cores())
 
     def _of_rows(self, a: RowBlock) -> RowBlock:
-        """The Gram matrix of RowBlocks. Sums of the same products may be rounded otherwise on another rank: what is below the
-        diagonal is taken from above it."""
+        """The Gram matrix of RowBlocks. Rounding may differ between ranks, so the upper triangle is mirrored."""
         turned = dict.fromkeys(("transpose_a", "conjugate_a") if self._transposed else ("transpose_b", "conjugate_b"), True)
         c = self._product(a, a, **turned)
         if self._result in ("bool", *INTEGERS):
@@ -181,7 +180,7 @@ class Gram:
         return c
 
     def _of_file(self, name: str) -> Any:
-        """The Gram matrix of a file, in host memory: the sum of those of its slabs, or the products of any two of them."""
+        """The Gram matrix of a file, in host memory: the sum over its slabs, or the products of all pairs of slabs."""
         file = FileElements(name)
         file.load()
         self._settle(file.dtype)
@@ -196,7 +195,7 @@ class Gram:
         return self._sum(read, len(slabs), width, settings) if self._transposed else self._of_pairs(file, slabs)
 
     def _slabs(self, file: FileElements, slabs: Sequence[Span]) -> Iterator[np.ndarray]:
-        """The slabs in turn, in two buffers: while one is multiplied, threads fill the other."""
+        """The slabs in turn, double buffered: threads read the next slab while one is multiplied."""
         buffers = [empty_matrix(len(slabs[0]), file.shape[1], file.dtype) for _ in slabs[:2]]
 
         with ThreadPoolExecutor(self._threads) as pool:
@@ -217,14 +216,14 @@ class Gram:
                 yield slab
 
     def _sum(self, slabs: Iterator[np.ndarray], count: int, width: int, settings: Settings) -> Any:
-        """The sum of the slabs' Gram matrices. Of integers it lies on the GPU, if there is one, until the last is added."""
+        """The sum of the slabs' Gram matrices. Sums of integers stay on the GPU, if there is one, until the last is added."""
         there: Any = None
         c: Any = None
         result = self._result
         if result in INTEGERS and settings.device in ("auto", "cuda"):
             with suppress(DeviceUnavailable), one_call(None, self._stall):
                 there = empty_on_gpu(usable_gpus()[0].index, (width, width), result)
-        if result in ("float16", "bfloat16"):  # which would round each sum
+        if result in ("float16", "bfloat16"):  # round once, at the end
             self._result = "float32"
         for number, slab in enumerate(slabs, 1):
             if result.startswith("complex"):
@@ -235,7 +234,7 @@ class Gram:
         return c.astype(numpy_type(result), copy=False)
 
     def _of_pairs(self, file: FileElements, slabs: Sequence[Span]) -> Any:
-        """The Gram matrix by the products of any two slabs: each is read once more for every one that follows it."""
+        """The Gram matrix by the products of all pairs of slabs: each slab is read again for every later one."""
         with one_call(None, self._stall) as session:
             c: Any = empty_shared(session, (file.shape[0],) * 2, self._result, 0, self._stall)
         for number, rows in enumerate(slabs):

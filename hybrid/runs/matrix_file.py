@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Matrices in files: .npy, HDF5, Zarr, Matrix Market and PLINK's genotypes. The ending of a file's name says the format.
+"""Matrices in files: .npy, HDF5, Zarr, Matrix Market and PLINK's genotypes. The file name's extension gives the format.
 
-`open_matrix` gives a MatrixFile, from which every rank reads the part it needs. `new_matrix` gives a MatrixOutput: one process
-begins the file under a temporary name, then several write parts of it. Elements are read and written, never mapped, so that a
-file which is cut short, or a full disk, is an error and not a SIGBUS. Pickles are not read.
+`open_matrix` returns a MatrixFile, from which every rank reads the part it needs; `new_matrix` a MatrixOutput: one process begins
+the file under a temporary name, then several write parts of it. Files are never mapped, so that a truncated file or a full disk
+is an error and not a SIGBUS. Pickles are not read.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from hybrid.host.files import code_of_reading, read_whole, refuse_unwritable, wr
 from hybrid.host.memory import available_host_bytes
 from hybrid.host.threads import on_threads, rows_of_about
 
-BYTES_AT_ONCE = 32 << 20  # that one call reads or writes, before progress is told
+BYTES_AT_ONCE = 32 << 20  # per read or write between two reports of progress
 _NUMBERS = "biufc"  # the kinds of NumPy's types that are numbers
 _MOST_NAMES = 8  # of matrices in a file that an error lists
 
 _WITH_NAMES = {".h5": "hdf5", ".hdf5": "hdf5", ".zarr": "zarr", ".bed": "bed"}  # formats whose files hold several matrices
-_OF_OTHERS = (".bed", ".bin", ".csv", ".dat", ".json", ".mat", ".npz", ".parquet", ".tsv", ".txt", ".xlsx")  # not written
+_OF_OTHERS = (".bed", ".bin", ".csv", ".dat", ".json", ".mat", ".npz", ".parquet", ".tsv", ".txt", ".xlsx")  # never written
 _NAMED = re.compile(r"(?P<file>.*(?P<ending>\.h5|\.hdf5|\.zarr|\.bed)/?):(?P<inside>.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -50,10 +50,7 @@ class MatrixName(NamedTuple):
 
 
 def matrix_name(text: str) -> MatrixName:
-    """The parts of such a name.
-
-    A file with the ending of no other format is a .npy file. Where a file of the whole name exists, that is meant.
-    """
+    """Parse a matrix's name. Unknown extensions are taken as .npy. If a file of the whole name exists, it is meant."""
     ending = os.path.splitext(text.rstrip("/"))[1].lower()
     named = _NAMED.fullmatch(text)
     if named and not os.path.lexists(text):
@@ -63,9 +60,9 @@ def matrix_name(text: str) -> MatrixName:
 
 
 def open_matrix(text: str, readers: int = 1) -> MatrixFile:
-    """The matrix of that name. UsageError or DoesNotFit, without the name.
+    """Open a matrix. Raises UsageError or DoesNotFit, whose messages lack the name.
 
-    `readers`: the processes of this machine that read it at the same time, with this one.
+    `readers`: the processes of this machine, including this one, that read it at the same time.
     """
     form, file, inside = matrix_name(text)
     if form == "mtx":
@@ -78,7 +75,7 @@ def open_matrix(text: str, readers: int = 1) -> MatrixFile:
 
 
 def new_matrix(text: str, shape: tuple[int, int], dtype: np.dtype) -> MatrixOutput:
-    """What writes a new matrix under that name. UsageError where its format cannot hold such elements."""
+    """The writer of a new matrix. UsageError if the format cannot hold such elements."""
     form, file, inside = matrix_name(text)
     if form in ("npy", "bed") and (ending := os.path.splitext(file)[1].lower()) in _OF_OTHERS:
         raise UsageError(f"{file}: matrices are written as .npy, .h5, .zarr or .mtx, and not as {ending}", code="file-kind")
@@ -94,7 +91,7 @@ def new_matrix(text: str, shape: tuple[int, int], dtype: np.dtype) -> MatrixOutp
 
 
 def _only_one(names: Sequence[str]) -> str:
-    """The name of a file's only matrix. UsageError, without the file's name, where there is none, or a choice."""
+    """The name of a file's only matrix. UsageError, without the file's name, if there are none or several."""
     if len(names) != 1:
         choice = ": add the name of one, after a colon" if names else ""
         raise UsageError(f"holds {_listed(names)}{choice}", code="dataset-missing")
@@ -102,13 +99,12 @@ def _only_one(names: Sequence[str]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """The names of the matrices in a file, for an error."""
     return ", ".join(f"/{name}" for name in names[:_MOST_NAMES]) + " …" * (len(names) > _MOST_NAMES) or "no matrix of numbers"
 
 
 def _lacks(what: str, name: str, names: Sequence[str], *, is_group: bool) -> UsageError:
-    """The error for a name that is not there; it proposes the one that was probably meant."""
-    near = nearest(name, names, likeness=0.5)  # g/A of A, too
+    """The error for a missing name; it suggests the nearest one."""
+    near = nearest(name, names, likeness=0.5)  # also g/A for A
     instead = f"did you mean /{near}?" if near else f"it holds {_listed(names)}"
     return UsageError(f"has no {what} /{name}{', which is a group there' * is_group}: {instead}", code="dataset-missing")
 
@@ -117,7 +113,7 @@ class MatrixFile:
     """A matrix of numbers in a file. Every rank reads the part it needs."""
 
     parallel = False  # several threads may read at a time
-    at_once = False  # `read` takes as long as the whole file takes, whatever the rows, and tells of its progress at the end only
+    at_once = False  # `read` always reads the whole file, and reports progress only at the end
 
     def __init__(
         self,
@@ -129,8 +125,8 @@ class MatrixFile:
     ) -> None:
         """UsageError, without the file's name, unless this is the shape and the type of a matrix of numbers.
 
-        `chunk`: the rows and columns that are read together at least. `fetch(rows, columns, target)`: the elements there, or None
-        where it has written them to `target`, as it may if the types are the same.
+        `chunk`: the least rows and columns per read. `fetch(rows, columns, target)`: returns these elements, or None after
+        writing them to `target`, as it may if the types are the same.
         """
         if shape is None or len(shape) != 2:
             raise UsageError(f"does not hold a matrix: its shape is {'unknown' if shape is None else shape}", code="dimensions")
@@ -140,7 +136,7 @@ class MatrixFile:
         self._chunk, self._fetch = chunk, fetch
 
     def load(self) -> None:
-        """Read now what can only be read as a whole. UsageError or DoesNotFit, without the file's name."""
+        """Read now a file that can only be read as a whole. UsageError or DoesNotFit, without the file's name."""
 
     def read(
         self,
@@ -150,10 +146,10 @@ class MatrixFile:
         columns: Span | None = None,
         threads: int = 1,
     ) -> None:
-        """Write these rows, of all columns or of these, to `into`, converted to its type; `progress` gets the number of rows done
-        so far, in this thread. `threads`: read that many pieces at a time where the format allows it.
+        """Read these rows, of all columns or of these, into `into`, converted to its type; `progress` gets the number of rows
+        done, in this thread. `threads`: read that many pieces at a time if the format allows it.
 
-        HybridError for what cannot be read, UsageError for values that the type cannot hold.
+        HybridError if the file cannot be read, UsageError for values that the type cannot hold.
         """
         across, threads = Span(0, self.shape[1]) if columns is None else columns, threads if self.parallel else 1
         done, here = list[int](), threading.get_ident()
@@ -173,16 +169,13 @@ class MatrixFile:
                 progress(sum(done) // len(across))
 
         if into.size:
-            at_once = BYTES_AT_ONCE // threads  # of all threads, which may convert them in memory of their own
+            at_once = BYTES_AT_ONCE // threads  # threads may convert in temporary memory
             on_threads(threads, read, _rectangles(rows, across, self._chunk, self.dtype.itemsize, at_once))
             progress(len(rows))
 
 
 def _rectangles(rows: Span, columns: Span, chunk: tuple[int, ...], item: int, at_once: int) -> Iterator[tuple[Span, Span]]:
-    """The rows and columns of a matrix in rectangles of about `at_once` bytes, but of at least a chunk.
-
-    No two of them need the same chunk, so each chunk is read and decompressed once.
-    """
+    """Rectangles of about `at_once` bytes, but at least a chunk. None share a chunk, so each is read and decompressed once."""
     in_columns = _most(columns.hi, min(columns.hi, chunk[1]), at_once // max(1, chunk[0] * item))
     in_rows = _most(rows.hi, chunk[0], at_once // max(1, min(len(columns), in_columns) * item))
     for height in _aligned(rows, in_rows):
@@ -191,7 +184,7 @@ def _rectangles(rows: Span, columns: Span, chunk: tuple[int, ...], item: int, at
 
 
 def _most(length: int, chunk: int, wanted: int) -> int:
-    """The largest multiple of `chunk` that is at most `wanted`; but at least one chunk, and no more than the length needs."""
+    """The largest multiple of `chunk` up to `wanted`; at least one chunk, and no more than the length needs."""
     chunk = max(1, chunk)
     return chunk * max(1, min(wanted, length) // chunk)
 
@@ -203,10 +196,10 @@ def _aligned(span: Span, step: int) -> Iterator[Span]:
 
 
 def _in_chunks(path: str, array: Any, dtype: np.dtype, chunk: tuple[int, ...] | None) -> MatrixFile:
-    """A dataset of HDF5 or an array of Zarr. `chunk`: None where it is stored as a whole."""
+    """A dataset of HDF5 or an array of Zarr. `chunk`: None for contiguous storage."""
     name = array.name.strip("/")
     path = os.path.abspath(path) + (f":/{name}" if name else "")
-    read_direct = getattr(array, "read_direct", None)  # h5py has it, and reads without a copy in between
+    read_direct = getattr(array, "read_direct", None)  # h5py's, which needs no temporary copy
 
     def fetch(rows: Span, columns: Span, target: np.ndarray) -> np.ndarray | None:
         at = rows.slice, columns.slice
@@ -214,18 +207,18 @@ def _in_chunks(path: str, array: Any, dtype: np.dtype, chunk: tuple[int, ...] | 
             if read_direct and target.dtype == dtype and target.flags.c_contiguous:
                 return read_direct(target, at)
             return array[at]
-        except Exception as error:  # codecs raise many kinds for what is damaged
+        except Exception as error:  # codecs raise many kinds for damaged data
             raise HybridError(f"{path} cannot be read, rows {rows}: {one_line(error)}", code="file-unreadable") from error
 
     return MatrixFile(path, array.shape, dtype, chunk or (1, 1), fetch)
 
 
 def _library(form: str, cannot: str) -> Any:
-    """The module that reads and writes this format. UsageError, beginning with `cannot`, where it is missing or too old."""
+    """The module that reads and writes this format. UsageError, beginning with `cannot`, if it is missing or too old."""
     try:
         if form == "hdf5":
             return import_module("h5py")
-        import_module("zarr.api.synchronous")  # which version 2 has not
+        import_module("zarr.api.synchronous")  # version 2 lacks it
         return import_module("zarr")
     except ImportError as error:
         why = "without {}" if isinstance(error, ModuleNotFoundError) else f"by {{}} ({one_line(error)})"
@@ -244,7 +237,7 @@ def _refuse_folder(path: str) -> None:
 
 
 class Place(NamedTuple):
-    """Some rows of a matrix, or some columns of one, which lie in a file one after the other, from byte `at` on."""
+    """Rows of a matrix, or columns of one row, stored contiguously in a file from byte `at` on."""
 
     path: Path
     at: int
@@ -252,37 +245,36 @@ class Place(NamedTuple):
 
 
 class MatrixOutput:
-    """A file, or a folder, that is to hold a matrix: row after row as in memory, from some byte on, unless the format says else.
+    """A file or folder for a new matrix. Unless the format overrides this, rows follow each other as in memory, from some byte
+    on.
 
-    One process begins it under the temporary name `beside`; what `begin` returns, the first row's byte, others pass to `write`.
+    One process begins it under the temporary name `beside`; `begin` returns the first row's byte, which others pass to `write`.
     """
 
-    by_rows = True  # elements have their place before they are known
+    by_rows = True  # an element's position does not depend on other elements
 
     def __init__(self, path: str, shape: tuple[int, int], dtype: np.dtype, header: bytes = b"") -> None:
         self.path, self.shape, self.dtype, self._header = path, shape, dtype, header
         self.row_bytes = shape[1] * dtype.itemsize
-        self.size = len(header) + shape[0] * self.row_bytes  # in bytes; where libraries write, a few KiB more than it takes
+        self.size = len(header) + shape[0] * self.row_bytes  # in bytes; for files of libraries a few KiB too large
 
     def refuse(self, size: int) -> None:
-        """UsageError where no file could be written, DoesNotFit where none of `size` bytes could: known before the work."""
+        """Before the work, raise UsageError if no file can be written, DoesNotFit if there is no room for `size` bytes."""
         refuse_unwritable(self.path, size)
 
     def begin(self, beside: Path) -> int:
-        """Write all but the elements, in one process."""
+        """In one process, write everything but the elements."""
         with open(beside, "xb") as file:
             return file.write(self._header)
 
     def make_room(self, beside: Path, begun: int) -> None:
-        """Give the file its whole size before any row is written. What is there stays."""
+        """Extend the file to its whole size before any row is written. Existing data stay."""
         os.truncate(beside, max(os.path.getsize(beside), begun + self.shape[0] * self.row_bytes))
 
     def places(self, beside: Path, begun: int, rows: Span) -> Iterator[Place]:
-        """The places of these whole rows in the files."""
         yield Place(beside, begun + rows.lo * self.row_bytes, rows)
 
     def _places_of(self, beside: Path, begun: int, rows: Span, columns: Span) -> Iterator[Place]:
-        """The places of these columns of the rows."""
         for some in (rows,) if len(columns) == self.shape[1] else pieces(rows, 1):
             for place in self.places(beside, begun, some):
                 yield place._replace(at=place.at + columns.lo * self.dtype.itemsize)
@@ -290,8 +282,8 @@ class MatrixOutput:
     def write(
         self, beside: Path, begun: int, rows: Span, values: np.ndarray, told: Callable[[], None], columns: Span | None = None
     ) -> None:
-        """Write these rows, or these columns of them, which `values` holds; other processes may write others meanwhile. `told` is
-        called now and then."""
+        """Write these rows, or these columns of them, from `values`; other processes may write other elements meanwhile. `told`
+        is called now and then."""
         for place in self._places_of(beside, begun, rows, Span(0, self.shape[1]) if columns is None else columns):
             data = memoryview(values[place.rows.within(rows).slice].reshape(-1).view(np.uint8).data)
             with open(place.path, "r+b", buffering=0) as file:
@@ -300,7 +292,7 @@ class MatrixOutput:
                     told()
 
     def read_back(self, beside: Path, begun: int, rows: Span, columns: Span) -> np.ndarray:
-        """The bytes of these columns of the rows, as they are in the files; fewer where a file ends before."""
+        """The bytes of these columns of the rows in the files; fewer if a file is shorter."""
         each = len(columns) * self.dtype.itemsize
         data = np.empty(len(rows) * each, np.uint8)
         for place in self._places_of(beside, begun, rows, columns):
@@ -311,19 +303,19 @@ class MatrixOutput:
         return data
 
 
-_WITHOUT_A_NAME = np.dtype("V2")  # as which `numpy.save` writes bfloat16
+_WITHOUT_A_NAME = np.dtype("V2")  # `numpy.save` writes bfloat16 so
 _MAGIC = b"\x93NUMPY"
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
-    (3, 0): np.lib.format.read_array_header_2_0,  # which differs in the names of fields alone
+    (3, 0): np.lib.format.read_array_header_2_0,  # differs only in the names of fields
 }
 
 
 def open_npy(path: str) -> MatrixFile:
     """The matrix in a .npy file, of numbers or of two-byte elements without a named type.
 
-    UsageError, without the file's name, for anything else: the header and the file's size tell, before any memory is taken.
+    UsageError, without the file's name, for anything else, as the header and the file's size show before any allocation.
     """
     file = _opened(path)
     if file.read(len(_MAGIC)) != _MAGIC:
@@ -331,14 +323,13 @@ def open_npy(path: str) -> MatrixFile:
     file.seek(0)
     try:
         shape, by_columns, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
-    except Exception:  # it raises many kinds
+    except Exception:  # NumPy raises many kinds
         raise UsageError("has a malformed header: type and shape cannot be read from it", code="file-format") from None
     if dtype.hasobject:
         raise UsageError("holds Python objects: matrices of numbers are read, and pickles are not", code="no-numbers")
     begins, path = file.tell(), os.path.abspath(path)
 
     def fill(array: np.ndarray, first: int) -> np.ndarray:
-        """Fill a contiguous array with the file's elements from number `first` on."""
         return _filled(array, file, path, begins + first * dtype.itemsize)
 
     def fetch(rows: Span, columns: Span, target: np.ndarray) -> np.ndarray | None:
@@ -362,7 +353,7 @@ def open_npy(path: str) -> MatrixFile:
 
 
 def _opened(path: str) -> io.FileIO:
-    """The file, open as long as a matrix in it is used. UsageError, without its name, where that fails."""
+    """Open the file, until the matrix in it is dropped. UsageError, without its name, if that fails."""
     _refuse_folder(path)
     try:
         return open(path, "rb", buffering=0)
@@ -371,7 +362,7 @@ def _opened(path: str) -> io.FileIO:
 
 
 def _filled(array: np.ndarray, file: io.FileIO, path: str, at: int) -> np.ndarray:
-    """The contiguous array, filled with the file's bytes from `at` on."""
+    """Fill the contiguous array with the file's bytes from `at` on, and return it."""
     data = array.reshape(-1).view(np.uint8).data
     if read_whole(file.fileno(), data, at):
         cut = f"{path} has become shorter while it was read: it ends before byte {at + len(data)}"
@@ -379,14 +370,14 @@ def _filled(array: np.ndarray, file: io.FileIO, path: str, at: int) -> np.ndarra
     return array
 
 
-_GENOTYPES = {"alleles": (2, 0, 1, 0), "called": (1, 0, 1, 1)}  # by the matrix' name, what 00, 01 (missing), 10, 11 stand for
+_GENOTYPES = {"alleles": (2, 0, 1, 0), "called": (1, 0, 1, 1)}  # by the matrix's name: values of 00, 01 (missing), 10, 11
 _BED = b"\x6c\x1b\x01"  # the third byte: variant after variant
-_BYTES_DECODED = 1 << 17  # at once: their genotypes stay in a core's cache
+_BYTES_DECODED = 1 << 17  # at a time: the genotypes stay in a core's cache
 
 
 def _open_bed(path: str, inside: str) -> MatrixFile:
-    """The genotypes in a .bed file of PLINK's: a row for each variant, a column for each sample, which the .fam file beside it
-    counts. `inside`: a name of _GENOTYPES. UsageError, without the file's name."""
+    """The genotypes in a PLINK .bed file: a row for each variant, a column for each sample, as counted by the .fam file beside
+    it. `inside`: a name of _GENOTYPES. UsageError, without the file's name."""
     name = inside or "alleles"
     if name not in _GENOTYPES:
         raise _lacks("matrix", name, [*_GENOTYPES], is_group=False)
@@ -404,12 +395,12 @@ def _open_bed(path: str, inside: str) -> MatrixFile:
             f"holds {size} bytes of genotypes, and {fam} {counted(samples, 'sample')}: no whole number of variants has these",
             code="file-format",
         )
-    # Of two bytes the eight genotypes. np.take lets other threads run.
+    # The eight genotypes of each pair of bytes. np.take releases the GIL.
     of_bytes = np.array(_GENOTYPES[name], np.int8)[np.arange(1 << 16)[:, None] >> np.arange(0, 16, 2) & 3].view(np.uint64)[:, 0]
     path = os.path.abspath(path)
 
     def fetch(rows: Span, columns: Span, target: np.ndarray) -> None:
-        packed = np.zeros(len(rows) * stride + 1, np.uint8)  # and one byte, since they are decoded in pairs
+        packed = np.zeros(len(rows) * stride + 1, np.uint8)  # one more byte, since they are decoded in pairs
         _filled(packed[:-1], file, path, len(_BED) + rows.lo * stride)
         for some in rows_of_about(_BYTES_DECODED, Span(0, len(rows)), stride):
             first, size = some.lo * stride, len(some) * stride
@@ -421,8 +412,6 @@ def _open_bed(path: str, inside: str) -> MatrixFile:
 
 
 class _NpyOutput(MatrixOutput):
-    """A new .npy file."""
-
     def __init__(self, path: str, shape: tuple[int, int], dtype: np.dtype) -> None:
         named = dtype if dtype.kind != "V" else _WITHOUT_A_NAME
         described = {"descr": np.lib.format.dtype_to_descr(named), "fortran_order": False, "shape": shape}
@@ -431,29 +420,26 @@ class _NpyOutput(MatrixOutput):
         super().__init__(path, shape, dtype, header.getvalue())
 
 
-# Matrix Market files are text: they are read whole, by SciPy, and written in lines of one length, by several ranks.
+# Matrix Market files are text: SciPy reads them whole; several ranks write them, in lines of equal length.
 
-_BYTES_OF_AN_ENTRY = 96  # in the coordinate format, with the copies that are made to find elements that are named twice
-_DIGITS_OF_AN_INTEGER = 20  # the most that one of 64 bits has, with its sign
+_BYTES_OF_AN_ENTRY = 96  # in the coordinate format, with the copies for finding duplicates
+_DIGITS_OF_AN_INTEGER = 20  # of 64 bits, with the sign
 _NUMBERS_AT_ONCE = 1 << 17
 
 
 class MtxFile(MatrixFile):
-    """A matrix in a Matrix Market file.
-
-    Who reads some rows of it reads all of it: in `load`, so that what is malformed is known before anything is computed, or else
-    in `read`.
-    """
+    """A matrix in a Matrix Market file, which is always read whole: in `load`, so that a malformed file is an error before
+    anything is computed, or else in `read`."""
 
     at_once = True
 
     def __init__(self, path: str, readers: int = 1) -> None:
-        """`readers`: processes of this machine that read it at the same time, each for itself."""
+        """`readers`: processes of this machine that each read it at the same time."""
         self._name, self._readers = path, readers
         self._loaded: Any = None  # by `load`, for the first `read`
         _refuse_folder(path)
         with self._reading():
-            open(path, "rb").close()  # SciPy has no word of its own for each reason why not
+            open(path, "rb").close()  # its errors say more than SciPy's
             try:
                 from scipy.io import mminfo
             except ImportError:
@@ -467,9 +453,9 @@ class MtxFile(MatrixFile):
         self._refuse_beyond_memory()
 
     def load(self) -> None:
-        self._refuse_beyond_memory()  # again: others may have been read since
+        self._refuse_beyond_memory()  # again: other files may have been read since
         if not all(self.shape):
-            self._loaded = np.zeros(self.shape)  # SciPy ends the process by a division by zero
+            self._loaded = np.zeros(self.shape)  # SciPy would crash by a division by zero
             return
         from scipy.io import mmread
 
@@ -500,7 +486,7 @@ class MtxFile(MatrixFile):
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """A context in which SciPy reads the file. UsageError for what it cannot read: it names the line."""
+        """A context in which SciPy reads the file. UsageError, with the line, if it cannot."""
         try:
             yield
         except OSError as error:
@@ -521,7 +507,7 @@ class MtxFile(MatrixFile):
 
 
 class _MtxOutput(MatrixOutput):
-    """A new Matrix Market file in the array format: column by column, each number on a line of its own, of the same length."""
+    """A new Matrix Market file in the array format: column by column, a number on each line, in lines of equal length."""
 
     by_rows = False
 
@@ -530,7 +516,7 @@ class _MtxOutput(MatrixOutput):
             field, number = "unsigned-integer" if dtype == np.uint64 else "integer", f"%{_DIGITS_OF_AN_INTEGER}d"
         else:
             parts = 2 if dtype.kind == "c" else 1
-            digits = 16 if dtype.itemsize == 8 * parts else 8  # behind the point: with them every number is read as it was
+            digits = 16 if dtype.itemsize == 8 * parts else 8  # behind the point: enough to read every number back exactly
             field, number = "complex" if parts == 2 else "real", " ".join([f"%{digits + 8}.{digits}e"] * parts)
         self._format, self._line = f"{number}\n", len(number % ((0,) * number.count("%"))) + 1
         header = f"%%MatrixMarket matrix array {field} general\n{shape[0]} {shape[1]}\n"
@@ -551,30 +537,30 @@ class _MtxOutput(MatrixOutput):
                     told()
 
 
-# HDF5 without MPI lets one process write a file. So one process makes it by h5py, with a dataset that is stored as a whole, and
-# asks for the place of that in the file; then every rank writes its rows there, as in a .npy file.
+# HDF5 without MPI lets only one process write a file. So one process creates it by h5py, with a contiguous dataset, and asks for
+# the dataset's offset; then every rank writes its rows there, as in a .npy file.
 
-_MOST_AROUND = 4096  # bytes that HDF5 takes around a matrix in a group of the file
+_MOST_AROUND = 4096  # bytes of HDF5's own data in a file with one matrix
 _OF_A_GROUP = 1024
-_FAILURES = (KeyError, OSError, RuntimeError, ValueError)  # that h5py raises for what is missing or malformed
+_FAILURES = (KeyError, OSError, RuntimeError, ValueError)  # h5py's, for missing or malformed data
 
 
 def _open_hdf5(path: str, inside: str) -> MatrixFile:
-    """The dataset `inside` the file; the file's only matrix where that is empty. UsageError, without the file's name."""
+    """The dataset `inside` the file; if empty, the file's only matrix. UsageError, without the file's name."""
     h5py = _library("hdf5", "cannot be read")
     _refuse_folder(path)
     file = _hdf5_file(h5py, path)
     try:
         inside, dataset = inside or _only_one(_hdf5_matrices(h5py, file)), None
-        with suppress(*_FAILURES):  # also where a link leads nowhere
+        with suppress(*_FAILURES):  # also for a dangling link
             dataset = file[inside]
         if not isinstance(dataset, h5py.Dataset):
             raise _lacks("dataset", inside, _hdf5_matrices(h5py, file), is_group=dataset is not None)
-        # Whoever made the file could name any file that this user may read.
+        # Such a dataset could expose any file that this user may read.
         if dataset.external or dataset.is_virtual or not os.path.samefile(dataset.file.filename, path):
             raise UsageError("takes elements from other files: h5repack, or h5py, copies them into one", code="file-kind")
         return _in_chunks(path, dataset, dataset.dtype, dataset.chunks)
-    except TypeError as error:  # h5py's, for types that NumPy has not
+    except TypeError as error:  # h5py's, for types that NumPy lacks
         file.close()
         raise UsageError(f"holds what is no matrix of numbers: {one_line(error)}", code="file-format") from None
     except BaseException:
@@ -583,7 +569,7 @@ def _open_hdf5(path: str, inside: str) -> MatrixFile:
 
 
 def _hdf5_file(h5py: Any, path: str) -> Any:
-    """The file, opened for reading. UsageError, without the file's name, where that fails."""
+    """Open the file for reading. UsageError, without the file's name, if that fails."""
     try:
         return h5py.File(path, "r", locking="best-effort")
     except BlockingIOError:
@@ -601,7 +587,7 @@ def _hdf5_matrices(h5py: Any, file: Any) -> list[str]:
     found: list[str] = []
 
     def visit(name: str, each: Any) -> None:
-        with suppress(TypeError):  # types that NumPy has not
+        with suppress(TypeError):  # types that NumPy lacks
             if isinstance(each, h5py.Dataset) and len(each.shape or ()) == 2 and each.dtype.kind in _NUMBERS:
                 found.append(name)
 
@@ -645,19 +631,18 @@ class _Hdf5Output(MatrixOutput):
         with h5py.File(beside, "x", locking="best-effort") as file:
             dataset = file.create_dataset(self._name, self.shape, self.dtype)
             if dataset.size:
-                dataset[0, 0] = 0  # with the first element HDF5 finds a place for all
+                dataset[0, 0] = 0  # the first write makes HDF5 allocate the dataset
             return dataset.id.get_offset() or 0
 
 
-# Zarr stores are folders, by zarr-python 3. A new one is version 3, with one array in chunks of whole rows that are not
-# compressed, so that the file of each chunk has its rows as they lie in memory; that of the last one is filled up with zeros.
+# Zarr stores are folders, read by zarr-python 3. A new one is version 3, with one array in uncompressed chunks of whole rows: the
+# file of each chunk has its rows as in memory, the last one padded with zeros.
 
 _AROUND = 4096  # bytes for each folder and each file of metadata
 
 
 def _open_zarr(path: str, inside: str) -> MatrixFile:
-    """The array `inside` the store; where that is empty, the store itself or its only array. UsageError, without the store's
-    name."""
+    """The array `inside` the store; if empty, the store itself or its only array. UsageError, without the store's name."""
     zarr = _library("zarr", "cannot be read")
     if os.path.isfile(path):
         raise UsageError("is a file, and Zarr stores are read that are folders", code="file-unreadable")
@@ -673,21 +658,21 @@ def _open_zarr(path: str, inside: str) -> MatrixFile:
     encoded = [metadata.get(each) for each in ("codecs", "filters", "compressor")]
     if "pickle" in str(encoded).lower():
         raise UsageError("is encoded by pickle, which is not read: it runs any code that a store has in it", code="file-format")
-    if node.nchunks_initialized < node.nchunks:  # as zarr-python writes chunks that hold the fill value alone
+    if node.nchunks_initialized < node.nchunks:  # zarr-python omits chunks of the fill value
         missing = counted(node.nchunks - node.nchunks_initialized, "chunk")
         warnings.warn(f"{path} lacks {missing} of {node.nchunks}, read as the fill value {node.fill_value}", Remark, stacklevel=2)
     return _in_chunks(path, node, np.dtype(node.dtype), node.shards or node.chunks)
 
 
 def _node(zarr: Any, path: str, inside: str) -> Any:
-    """The group or array of this name; None where there is nothing of that name in the store."""
+    """The group or array of this name; None if the store has none."""
     try:
         return zarr.open(zarr.storage.LocalStore(path, read_only=True), path=inside, mode="r")
     except FileNotFoundError:
         if inside:
             return None
         raise UsageError("is no Zarr store: it has neither zarr.json nor .zarray or .zgroup", code="file-format") from None
-    except Exception as error:  # it raises many kinds for malformed metadata
+    except Exception as error:  # zarr raises many kinds for malformed metadata
         raise UsageError(
             f"has malformed metadata{f' of /{inside}' if inside else ''}: {one_line(error)}", code="file-format"
         ) from None

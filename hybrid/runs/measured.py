@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A product that is repeated and measured: its outcome, with the times of its phases."""
+"""Repeats and measures a product: its outcome, with the times of its phases."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from hybrid.verification.check import Check
 
 
 class Room:
-    """Memory for the matrices of one product after the other, none of which is larger than `plan`'s. Every rank makes it.
-    `beside`: a room whose B and C this one shares."""
+    """Memory for the matrices of successive products, each no larger than `plan`'s. Every rank makes it. `beside`: a room whose B
+    and C this one shares."""
 
     def __init__(self, team: Team, plan: Plan, beside: Room | None = None) -> None:
         self._plan = plan
@@ -46,7 +46,7 @@ class Room:
         self._memory: dict[str, RowView] = made if beside is None else {**beside._memory, **made}
 
     def matrices(self, plan: Plan, node: int) -> dict[str, RowView]:
-        """A, B and C of this plan; without those for which the memory of some node is too small."""
+        """A, B and C of this plan, except matrices for which some node's memory is too small."""
         views: dict[str, RowView] = {}
         nodes = range(len(plan.topology.nodes))
         for key, rows in plan.rows_on(node).items():
@@ -58,16 +58,15 @@ class Room:
 
 
 def _shapes_on(plan: Plan, node: int) -> dict[str, tuple[int, int]]:
-    """Of A, B and C in a node's host memory."""
     widths = {"A": plan.problem.l, "B": plan.problem.m, "C": plan.problem.m}
     return {key: (len(rows), widths[key]) for key, rows in plan.rows_on(node).items()}
 
 
 @record
 class RunOptions:
-    """How often the product is computed, and what is told meanwhile.
+    """How often a product is computed, and how progress is reported.
 
-    `room`: where its matrices are, as those of the products before. `there`: which of A and B are filled already.
+    `room`: memory for its matrices, which earlier products used. `there`: which of A and B are filled already.
     """
 
     repeat: int = 1
@@ -79,7 +78,7 @@ class RunOptions:
 
 @record
 class Outcome:
-    """What a product has given. `a`, `b` and `c` are this node's rows; C is whole on the root's node."""
+    """The result of a product. `a`, `b` and `c` are this node's rows; C is whole on the root's node."""
 
     decision: Decision
     a: RowView
@@ -89,12 +88,12 @@ class Outcome:
     total: Spread  # the time of one product from scatter to gather: from operands in host memory to C at the root
     check: Check | None
     intervals: list[list[Interval]] = field(default_factory=list)  # every rank's, at the root
-    arithmetic: Computed = field(default_factory=dict)  # empty where all is native
-    repeats: int = 1  # products finished: fewer than asked for where a signal asked the job to end
-    parts: Parts | None = None  # where C was computed part by part; then `a`, `b` and `c` are empty
+    arithmetic: Computed = field(default_factory=dict)  # empty if all is native
+    repeats: int = 1  # products finished: fewer than asked for if a signal asked the job to end
+    parts: Parts | None = None  # if C was computed part by part; then `a`, `b` and `c` are empty
 
     def followed_by(self, latest: Outcome) -> Outcome:
-        """What both products have given, one after the other: the matrices of the latest, and the times of both."""
+        """The outcome of both products, one after the other: the latest's matrices, and the times of both."""
         phases = dict(self.phases)
         for phase, spread in latest.phases.items():
             phases[phase] = phases[phase].plus(spread) if phase in phases else spread
@@ -112,7 +111,7 @@ class Outcome:
 
 
 def worse_of(before: Check | None, check: Check) -> Check:
-    """The worse of two checks, with what was repaired by either."""
+    """The worse of two checks, with the repairs of both."""
     if before is None:
         return check
     worse = min(before, check, key=lambda each: (each.ok, each.kind == "exact", -each.error))
@@ -121,15 +120,14 @@ def worse_of(before: Check | None, check: Check) -> Check:
 
 @record
 class Parts:
-    """A product in parts, each of which is some rows of A and some columns of B. `there`: how many an earlier job had written
-    already."""
+    """A product in parts of some rows of A and some columns of B. `there`: how many parts an earlier job had written."""
 
     rows: int  # of a part; the last ones may have fewer
     columns: int
     there: int
     count: int
-    plans: tuple[Plan, ...] = ()  # those of the parts that this job has computed
-    spared: int = 0  # bytes of A and B that were in memory already, from the part before, or read while that was multiplied
+    plans: tuple[Plan, ...] = ()  # of the parts that this job has computed
+    spared: int = 0  # bytes of A and B already in memory: from the part before, or read while that was multiplied
 
 
 def run_product(
@@ -140,7 +138,7 @@ def run_product(
 
 
 class _Repeated(RootProduct):
-    """A product that is computed as often as the options say, in matrices that stay for the next."""
+    """A product computed as often as the options say, each time in the same matrices."""
 
     may_use_workspace = False
 
@@ -155,7 +153,7 @@ class _Repeated(RootProduct):
         super().__init__(session, decision, operands, settings, progress=options.progress)
         self._options = options
         self.comes_again = options.repeat + options.warmup > 1 or options.room is not None
-        self._check: Check | None = None  # of the last product, or of the first one that is wrong
+        self._check: Check | None = None  # of the last product, or of the first wrong one
 
     def outcome(self) -> Outcome:
         team = self.team
@@ -187,14 +185,14 @@ class _Repeated(RootProduct):
         )
 
     def _repeat(self) -> list[float]:
-        """The seconds of each product after the warm-up, from the operands in host memory to C at the root; fewer than asked for
-        where a signal has asked the job to end."""
+        """The seconds of each product after the warm-up, from operands in host memory to C at the root; fewer than asked for if a
+        signal has asked the job to end."""
         team, options, totals = self.team, self._options, list[float]()
         team.timeline.zero = time.perf_counter()  # the ranks have just left a phase together
         for index in range(-options.warmup, options.repeat):
             team.timeline.repeat = index
             if index == 0:
-                wait_until_loaded()  # what follows is timed, as are all products after the first ones on a machine
+                wait_until_loaded()  # time products as they are once the machine's caches are filled
             self.make_ready()
             with wall.within("product" if index >= 0 else "warm-up"):
                 began = time.perf_counter()
@@ -207,12 +205,12 @@ class _Repeated(RootProduct):
                 check = self.checked()
             if check is not None:
                 check = self._named(check, index)
-                before = self._check.repaired if self._check is not None else ()  # is told, too
+                before = self._check.repaired if self._check is not None else ()  # is reported, too
                 self._check = replace(check, repaired=before + check.repaired)
                 if not check.ok:
-                    totals = totals or [seconds]  # those of a wrong warm-up, where it does not come to more
+                    totals = totals or [seconds]  # of a wrong warm-up, if there is nothing else
                     break
-            if 0 <= index < options.repeat - 1:  # a product can be reported now: a request to end waits for the current one
+            if 0 <= index < options.repeat - 1:  # there is a product to report: from now on SIGTERM waits for the current one
                 heed(signal.SIGTERM)
                 with team.phase("scatter", timed=False) as asking:
                     asking.mine = has_come(signal.SIGTERM)
@@ -222,7 +220,7 @@ class _Repeated(RootProduct):
         return totals
 
     def _named(self, check: Check, index: int) -> Check:
-        """The check, with the number of the product where there are several."""
+        """The check, with the number of the product if there are several."""
         options = self._options
         if options.repeat + options.warmup == 1:
             return check
@@ -232,10 +230,10 @@ class _Repeated(RootProduct):
 
 
 def _slowest(of_ranks: Sequence[dict[tuple[str, int | None], float]], devices: Sequence[str]) -> dict[str, Spread]:
-    """For each of PHASES the time of the slowest rank or device in each repeat, as the spread over the repeats.
+    """For each of PHASES, the spread over the repeats of the slowest rank's or device's time.
 
-    `of_ranks[rank]`: what the rank's `Timeline.seconds` gave. `devices[rank]`: its device. Ranks that share a device take turns
-    on it, so their times in the phases ON_DEVICE add up.
+    `of_ranks[rank]`: the rank's `Timeline.seconds`. `devices[rank]`: its device. Ranks that share a device take turns on it, so
+    their times in the phases ON_DEVICE add up.
     """
     sums: dict[tuple[str, int | None, str], float] = {}
     for rank, (spent, device) in enumerate(zip(of_ranks, devices, strict=True)):
@@ -254,8 +252,8 @@ def run_typed_product(
 ) -> Outcome:
     """Compute the product. Every rank calls it; each rank of the root's node converts its rows of C.
 
-    `c` of the outcome has C's type, unless the check has failed, and lies in memory that the node's ranks share. Overflow where
-    its type does not hold C. The times of several real products are added up; the conversion of C is in none of them.
+    `c` of the outcome has C's type, unless the check has failed, in memory that the node's ranks share. Overflow if the type
+    cannot hold C. The times of several real products are added up, without the conversion of C.
     """
     team, plan, types, (n, _, m) = session.team, decision.plan, product.types, product.sizes
     rows, threads = plan.c_rows_at_the_end(team.rank), decision.placements[team.rank].threads.count

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """A and B of a command: generated from a seed or read from files, of any type that a product may have.
 
-`Elements` are such a matrix, of which any rank can make any rows. A `TypedProduct` makes of two of them the sources of the real
-products that give C.
+`Elements` is such a matrix: any rank can generate or read any rows. A `TypedProduct` turns two of them into the sources of the
+real products that compute C.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 from hybrid.runs.matrix_file import open_matrix
 
-# Generated matrices do not depend on the number of ranks and threads: each block of elements, in row-major order and whatever the
-# shape, has an SFC64 of its own, which starts from (seed, matrix, block). Its state holds a counter, so that two blocks share no
-# state within 2^64 steps.
+# Generated matrices do not depend on the number of ranks and threads: each block of elements in row-major order, whatever the
+# shape, has its own SFC64, seeded with (seed, matrix, block). SFC64's state includes a counter, so that two blocks share no state
+# within 2^64 steps.
 
 MATRICES = ("A", "B")
-BYTES_AT_ONCE = 32 << 20  # of the rows that are converted together
+BYTES_AT_ONCE = 32 << 20  # of rows converted together
 
-_LECTURE = {"A": 3, "B": 2}  # the lecture's matrices are of so many whole numbers, from 0 on
-# Elements that a thread makes without the GIL. 16 threads took 0.24 s for the lecture's matrices of 8000×8000 by blocks of 2^16
-# (float64), 0.08 by 2^18, 0.06 by these and 0.05 by 2^20 (by hand, a host of 2 H200, 2026-11-26).
+_LECTURE = {"A": 3, "B": 2}  # the lecture's matrices have whole numbers below these
+# Elements that a thread generates without the GIL. 16 threads took 0.24 s for the lecture's matrices of 8000×8000 with blocks of
+# 2^16 (float64), 0.08 s with 2^18, 0.06 s with these and 0.05 s with 2^20 (a host of 2 H200, 2026-11-26).
 _BLOCK = 1 << 19
-_CALL_BLOCKS = 4  # the most that a thread makes between two reports of progress
-_PARTS_PER_THREAD = 4  # the least, where there are enough blocks: threads that are held up take fewer
-_DISCARDED = 18  # steps that SFC64's author runs after a start from three words; from 11 on, all bits depend on all words
+_CALL_BLOCKS = 4  # most blocks of a thread between two reports of progress
+_PARTS_PER_THREAD = 4  # least, if there are enough blocks: delayed threads take fewer parts
+_DISCARDED = 18  # steps that SFC64's author runs after seeding with three words; from 11 on, all bits depend on all words
 _HALVES = {"float16": 65504.0, "bfloat16": 3.39e38}  # types of 16 bits, and their largest numbers
 
 
 def fill_rows(
     into: np.ndarray, rows: Span, *, fill: str, seed: int, matrix: str, threads: int = 1, progress: Progress = tell_nobody
 ) -> None:
-    """Write these rows of the matrix into `into`, which is C-contiguous.
+    """Generate these rows of the matrix in `into`, which is C-contiguous.
 
     `fill`: lecture (A from {0, 1, 2}, B from {0, 1}), uniform in [0, 1), normal (standard), or index (the number in row-major
     order).
@@ -63,13 +63,13 @@ def fill_rows(
     here, done = threading.get_ident(), list[int]()
 
     def make(numbers: Span) -> None:
-        from numpy.random import SFC64, Generator  # matrices that are read start sooner without it
+        from numpy.random import SFC64, Generator  # commands that read files start sooner without it
 
         generator, count = Generator(SFC64(0)), 0
         for number in range(numbers.lo, numbers.hi):
             block = Span(number * _BLOCK, min((number + 1) * _BLOCK, wanted.hi))
             before = max(0, wanted.lo - block.lo)
-            # An element may take several random numbers: those before the wanted ones are made, too.
+            # An element may take several random numbers, so the block is generated from its beginning.
             made = np.empty(len(block), into.dtype) if before else elements[block.within(wanted).slice]
             _make_block(made, generator, number, fill, seed, matrix)
             if before:
@@ -86,7 +86,7 @@ def fill_rows(
 
 
 def _make_block(into: np.ndarray, generator: Any, number: int, fill: str, seed: int, matrix: str) -> None:
-    """Write the first elements of block `number`."""
+    """Generate the first elements of block `number`."""
     if fill == "index":
         into[...] = np.arange(number * _BLOCK, number * _BLOCK + len(into))
         return
@@ -94,7 +94,7 @@ def _make_block(into: np.ndarray, generator: Any, number: int, fill: str, seed: 
     generator.bit_generator.state = {"bit_generator": "SFC64", "state": start, "has_uint32": 0, "uinteger": 0}
     generator.random(_DISCARDED)
     if fill == "lecture":
-        # NumPy takes such small numbers without a bias from 32 random bits: bools bit by bit, others byte by byte.
+        # NumPy draws such small numbers from 32 random bits without bias: bools bit by bit, others byte by byte.
         into[...] = generator.integers(_LECTURE[matrix], size=len(into), dtype=bool if _LECTURE[matrix] == 2 else np.uint8)
     elif fill == "uniform":
         generator.random(out=into, dtype=into.dtype.type)
@@ -103,14 +103,14 @@ def _make_block(into: np.ndarray, generator: Any, number: int, fill: str, seed: 
 
 
 class Elements(ABC):
-    """A matrix that is generated or read from a file, of any type that a product may have; or a part of one. Any rank can make
-    any rows."""
+    """A matrix, or part of one, that is generated or read from a file, of any type that a product may have. Any rank can get any
+    rows."""
 
     dtype: np.dtype
 
     def __init__(self, shape: tuple[int, int]) -> None:
         self.shape = self._whole = shape
-        self._rows, self._columns = (Span(0, length) for length in shape)  # those of the whole matrix that these are
+        self._rows, self._columns = (Span(0, length) for length in shape)  # of this part, in the whole matrix
 
     def part(self, rows: Span, columns: Span) -> Elements:
         """These rows and columns of the whole matrix."""
@@ -120,10 +120,10 @@ class Elements(ABC):
 
     @abstractmethod
     def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
-        """Write these rows into `into`, in row-major order and of the same type, for bfloat16 of its bits, or of a wider one."""
+        """Write these rows into `into`, which is C-contiguous and of the same type (bfloat16: its bits) or a wider one."""
 
     def most(self) -> int:
-        """A bound of the magnitudes of the elements, where these are integers."""
+        """A bound on the magnitudes of integer elements."""
         return largest_of_type(self.dtype)
 
     def largest(self, rows: Span, threads: int) -> int:
@@ -131,14 +131,14 @@ class Elements(ABC):
         return self.most()
 
     def some(self, rows: Span) -> np.ndarray:
-        """Some rows, in a type of NumPy's that holds their numbers."""
+        """Some rows, in a NumPy type that holds their numbers."""
         into = np.empty((len(rows), self.shape[1]), np.float32 if self.dtype.name in _HALVES else self.dtype)
         self.write(rows, into, 1, tell_nobody)
         return into
 
 
 class GeneratedElements(Elements):
-    """A matrix made from a seed. Complex ones are real ones of twice the columns; those of the fill `index` are real."""
+    """A matrix generated from a seed. Complex ones are generated as real ones of twice the columns; the fill `index` is real."""
 
     def __init__(self, shape: tuple[int, int], fill: str, seed: int, matrix: str, dtype: np.dtype) -> None:
         super().__init__(shape)
@@ -159,14 +159,14 @@ class GeneratedElements(Elements):
     def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
         how: Any = {"fill": self._fill, "seed": self._seed, "matrix": self._matrix, "threads": threads}
         is_short, rows, width = self.dtype.name in _HALVES, rows.moved(self._rows.lo), self._whole[1]
-        each = 2 if into.dtype.kind == "c" and self._fill != "index" else 1  # numbers of an element
+        each = 2 if into.dtype.kind == "c" and self._fill != "index" else 1  # numbers per element
         into = real_view(into) if each == 2 else into
         converts = into.dtype.kind == "c" or is_short or self.dtype.kind == "b"
         if not converts and len(self._columns) == width:
             fill_rows(into, rows, **how, progress=progress)
             return
         columns = slice(each * self._columns.lo, each * self._columns.hi)
-        dtype = np.dtype(np.float32) if is_short else into.real.dtype  # what the generator makes, before it is rounded
+        dtype = np.dtype(np.float32) if is_short else into.real.dtype  # of the generated numbers, before rounding
         for part in rows_of_about(BYTES_AT_ONCE, rows, each * width * dtype.itemsize):
             numbers, to = np.empty((len(part), each * width), dtype), into[part.within(rows).slice]
             fill_rows(numbers, part, **how)
@@ -186,7 +186,7 @@ class GeneratedElements(Elements):
 class FileElements(Elements):
     """A matrix in a file, of the file's type or another. Every rank opens it and reads the rows it needs.
 
-    It is not mapped, to be multiplied in place: a file may change meanwhile, and each row is needed several times.
+    It is not mapped for multiplication in place: the file may change meanwhile, and each row is needed several times.
     """
 
     def __init__(self, name: str, readers: int = 1) -> None:
@@ -205,12 +205,12 @@ class FileElements(Elements):
         return self._file.at_once
 
     def load(self) -> None:
-        """Read now what can only be read as a whole, so that malformed files are found before anything is computed."""
+        """Read files now that can only be read as a whole, so that malformed ones are refused before anything is computed."""
         with busy(), _naming(self._name):
             self._file.load()
 
     def become(self, dtype: np.dtype) -> None:
-        """Have elements of this type. UsageError where that would lose more than rounding does."""
+        """Convert the elements to this type when they are read. UsageError if that would lose more than rounding does."""
         held, self.dtype = self.held, dtype
         if held.kind == "V" and dtype.name == "bfloat16":
             self._stored = dtype
@@ -230,11 +230,11 @@ class FileElements(Elements):
             progress(part.hi - rows.lo)
 
     def _read(self, rows: Span, into: np.ndarray, progress: Progress, threads: int = 1) -> None:
-        with busy() if self.at_once else nullcontext():  # reading takes as long as the whole file takes
+        with busy() if self.at_once else nullcontext():  # without progress, a long read must not count as a stall
             self._file.read(rows.moved(self._rows.lo), into, progress, self._columns, threads)
 
     def _parts(self, rows: Span) -> list[Span]:
-        """The rows in parts that are read at a time: one, where reading any rows reads the whole file."""
+        """The rows in parts to read at a time: a single one if each read reads the whole file."""
         if self.at_once:
             return [rows] * (len(rows) > 0)
         return list(rows_of_about(BYTES_AT_ONCE, rows, self.shape[1] * self.held.itemsize))
@@ -263,7 +263,7 @@ class FileElements(Elements):
 
 @contextmanager
 def _naming(file: str) -> Iterator[None]:
-    """A context in which errors are about this file, and get its name."""
+    """A context that puts the file's name before errors' messages."""
     try:
         yield
     except (UsageError, DoesNotFit) as error:
@@ -271,12 +271,12 @@ def _naming(file: str) -> Iterator[None]:
 
 
 def _store(values: np.ndarray, into: np.ndarray) -> None:
-    """Store the numbers; where `into` has the bits of bfloat16, their bits."""
+    """Store the numbers, or their bits if `into` holds the bits of bfloat16."""
     into[...] = elements_of(values) if into.dtype == storage(values.dtype.name) else values
 
 
 def _what_is_lost(held: np.dtype, dtype: np.dtype) -> str:
-    """What this conversion always loses, in a word; empty where it only rounds, or where each number tells."""
+    """What this conversion always loses; empty if it only rounds, or if it depends on the numbers."""
     if held.kind == "c" and dtype.kind != "c":
         return "the imaginary parts"
     if dtype.kind in "iu" and held.kind not in "biu":
@@ -294,15 +294,15 @@ class TypedProduct:
 
     @classmethod
     def of(cls, a: Elements, b: Elements, asked: str) -> TypedProduct:
-        """The product of A and B, of integers as large as their types allow. `asked`: the type of C; "": NumPy's. UsageError
-        where there is no such product."""
+        """The product of A and B, whose integers may be as large as their types allow. `asked`: the type of C; "": NumPy's.
+        UsageError if there is no such product."""
         types = product_type(a.dtype, b.dtype, asked)
         if types.exact is not None:
             types = types.bounded(a.shape[1], [(a.most(), b.most(), 0)])
         return cls(a, b, types)
 
     def looked_at(self, team: Team, threads: int) -> TypedProduct:
-        """The same by the largest integers that there are, where that may save products. Every rank looks at its share."""
+        """The same product bounded by the actual integers, if that may save primes. Every rank scans its share."""
         if self.types.primes == (0,):
             return self
         with team.phase("agree", timed=False) as looking, busy():
@@ -312,12 +312,11 @@ class TypedProduct:
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """n, l and m of the product that was asked for."""
         return (*self.a.shape, self.b.shape[1])
 
     @cached_property
     def problem(self) -> Problem:
-        """The real product; where there are several, each of them."""
+        """The real product, or each of several."""
         return self.types.problem(*self.sizes)
 
     @property
@@ -327,12 +326,12 @@ class TypedProduct:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the real product is the one that was asked for."""
+        """Whether the real product is the one asked for."""
         return not (self.types.complex_b or self.types.converts)
 
     @property
     def bytes_beside(self) -> int:
-        """The host memory of the root's node beside the real product's matrices."""
+        """Host memory on the root's node in addition to the real product's matrices."""
         return self.types.bytes_beside(self.a.shape[0] * self.b.shape[1])
 
     def __str__(self) -> str:
@@ -340,7 +339,7 @@ class TypedProduct:
         return f"{n}×{l} · {l}×{m} {self.types}"
 
     def part(self, rows: Span, columns: Span) -> TypedProduct:
-        """The product that gives these rows and columns of C."""
+        """The product for these rows and columns of C."""
         depth = Span(0, self.a.shape[1])
         return TypedProduct(self.a.part(rows, depth), self.b.part(depth, columns), self.types)
 
@@ -350,7 +349,7 @@ class TypedProduct:
 
 
 class _RealOperand(MatrixSource):
-    """A or B (`key`) of a real product: the elements, or what is made of some rows of them at a time."""
+    """A or B (`key`) of a real product: the elements themselves, or converted some rows at a time."""
 
     def __init__(self, key: str, elements: Elements, types: ProductType, prime: int) -> None:
         self._key, self._elements, self._types, self._prime = key, elements, types, prime
@@ -366,7 +365,7 @@ class _RealOperand(MatrixSource):
         for part in rows_of_about(BYTES_AT_ONCE, Span(rows.lo // each, -(-rows.hi // each)), width * dtype.itemsize):
             made = np.empty((len(part), width), dtype)
             elements.write(part, made, threads, tell_nobody)
-            wanted = rows.common(Span(each * part.lo, each * part.hi))  # the first or last row may be half of an element's two
+            wanted = rows.common(Span(each * part.lo, each * part.hi))  # may begin or end with one of an element's two rows
             of_made = Span(wanted.lo - each * part.lo, wanted.hi - each * part.lo)
             to = into[wanted.within(rows).slice]
             write_real_rows(self._key, made, of_made, to, threads, self._types, self._prime)
