@@ -297,9 +297,8 @@ def plan_alone(problem: Problem) -> Plan:
 
 
 def needs_no_sums_of_others(plan: Plan) -> bool:
-    """Whether each rank sums all of B by itself: all ranks have B in their node's memory, and B is small or there is one rank."""
-    all_have_b = len(plan.topology.nodes) == 1 and not plan.has_row_blocks
-    return all_have_b and (plan.topology.size == 1 or is_small_b(plan))
+    """Whether each rank sums all of B by itself: it is alone, or all ranks have a small B in their node's memory."""
+    return plan.topology.size == 1 or (len(plan.topology.nodes) == 1 and not plan.has_row_blocks and is_small_b(plan))
 
 
 def is_small_b(plan: Plan) -> bool:
