@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A compute device (memory, asynchronous copies, multiplications, events that order them): the CPU, or the GPU that it emulates;
-and a rank's buffers on one."""
+"""The interface of a compute device (memory, asynchronous copies, multiplications, events), the CPU, the emulated GPU, and a
+rank's buffers on a device."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from hybrid.ranks.shared_memory import NodeFlags
 if TYPE_CHECKING:
     from hybrid.emulation.kernel import EmulatedKernel
 
-# (phase, begin, end) of each operation, in seconds of this process's perf_counter. On a GPU, iterating over them reads the times
-# from events, so do that outside of what is timed.
+# (phase, begin, end) of each operation, in seconds of this process's perf_counter. On a GPU, iterating reads the times from
+# events, so iterate outside of timed sections.
 Timings = Iterable[tuple[str, float, float]]
 # Marks the end of an operation, as a CUDA event does: operations that get it in `after` start only then.
 Event = Any
-# Enqueues one kernel, or one small operation beside kernels, on a stream of the device, as often as wanted.
+# Enqueues one kernel, memset or small copy on the given stream. It may be called any number of times.
 KernelCall = Callable[[Any], None]
 
 
 class EventWait(ctypes.Structure):
-    """How a thread that is not Python's waits for events of a device: C functions, which return 0 or an error (pool.h).
+    """C functions by which threads of our C libraries wait for events of a device; they return 0 or an error (pool.h).
 
     `enter(context)` is called first, then `wait(event.ptr)`, which returns when the event is complete.
     """
@@ -45,16 +45,16 @@ class EventWait(ctypes.Structure):
     _fields_: ClassVar[Any] = [(name, ctypes.c_void_p) for name in ("enter", "context", "wait")]
 
 
-# No fused multiply-add and no reordering: every product and every sum is rounded, so the result is the same on all machines.
+# Without fused multiply-adds, every product and every sum is rounded, so the result is the same on all machines.
 _FLAGS = ("-std=c99", "-O3", "-ffp-contract=off")
 _AT_ONCE = 100_000_000  # multiply-adds per call, about a tenth of a second: Python handles signals only between calls
 
 
 @cache
 def compiled_loops(name: str, dtype: str) -> Callable[[np.ndarray, np.ndarray, np.ndarray], None]:
-    """The function `name` of kernels/loops.c, a sequential program's three loops, for comparison, as one that computes c = a · b.
+    """The function `name` of kernels/loops.c, which computes c = a · b by three loops on one thread, as a baseline.
     DeviceUnavailable without a C compiler."""
-    from hybrid.emulation.kernel import as_c_array  # most products need none of its modules
+    from hybrid.emulation.kernel import as_c_array  # most products do not need it
 
     library = ctypes.CDLL(str(build_plain(c_compiler(), KERNELS / "loops.c", [*_FLAGS, f"-DELEMENT={C_TYPES[dtype]}"])))
     function = library[name]
@@ -70,40 +70,39 @@ def compiled_loops(name: str, dtype: str) -> Callable[[np.ndarray, np.ndarray, n
 
 
 class Device:
-    """One rank's GPU, or its share of the CPU. This class is the CPU's, on which every operation is complete when its call
-    returns, so that its event is None; those of GPUs override the methods.
+    """One rank's GPU, or its share of the CPU. This class is the CPU: operations are complete when the call returns, and events
+    are None. GPU classes override the methods.
 
-    A GPU's operations are asynchronous: a call enqueues one and returns an event. Copies in run in the order in which they were
-    enqueued, and so do copies out (one stream each); anything else is ordered only by the events in `after`. Matrices have
-    contiguous rows and any row stride; copies take them from host or device memory.
+    GPU operations are asynchronous: a call enqueues one and returns its event. H2D copies (`copy_in`) run in the order of the
+    calls, and so do D2H copies (`copy_out`), on a stream each; other operations are ordered only by the events in `after`. A
+    matrix has contiguous rows and any row stride; copies accept host and device memory.
 
-    With `staged` the CPU copies operands into buffers and checks as a GPU does, so that the GPU's schedule can be tested without
-    one.
+    With `staged` the CPU copies operands into buffers and checks products as a GPU does, so that tests need no GPU.
     """
 
     name = "cpu"  # "cuda", "emulate"
-    timed: bool = True  # whether `finish` is to tell when operations ran
+    timed: bool = True  # whether `finish` must return times
     event_wait: EventWait | None = None  # None: every operation is complete when its call returns
-    # Gives a value that differs from call to call while a kernel makes progress, None where no kernel runs; any thread may call
-    # it. None on devices that cannot tell.
+    # Returns a value that changes from call to call while a kernel makes progress, None if no kernel runs; any thread may call
+    # it. None on devices without this information.
     progress: Callable[[], object] | None = None
-    capability: int  # compute capability, times ten, for which kernels beside those of the catalogue are compiled: of GPUs
-    multiprocessors: int  # likewise
+    capability: int  # of GPUs: compute capability, times ten, for which kernels outside the catalogue are compiled
+    multiprocessors: int  # of GPUs
 
     def __init__(self, staged: bool = False) -> None:
-        """`staged`: operands are copied into device buffers; else host matrices are multiplied in place."""
+        """`staged`: copy operands into device buffers, instead of multiplying host matrices in place."""
         self.staged = staged
         self._timings: list[tuple[str, float, float]] = []
         self._product: Callable[[np.ndarray, np.ndarray, np.ndarray], None] = blas
 
     def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
-        """Make `multiply` use this kernel for operands of this type, compiling it if needed; with `adding` also its instance for
+        """Let `multiply` use this kernel for operands of this type. Compiles it if needed; with `adding` also the instance for
         c += a · b."""
         self._product = blas if kernel.name == "blas" else compiled_loops(kernel.name, dtype)
 
     def holds(self, array: Any) -> bool:
-        """Whether kernels can use this contiguous matrix where it lies, as fast as one of the device's own buffers."""
-        return False  # staged, it stands in for a GPU with memory of its own
+        """Whether kernels can use this contiguous matrix in place, as fast as one of the device's own buffers."""
+        return False  # a staged CPU stands in for a GPU with separate memory
 
     def reserve(self, size: int, *, shared: bool) -> Any:
         """Allocate `size` bytes of device memory, uninitialized. `shared`: other processes can open it by an IPC handle."""
@@ -123,25 +122,25 @@ class Device:
         return columns
 
     def poison(self, memory: Any) -> None:
-        """Fill memory with NaN, so that elements that are read before they were written show in C."""
+        """Fill memory with NaN, so that reads of unwritten elements show in C."""
         memory.bytes[:] = 0xFF  # a NaN as float32 and as float64
 
     def pin(self, array: Any) -> None:
-        """Let copies from and to this array run at the link's full speed: page-lock host memory (cudaHostRegister), or enable
-        access to the peer GPU that holds it. It lasts as long as the array's memory."""
+        """Let copies from and to this array run at the link's full rate: pin host memory (cudaHostRegister), or enable access to
+        the peer GPU that holds it. It lasts as long as the array's memory."""
 
     def pin_again(self, arrays: Sequence[np.ndarray], threads: int) -> list[np.ndarray]:
-        """Pin those of a product's arrays in host memory that an earlier product has used, or where there are few threads all of
-        them. Returns the others, as far as they are worth `use_slots`."""
+        """Pin the host arrays that an earlier product has used; all arrays if there are too few threads for slots. Returns the
+        unpinned arrays that are large enough for `use_slots`."""
         return []
 
     def use_slots(self, arrays: Sequence[np.ndarray], threads: int, links: int) -> bool:
-        """Copy from and to these arrays, until this is called again, through small pinned slots by up to `threads` threads.
-        `links`: how many GPUs the node's ranks copy to. Returns whether that is possible."""
+        """Until the next call, copy from and to these arrays through small pinned staging buffers (slots), by up to `threads`
+        threads. `links`: the number of GPUs that the node's ranks copy to. Returns False if no memory can be pinned."""
         return False
 
     def populate(self, array: np.ndarray) -> None:
-        """Have the system provide the pages of this array, which will be written through slots, while others are read."""
+        """Prefault the pages of this array, which will be written through slots, in the background."""
 
     def copy_in(self, into: Any, source: Any, after: list[Event]) -> Event:
         """Copy rows of an operand into a buffer."""
@@ -152,13 +151,13 @@ class Device:
         return self._do("exchange", lambda: np.copyto(into, source))
 
     def multiply(self, a: Any, b: Any, c: Any, after: list[Event], *, adding: bool = False) -> Event:
-        """c = a · b; with `adding`, which the kernel must support, c += a · b (beta = 1 in BLAS's terms)."""
+        """c = a · b; with `adding`, if the kernel supports it, c += a · b (beta = 1)."""
         assert not adding or self._product is blas, "loops do not add"
         product = add_by_blas if adding else self._product
         return self._do("multiply", lambda: product(a, b, c))
 
     def mirror(self, into: Any, source: Any, after: list[Event]) -> Event:
-        """into = sourceᵀ. Where both are one matrix, what is above its diagonal becomes the transpose of what is below."""
+        """into = sourceᵀ. If both are the same matrix, the transpose of its lower triangle overwrites the upper one."""
 
         def work() -> None:
             if into is source:
@@ -169,7 +168,7 @@ class Device:
         return self._do("multiply", work)
 
     def copy_out(self, into: Any, source: Any, after: list[Event]) -> Event:
-        """Copy a part of a buffer to C."""
+        """Copy from a buffer to C."""
         return self._do("copy out", lambda: np.copyto(into, source))
 
     def _do(self, phase: str, work: Callable[[], None]) -> Event:
@@ -182,19 +181,19 @@ class Device:
         """Wait until the operation is complete. Any thread may call it."""
 
     def done(self, event: Event) -> bool:
-        """Whether the operation is complete, as cudaEventQuery answers; the event may be another process's."""
+        """Whether the operation is complete, without waiting (cudaEventQuery); the event may be another process's."""
         return True
 
     def give_up(self) -> None:
-        """Begin no further part of a copy through slots. When this returns, no thread reads or writes host memory."""
+        """Cancel copies through slots. When this returns, no thread reads or writes host memory."""
 
     def finish(self) -> Timings:
-        """Wait until all operations are complete, as cudaDeviceSynchronize does. Returns when each of them ran, of those enqueued
-        since the last call."""
+        """Wait until all operations are complete (cudaDeviceSynchronize). Returns the times of those enqueued since the last
+        call."""
         timings, self._timings = self._timings, []
         return timings
 
-    # Of a device that is `staged`: work beside the product's copies and multiplications.
+    # For staged devices: operations beside the product's copies and multiplications.
 
     def empty(self, shape: tuple[int, int], dtype: str) -> Any:
         """A new contiguous matrix of the device, uninitialized."""
@@ -205,27 +204,27 @@ class Device:
         into[...] = values
 
     def read(self, matrix: Any) -> np.ndarray:
-        """A copy in host memory. To be called when all operations are complete."""
+        """A copy in host memory. Call it when all operations are complete."""
         return matrix  # type: ignore[no-any-return]
 
     def host_memory(self, shape: tuple[int, int], dtype: str) -> np.ndarray:
-        """A NumPy array in host memory that kernels can write to."""
+        """A NumPy array in pinned host memory, which kernels can access."""
         return np.empty(shape, dtype)
 
     def clearing(self, matrix: Any, byte: int) -> KernelCall:
         """A call that fills a contiguous matrix with this byte."""
         return lambda stream: matrix.view(np.uint8).fill(byte)
 
-    def giving(self, matrix: Any, here: np.ndarray) -> KernelCall:
+    def uploading(self, matrix: Any, host: np.ndarray) -> KernelCall:
         """A call that copies `host_memory` to a contiguous matrix."""
-        return lambda stream: np.copyto(matrix, here)
+        return lambda stream: np.copyto(matrix, host)
 
-    def telling(self, matrix: Any, there: np.ndarray) -> KernelCall:
+    def downloading(self, matrix: Any, host: np.ndarray) -> KernelCall:
         """A call that copies a contiguous matrix to `host_memory`."""
-        return lambda stream: np.copyto(there, matrix)
+        return lambda stream: np.copyto(host, matrix)
 
     def together(self, calls: Sequence[KernelCall]) -> KernelCall:
-        """One call that makes all of these in their order, and is cheaper to enqueue again and again."""
+        """One call that makes these calls in order, cheaper to repeat (a CUDA graph)."""
 
         def call(stream: Any) -> None:
             for each in calls:
@@ -238,17 +237,17 @@ class Device:
         event that marks their end."""
         return self._do(phase_of(queue), lambda: self.together(calls)(None))
 
-    # What other processes of the node can open of the device, as by CUDA IPC.
+    # Memory and events shared with other processes of the node, as by CUDA IPC.
 
     def handle(self, memory: Any) -> Any:
-        """The IPC handle of memory that was reserved as `shared`; it can be pickled."""
+        """The IPC handle of memory reserved as `shared`; it can be pickled."""
         return os.getpid(), memory.descriptor, len(memory.bytes)
 
     def open(self, handle: Any) -> Any:
-        """Map another process's memory. DeviceUnavailable where that fails."""
+        """Map another process's memory. DeviceUnavailable if that fails."""
         process, descriptor, size = handle
         try:
-            # Unmapped with the last array that is a view of it.
+            # Unmapped with its last view.
             return _Memory(size, os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR))
         except OSError as error:
             raise DeviceUnavailable(
@@ -259,34 +258,33 @@ class Device:
         """Unmap opened memory. Its owner must not free it before."""
 
     def make_ipc_events(self, count: int) -> Any:
-        """Create this device's interprocess events, which replace those made before. Returns their handles."""
+        """Create this device's interprocess events, instead of earlier ones. Returns their handles."""
         return count
 
     def record_ipc_event(self, number: int, event: Event, flags: NodeFlags, flag: int) -> None:
-        """Record interprocess event `number` behind the operation of `event`, the last that was enqueued on its stream, and then
-        set this flag.
+        """Record interprocess event `number` after the operation of `event`, the last one on its stream. Then set the flag.
 
-        CUDA takes an event that was never recorded for complete: other processes may wait for it only once the flag is set.
+        Other processes must see the flag before they wait for the event: CUDA treats an unrecorded event as complete.
         """
         flags.set_flag(flag)  # the operation is complete already
 
     def open_ipc_events(self, handle: Any) -> list[Event]:
-        """Another process's events, from what its `make_ipc_events` returned."""
+        """Another process's events, from the result of its `make_ipc_events`."""
         return [None] * handle
 
-    # Of a GPU, or the emulated one: kernels beside those of the catalogue.
+    # For GPUs, also emulated: kernels outside the catalogue.
 
     def compile_ahead(self, launches: Sequence[Launch]) -> None:
-        """Compile these kernels, those of one source together, which takes less time than one by one."""
+        """Compile these kernels. Those of one source are compiled together, which is faster."""
 
     def kernel(self, launch: Launch, arguments: Sequence[Any]) -> KernelCall:
-        """A launch with these matrices and NumPy scalars. The kernel is compiled now, if it was not yet."""
+        """A launch with these matrices and NumPy scalars. Compiles the kernel if needed."""
         raise NotImplementedError("a CPU launches no kernels")
 
 
 class _Memory:
-    """A block of memory, aligned for the widest copies. With a descriptor, which it closes in the end, it is an anonymous file
-    (memfd) that other processes can open."""
+    """A block of memory, aligned for the widest copies. With a `descriptor`, which it owns, it maps that memfd, which other
+    processes can open."""
 
     def __init__(self, size: int, descriptor: int = -1) -> None:
         self.descriptor = descriptor
@@ -304,14 +302,14 @@ class _Memory:
 
 
 class EmulatedDevice(Device):
-    """The emulated GPU: CUDA kernels compiled for the CPU, with a GPU's schedule. It is slow: for tests and teaching.
+    """The emulated GPU: CUDA kernels compiled for the CPU, with a GPU's schedule. Slow: for tests and teaching.
 
-    Multiplies by a kernel of the catalogue, in the form for EMULATED_CAPABILITY. Operations are synchronous, as the CPU's.
+    Multiplies by a kernel of the catalogue, compiled for EMULATED_CAPABILITY. Operations are synchronous, as the CPU's.
     """
 
     name = "emulate"
-    capability = 89  # of the other kernels: bytes are multiplied by mma.sync, as on most GPUs; with 90 it would be wgmma
-    multiprocessors = 4  # few, so that persistent blocks go through several tiles
+    capability = 89  # for the other kernels: with mma.sync for bytes, as on most GPUs (90 would use wgmma)
+    multiprocessors = 4  # few, so that persistent blocks process several tiles
 
     def __init__(self, kernel: Kernel, dtype: str) -> None:
         super().__init__(staged=True)
@@ -321,7 +319,7 @@ class EmulatedDevice(Device):
     def use_kernel(self, kernel: Kernel, dtype: str, *, adding: bool = False) -> None:
         self._entry, self._dtype = kernel, dtype
         width = WIDEST_COPY // OPERAND_SIZES[dtype]
-        for adds in (False, True)[: 1 + adding]:  # compiled here and not at the first launch, which is timed
+        for adds in (False, True)[: 1 + adding]:  # not at the first launch, which is timed
             self._instance(launch_of(kernel, dtype, 1, 1, EMULATED_CAPABILITY, width, adds=adds), EMULATED_CAPABILITY)
 
     def holds(self, array: Any) -> bool:
@@ -359,34 +357,33 @@ class EmulatedDevice(Device):
 
 
 _MOST_CACHED_TILES = 10_000
-# Prepared operations are kept for so many places of a matrix that is used where it lies: in a loop of products the results
-# alternate between two.
+# Addresses of a matrix used in place for which prepared operations are cached: a loop of products alternates between two results.
 MOST_PLACES = 8
 
-Place = tuple[int, int]  # address and row stride in bytes: all that kernels know of a matrix beside its sizes
+Place = tuple[int, int]  # address and row stride in bytes: with the shape, all that kernels get of a matrix
 
 
 def place_of(matrix: Any) -> Place:
-    """Where a matrix lies: CuPy's in device memory, or NumPy's in host memory."""
+    """The place of a CuPy array in device memory, or of a NumPy array in host memory."""
     return matrix.ctypes.data if isinstance(matrix, np.ndarray) else matrix.data.ptr, matrix.strides[0]
 
 
 def row_stride(matrix: Any) -> int:
-    """The row stride in bytes (CUDA's pitch). NumPy and CuPy may give a single row, whose stride is unused, any value."""
+    """The row stride in bytes (CUDA's pitch). A single row's, which NumPy and CuPy may set to any value, is its length."""
     rows, columns = matrix.shape
     stride: int = matrix.strides[0] if rows > 1 else columns * matrix.itemsize
     return stride
 
 
 def phase_of(queue: str) -> str:
-    """The phase in which the time of a queue's calls counts."""
+    """The phase to which the time of a queue's calls counts."""
     return "check" if queue.startswith("check") else "multiply"
 
 
 class Buffers:
-    """The views that `device` has of a share's memory, which may be another rank's, opened by its IPC handle.
+    """A device's views of a share's buffers, in its own memory or in another rank's, opened by IPC.
 
-    `in_place`: matrices that are used where they lie, by operand; they take the place of their buffers.
+    `in_place`: by operand, matrices that are used in place of buffers.
     """
 
     def __init__(
@@ -407,22 +404,21 @@ class Buffers:
         self._operands: dict[Tile, tuple[Any, Any, Any]] = {}  # cached: slicing a CuPy array takes microseconds
 
     def destination(self, arrival: Arrival) -> Any:
-        """Where a panel is copied to. A k-slab is copied to the same rows of it as it has in B."""
+        """The buffer of a panel. A k-slab gets that of all its panel's rows, and is copied to the rows that it has in B."""
         return (
             self._a[arrival.buffer_span.slice] if arrival.operand == "A" else self._b[arrival.slot][:, arrival.buffer_span.slice]
         )
 
     def rows_of_a(self, buffer_rows: Span) -> Any:
-        """These rows of A's buffer."""
         return self._a[buffer_rows.slice]
 
     def columns_of_b(self, buffer_columns: Span) -> Any:
-        """These columns of B's only buffer."""
+        """These columns of B, which must have a single buffer."""
         return self._b[0][:, buffer_columns.slice]
 
     @property
     def c(self) -> Any:
-        """All rows of C, where the device holds all panels side by side."""
+        """All rows of C, if the device holds all panels side by side."""
         return self._c[0]
 
     def operands(self, tile: Tile) -> tuple[Any, Any, Any]:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the check of a product computes on a device: launches of kernels/check.cu, or the same sums by NumPy where a CPU stands in
-for a GPU."""
+"""The check's operations on a device: launches of kernels/check.cu, or the same by NumPy if a CPU stands in for a GPU."""
 
 from __future__ import annotations
 
@@ -29,21 +28,19 @@ from hybrid.kernels.catalogue import ELEMENTS, MOST_BLOCKS_Y, OPERAND_SIZES, Lau
 from hybrid.planning.schedule import ROWS_TOGETHER
 
 SOURCE = "check.cu"
-_WARPS = 4  # of a block whose warps take one row each
+_WARPS = 4  # of a block with one row per warp
 _SPAN, _ROWS_ADDED, _TILE = 1024, 32, 64  # as in check.cu
 _BY_ROWS, _BY_COLUMNS, _BY_TILES, _BY_PIECES = (32, _WARPS), (32, 1), (128, 1), (512, 1)  # thread blocks
-_BLOCKS_OF_PIECE = 8  # which add up what was found of a piece's rows
-# subtract_product divides each sum among several blocks, of at least _LEAST_DEPTH terms, where it takes fewer blocks than fill a
-# large GPU, whose SMs have room for three, or two of float64. It also does to round less, since products from remainders err so
-# little that its own errors would look like faults: a block adds up the sums of _ROUND terms each, and then to what others have
-# found. It adds least to large sums where it has about as many of these as there are blocks. And other kernels need not wait long
-# for blocks of few terms.
+_BLOCKS_OF_PIECE = 8  # that add up the row checksums of a piece
+# subtract_product divides each sum along k (split-k), at least _LEAST_DEPTH terms per block, for three reasons. Few tiles do not
+# fill a large GPU, whose SMs hold three blocks, or two of float64. Products from remainders have such small errors that its own
+# would look like faults: a block first adds up _ROUND terms at a time, and its error is least if the number of these partial sums
+# is about that of blocks. And other kernels wait less for short blocks.
 _MULTIPROCESSORS, _LEAST_DEPTH, _ROUND = 132, 256, 64
 
 
 def compile_check(device: Device, dtype: str, operand_dtype: str, group: int) -> None:
-    """Compile all kernels for products with C and operands of these types; none where a CPU stands in for a GPU. `group`: columns
-    in a sum."""
+    """Compile all kernels for C and operands of these types; nothing if a CPU stands in for a GPU. `group`: columns in a sum."""
     if device.name != "cuda":
         return
     shared = shared_bytes(device.capability, OPERAND_SIZES[operand_dtype])
@@ -55,15 +52,15 @@ def compile_check(device: Device, dtype: str, operand_dtype: str, group: int) ->
 
 
 def check_matrices(device: Device, shapes: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
-    """New contiguous matrices of the device, uninitialized, by their names: of uint64 where the name begins with "checksum",
-    "sample" or "weights", else of float64."""
+    """New contiguous matrices of the device, uninitialized, by name: uint64 if the name begins with "checksum", "sample" or
+    "weights", else float64."""
     types = {name: "uint64" if name.startswith(("checksum", "sample", "weights")) else "float64" for name in shapes}
     return {name: device.empty(shape, types[name]) for name, shape in shapes.items()}
 
 
 def check_kernel(device: Device, name: str, *matrices: Any, group: int = 0) -> KernelCall:
-    """A launch of a kernel of check.cu, which says what it reads and writes: matrices of `check_matrices`, and parts of A, B and
-    C. `group`: columns in a sum; 0: `row_sums` adds squares alone."""
+    """A launch of a kernel of check.cu; see there for its arguments: matrices of `check_matrices`, and parts of A, B and C.
+    `group`: columns in a sum; 0: `row_sums` adds only squares."""
     if device.name == "cuda":
         launch = launch_of_check(name, matrices, group, device.capability)
         return device.kernel(launch, matrices) if launch else lambda stream: None
@@ -76,13 +73,13 @@ def check_kernel(device: Device, name: str, *matrices: Any, group: int = 0) -> K
 
 
 def blocks_of(dtype: str, operand_dtype: str, group: int) -> dict[str, tuple[int, int]]:
-    """The kernels that check a product of this type, whose columns are summed in groups of so many, and their thread blocks."""
+    """The kernels that check products of these types in groups of `group` columns, with their thread blocks."""
     of_c, element = ELEMENTS[dtype], ELEMENTS[operand_dtype]
     return {
         f"row_sums<{of_c}, {group}>": _BY_ROWS,
         f"row_sums<{element}, {group}>": _BY_ROWS,
         f"row_sums<{element}, 0>": _BY_ROWS,
-        f"row_sums<{of_c}, 0>": _BY_ROWS,  # of a C in device memory to which it is copied
+        f"row_sums<{of_c}, 0>": _BY_ROWS,  # checksums of a caller's C in device memory
         f"weigh_columns<{element}, {group}>": (group, 1),
         "column_totals": _BY_COLUMNS,
         f"subtract_product<{element}, true>": _BY_TILES,
@@ -93,7 +90,7 @@ def blocks_of(dtype: str, operand_dtype: str, group: int) -> dict[str, tuple[int
 
 
 def launch_of_check(name: str, matrices: Sequence[Any], group: int, capability: int) -> Launch | None:
-    """The launch of a kernel of check.cu on these matrices; None where it would do nothing."""
+    """The launch of a kernel of check.cu on these matrices; None if there is nothing to do."""
     rows, columns = matrices[0].shape
     if name == "compare_sums":
         return Launch(SOURCE, name, (-(-rows // _WARPS), 1), _BY_ROWS, 0) if rows else None
@@ -117,19 +114,19 @@ def launch_of_check(name: str, matrices: Sequence[Any], group: int, capability: 
 
 
 def shared_bytes(capability: int, item_size: int) -> int:
-    """Of a block of subtract_product, for operands whose elements have so many bytes."""
+    """Shared memory of a block of subtract_product, for operands of `item_size` bytes."""
     deep, padding = 32 if capability >= 80 else 16, 8 if item_size == 2 else 4
     return 2 * (8 * deep * (_TILE + 4) + item_size * _TILE * (deep + padding))
 
 
 def subtraction(a: Any, y: Any) -> str:
-    """The instance of subtract_product for these operands, by where they lie."""
+    """The instance of subtract_product for these operands: vector loads if both are aligned."""
     aligned = is_aligned(*place_of(a), *place_of(y))
     return f"subtract_product<{c_type(a)}, {str(aligned).lower()}>"
 
 
 def grid_of_row_sums(rows: int, columns: int) -> tuple[int, int, int]:
-    """Of row_sums: along y and z the spans of a row, of which there may be more than blocks along y."""
+    """Of row_sums: y and z count the spans of a row, which may be more than CUDA allows blocks along y."""
     spans = -(-columns // _SPAN)
     return -(-rows // _WARPS), min(spans, MOST_BLOCKS_Y), -(-spans // MOST_BLOCKS_Y)
 
@@ -140,15 +137,15 @@ def grid_of_totals(rows: int, columns: int) -> tuple[int, int]:
 
 
 def grid_of_subtraction(rows: int, columns: int, depth: int, item_size: int) -> tuple[int, int]:
-    """Of subtract_product, for operands whose elements have so many bytes: along x its tiles, row by row; along y the blocks that
-    divide each sum of `depth` terms."""
+    """Of subtract_product, for operands of `item_size` bytes: x counts its tiles, row by row; y counts the blocks that divide
+    each sum of `depth` terms."""
     tiles, enough = -(-rows // _TILE) * -(-columns // _TILE), _MULTIPROCESSORS * (2 if item_size == 8 else 3)
     to_fill, to_round_less = enough // max(1, tiles), 1 + isqrt(depth // (2 * _ROUND))
     return tiles, max(1, min(MOST_BLOCKS_Y, depth // _LEAST_DEPTH, max(to_fill, to_round_less)))
 
 
 def by_numpy(name: str, *matrices: np.ndarray, group: int = 0) -> None:
-    """What a kernel of check.cu computes."""
+    """Compute what a kernel of check.cu computes."""
     kernels: dict[str, Callable[..., None]] = {
         "row_sums": partial(_row_sums, group),
         "weigh_columns": partial(_weigh_columns, group),
@@ -229,7 +226,6 @@ def _total_pieces(checksums: np.ndarray, largest: np.ndarray, pieces: np.ndarray
 
 
 def _add_squares(values: np.ndarray, squares: np.ndarray, largest: np.ndarray) -> None:
-    """Add each row's sum of squares; write its largest magnitude, or NOT_INTEGRAL."""
     largest[:] = _largest(values)
     squares += np.einsum("ij,ij->i", values, values)
 
@@ -243,7 +239,7 @@ def _largest(values: np.ndarray) -> np.ndarray:
 
 
 def summary_of(found: np.ndarray) -> np.ndarray:
-    """The summary that `compare_sums` makes of each ROWS_TOGETHER rows, from what is found of each row."""
+    """The summary that `compare_sums` makes of each ROWS_TOGETHER rows, from its results by row."""
     if not len(found):
         return np.zeros((0, 4))
     starts = np.arange(0, len(found), ROWS_TOGETHER)

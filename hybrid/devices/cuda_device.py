@@ -36,26 +36,26 @@ from hybrid.ranks.shared_memory import NodeFlags
 Result = TypeVar("Result")
 
 _SUCCESS, _NOT_READY = 0, 600  # of cudaError_t
-# The streams of each queue, and their priority: thread blocks of a stream with a lower number are started first. Multiplications
-# use two streams: while a kernel's last wave leaves SMs idle, they start thread blocks of the next kernel. NCCL's kernels come
-# before multiplications, because the other ranks' GPUs wait for them, too. So do the kernels of "prepare", for whose results of
-# the next tile the host waits, and those that transpose what was copied in, for which later multiplications wait. The check's get
-# the SMs that multiplications leave. A·(B·x) is limited by the matrix units: it runs beside the sums, which memory limits.
+# The number of streams of each queue, and their priority (lower numbers are scheduled first). Multiplications use two streams, so
+# that the last wave of one kernel overlaps with the next kernel. NCCL's kernels have a higher priority than multiplications,
+# because other ranks' GPUs wait for them; so have "prepare", for whose results of the next tile the host waits, and transposes of
+# copied panels, which later multiplications need. The check has a lower one. A·(B·x), on "check beside", is compute-bound and
+# overlaps with the memory-bound sums on "check".
 _STREAMS = {
     "copy in": (1, -3), "transpose": (1, -3), "arrivals": (1, -3), "exchange": (4, 0), "multiply": (2, -2), "products": (1, -2),
     "copy out": (1, 0), "copy received": (1, 0), "check": (1, -1), "check beside": (1, 0), "nccl": (1, -3), "prepare": (1, -3),
 }  # fmt: skip
-_ROUNDED_BYTES = 64 << 20  # of float32 that are rounded again at once, to be compared
-# Transposed bytes at once: twice as many stay in a GPU's second-level cache, and are enough for the link's full rate.
+_ROUNDED_BYTES = 64 << 20  # float32 bytes rounded again at a time, for comparison
+# Bytes transposed at a time: both halves fit into the L2 cache, and reach the link's full rate.
 _TRANSPOSED_BYTES, _LEAST_TRANSPOSED_BYTES = 16 << 20, 1 << 20
 
 
 class RecordedEvent:
-    """The event that was recorded in a stream after an operation, to be given to Stream.wait_event.
+    """An event recorded on a stream after an operation, for Stream.wait_event.
 
-    Any thread may drop the last reference to it, also one without a CUDA context: the event is destroyed in its GPU's. In a
-    thread without one, cudaEventDestroy creates a context on GPU 0, as most of CUDA's runtime does. That takes a quarter of a
-    second and memory of a GPU that other ranks use; and where a process ended meanwhile, it was killed by SIGSEGV.
+    Its destructor enters the GPU's context, because any thread may drop the last reference. In a thread without a context,
+    cudaEventDestroy creates one on GPU 0, as most of CUDA's runtime does. That takes a quarter of a second and memory of a GPU
+    that other ranks use; processes that ended meanwhile were killed by SIGSEGV.
     """
 
     __slots__ = ("_context", "_event", "ptr", "stream")
@@ -66,20 +66,20 @@ class RecordedEvent:
 
     def __del__(self) -> None:
         if self._context.is_current():
-            return  # without the context manager, which would take longer than all the rest
+            return  # the context manager would take longer than all the rest
         with self._context:
-            del self._event, self.stream  # CuPy destroys each of them with the last reference to it
+            del self._event, self.stream  # CuPy destroys each with its last reference
 
     def synchronize(self) -> None:
         self._event.synchronize()
 
     def record(self) -> None:
-        """Record it anew: it marks the end of what is on its stream now."""
+        """Record it again, after all that is on its stream now."""
         self._event.record(self.stream)
 
 
 class OpenedEvent:
-    """Another process's interprocess event, to be given to Stream.wait_event. It is destroyed as a RecordedEvent is."""
+    """Another process's interprocess event, for Stream.wait_event, destroyed in its GPU's context."""
 
     def __init__(self, context: GpuContext, runtime: Any, handle: Any) -> None:
         self._context, self._runtime = context, runtime
@@ -93,7 +93,7 @@ class OpenedEvent:
 
 
 def event_wait() -> EventWait:
-    """How threads that are not Python's wait for events in the current CUDA context."""
+    """The EventWait of the current CUDA context."""
     driver, context = cuda_driver(), ctypes.c_void_p()
     if status := driver.cuCtxGetCurrent(ctypes.byref(context)):
         raise DeviceUnavailable(f"the GPU's context cannot be asked for (CUDA error {status})", code="gpu-failed")
@@ -102,20 +102,19 @@ def event_wait() -> EventWait:
 
 
 def is_transposed(matrix: Any) -> bool:
-    """Whether neighbours in memory are neighbours in a column, and not in a row (Fortran's order)."""
+    """Whether columns are contiguous, and not rows (Fortran order)."""
     rows, columns = matrix.shape
     return columns > 1 and matrix.strides[1] != matrix.itemsize and (rows == 1 or matrix.strides[0] == matrix.itemsize)
 
 
-def _follow(stream: Any, event: Event) -> None:
-    """Have a stream wait for this event."""
+def _make_wait(stream: Any, event: Event) -> None:
     recorded = event.recorded() if isinstance(event, SlotCopy) else event
     if recorded is not None:
         stream.wait_event(recorded)
 
 
 class _Enqueued(NamedTuple):
-    """An operation on a stream, behind the events in `after`."""
+    """An operation on a stream, after the events in `after`."""
 
     stream: Any
     after: Sequence[RecordedEvent]
@@ -124,7 +123,7 @@ class _Enqueued(NamedTuple):
 
 
 def _without_needless_waits(recording: Sequence[_Enqueued]) -> Sequence[_Enqueued]:
-    """The same operations, which wait only for events of other streams, each once."""
+    """The same operations, without waits for their own stream and duplicate ones, and without events that nothing waits for."""
     waits = [[event for event in dict.fromkeys(each.after) if event.stream.ptr != each.stream.ptr] for each in recording]
     awaited = {event for events in waits for event in events}
     return [
@@ -136,18 +135,17 @@ def _without_needless_waits(recording: Sequence[_Enqueued]) -> Sequence[_Enqueue
 class CudaDevice(Device):
     """One GPU. Matrices are CuPy arrays, or NumPy arrays in host memory.
 
-    What it keeps refers to it weakly: so its streams and memory are freed with the last reference to it, in its context, also by
-    a thread that has none, and not whenever the garbage collector finds a cycle.
+    There are no reference cycles, so its streams and memory are freed with its last reference, by any thread, in its context.
     """
 
     name = "cuda"
-    staged = True  # `progress` is None: events tell which operations are complete, but not whether the one under way ever will be
+    staged = True  # `progress` is None: events do not tell whether the running operation makes progress
 
     def __init__(self, gpu: Gpu) -> None:
         import cupy
 
         for library in (staging.copier, row_sums.adder):
-            library()  # it is compiled, once on a machine, and loaded in the background
+            library()  # starts compiling, once per machine, and loading in the background
         self.gpu, self.capability, self._context = gpu, gpu.capability, gpu_context(gpu.index)
         self._cupy, self._runtime = cupy, cupy.cuda.runtime
         with self._context:
@@ -161,25 +159,24 @@ class CudaDevice(Device):
         self._ipc_events: list[Any] = []
         self._multiplications: dict[tuple[str, str], Multiply] = {}  # by kernel and type
         self._multiply: Multiply
-        self._kernels = CompiledKernels(gpu.capability)  # the others
-        # Two halves of memory in which transposed matrices arrive, each with events: it is filled, and it is free again.
-        self._between: Iterator[tuple[Any, Any, Any]] = iter(())
-        self._between_bytes = 0
-        # The owners of the memory that is copied through slots, and what makes these copies, once there was one.
-        self._through_slots: set[int] = set()
-        self._slot_copies: SlotCopies | None = None
-        self.timed = True  # somebody may ask when operations ran; else fewer events are recorded
-        self._timed: list[tuple[str, Any, Any]] = []  # phase, begin event, end event; of copies through slots the latter alone
-        # By stream pointer, the events it waits for already: a tile depends on many, and most are those of the tile before.
+        self._kernels = CompiledKernels(gpu.capability)  # outside the catalogue
+        # The two staging buffers of `_copy_transposed`, alternating, each with two events: it is filled, it is free again.
+        self._transposing: Iterator[tuple[Any, Any, Any]] = iter(())
+        self._transposing_bytes = 0  # of each
+        self._through_slots: set[int] = set()  # ids of the arrays whose memory is copied through slots
+        self._slot_copies: SlotCopies | None = None  # made at first use
+        self.timed = True  # without times, fewer events are recorded
+        self._timed: list[tuple[str, Any, Any]] = []  # phase, begin event (None for copies through slots), end event
+        # By stream pointer, the events that it waits for already: most that a tile depends on are those of the tile before.
         self._awaited: dict[int, set[Event]] = {}
-        self._used: dict[int, Any] = {}  # the streams, by their pointers, on which something was enqueued since the last `finish`
-        self._recording: list[_Enqueued] | None = None  # what is enqueued, for `recorded`
-        self._time_origin: Any = None  # an event, recorded when perf_counter was
+        self._used: dict[int, Any] = {}  # by pointer, the streams with operations since the last `finish`
+        self._recording: list[_Enqueued] | None = None  # for `recorded`
+        self._time_origin: Any = None  # an event, recorded at _host_time_origin
         self._host_time_origin = 0.0
 
     def __del__(self) -> None:
         context = self.__dict__.get("_context")
-        if context is not None:  # else nothing has been made
+        if context is not None:  # else __init__ failed before it made anything
             with context:
                 self.__dict__.clear()
 
@@ -198,7 +195,7 @@ class CudaDevice(Device):
         return is_aligned(array.data.ptr, array.strides[0])
 
     def reserve(self, size: int, *, shared: bool) -> Any:
-        # An IPC handle stands for a whole cudaMalloc allocation, so shared memory must not be a part of one in CuPy's pool.
+        # An IPC handle covers a whole cudaMalloc allocation, so shared memory must not come from CuPy's pool.
         allocate = self._cupy.cuda.Memory if shared else self._cupy.cuda.alloc
         with self._context:
             try:
@@ -243,8 +240,9 @@ class CudaDevice(Device):
         if arrays and self._slot_copies is None:
             with self._context:
                 try:
-                    self._slot_copies = slot_copies(self.gpu.index, self._context, self._stream("arrivals").ptr, threads, links)
-                except DeviceUnavailable:  # no memory can be pinned, as PinnedMemory warns
+                    stream = next(self._streams["arrivals"]).ptr
+                    self._slot_copies = slot_copies(self.gpu.index, self._context, stream, threads, links)
+                except DeviceUnavailable:  # no memory can be pinned: PinnedMemory has warned
                     self._through_slots = set()
                     return False
             self.event_wait = self._slot_copies.event_wait
@@ -277,7 +275,7 @@ class CudaDevice(Device):
         cupy = self._cupy
 
         def work(stream: Any) -> None:
-            with stream:  # where temporary arrays are made, too
+            with stream:  # also for temporary arrays
                 if into is source:
                     numbers = cupy.arange(len(into))
                     cupy.copyto(into, into.T, where=numbers[:, None] < numbers)
@@ -289,12 +287,11 @@ class CudaDevice(Device):
     def copy_out(self, into: Any, source: Any, after: list[Event]) -> Event:
         if self._uses_slots(into):
             return self._copy_through_slots("copy out", into, source, after)
-        beside = "prepare" if into.dtype != source.dtype else ""  # what is rounded waits for no copy, nor for multiplications
-        return self.enqueue("copy out", after, lambda stream: self._copy(into, source, stream), beside)
+        rounding = "prepare" if into.dtype != source.dtype else ""  # a kernel, not to queue behind copies or multiplications
+        return self.enqueue("copy out", after, lambda stream: self._copy(into, source, stream), rounding)
 
     def copy_received(self, into: Any, source: Any, after: list[Event]) -> Event:
-        """Copy to host memory what was received by NCCL. Such copies run in the order in which they were enqueued, but not behind
-        copies out, which wait for multiplications."""
+        """Copy to host memory what NCCL received, on a stream of its own: `copy_out`'s stream waits for multiplications."""
         if self._uses_slots(into):
             return self._copy_through_slots("copy out", into, source, after)
         return self.enqueue("copy out", after, lambda stream: self._copy(into, source, stream), streams="copy received")
@@ -306,7 +303,7 @@ class CudaDevice(Device):
     def write(self, into: Any, values: np.ndarray) -> None:
         with self._context:
             into.set(values)
-            # A copy of pageable memory may return before the GPU has the values, and our streams do not wait for CuPy's.
+            # A copy from pageable memory may return before it is complete, and our streams do not wait for CuPy's.
             self._cupy.cuda.get_current_stream().synchronize()
 
     def read(self, matrix: Any) -> np.ndarray:
@@ -320,10 +317,10 @@ class CudaDevice(Device):
                 recorded.synchronize()
 
     def have_caller_follow(self, events: Sequence[Event]) -> None:
-        """Have CuPy's current stream wait for these events."""
+        """Make CuPy's current stream wait for these events."""
         with self._context:
             for event in events:
-                _follow(self._cupy.cuda.get_current_stream(), event)
+                _make_wait(self._cupy.cuda.get_current_stream(), event)
 
     def done(self, event: Event) -> bool:
         if isinstance(event, SlotCopy):
@@ -340,12 +337,12 @@ class CudaDevice(Device):
 
     def finish(self) -> Timings:
         timed, origin, host_origin = self._timed, self._time_origin, self._host_time_origin
-        # Reset before anything below can raise: the next product must not find events of this one.
+        # Reset before anything below can raise: the next product must not see this one's events.
         self._timed, self._time_origin = [], None
         self._awaited.clear()
         if self._slot_copies is not None:
             self._slot_copies.settle()
-        # One call waits for all streams: after each, this thread may have to wait for the GIL, which threads of the check use.
+        # Wait for all streams by one call: after each call, this thread may wait for the GIL, which the check's threads take.
         with self._context:
             *others, last = self._used.values() or self._all_streams[:1]
             for stream in others:
@@ -389,8 +386,8 @@ class CudaDevice(Device):
             return [self._runtime.ipcGetEventHandle(event.ptr) for event in self._ipc_events]
 
     def record_ipc_event(self, number: int, event: Event, flags: NodeFlags, flag: int) -> None:
-        # On the operation's own stream. On another stream that waits for it, the event would be recorded only in this process's
-        # next time slice where several processes share a GPU.
+        # On the operation's own stream: if processes share a GPU, an event on another stream, which waits for the operation, is
+        # recorded only in this process's next time slice.
         with self._context:
             if isinstance(event, SlotCopy):
                 event.announce(self._ipc_events[number], *flags.place_of(flag))
@@ -420,15 +417,15 @@ class CudaDevice(Device):
         memset = self._runtime.memsetAsync
         return lambda stream: memset(matrix.data.ptr, byte, matrix.nbytes, stream.ptr)
 
-    def giving(self, matrix: Any, here: np.ndarray) -> KernelCall:
+    def uploading(self, matrix: Any, host: np.ndarray) -> KernelCall:
         copy, how = self._runtime.memcpyAsync, self._runtime.memcpyHostToDevice
-        return lambda stream: copy(matrix.data.ptr, here.ctypes.data, matrix.nbytes, how, stream.ptr)
+        return lambda stream: copy(matrix.data.ptr, host.ctypes.data, matrix.nbytes, how, stream.ptr)
 
-    def telling(self, matrix: Any, there: np.ndarray) -> KernelCall:
+    def downloading(self, matrix: Any, host: np.ndarray) -> KernelCall:
         if not matrix.size:
             return lambda stream: None
         copy, how = self._runtime.memcpyAsync, self._runtime.memcpyDeviceToHost
-        return lambda stream: copy(there.ctypes.data, matrix.data.ptr, matrix.nbytes, how, stream.ptr)
+        return lambda stream: copy(host.ctypes.data, matrix.data.ptr, matrix.nbytes, how, stream.ptr)
 
     def together(self, calls: Sequence[KernelCall]) -> KernelCall:
         return Together(calls)
@@ -447,10 +444,11 @@ class CudaDevice(Device):
         return self.enqueue(phase_of(queue), after, launch, queue)
 
     def enqueue(self, phase: str, after: list[Event], enqueue: Callable[[Any], None], streams: str = "") -> Event:
-        """Enqueue an operation of this phase, on the next of its streams or of `streams`, behind the events in `after`."""
+        """Enqueue an operation after these events, on the next stream of the queue `streams`, by default that named like its
+        phase."""
         with self._context:
-            stream = self._stream(streams or phase)
-            self._have_follow(stream, after)
+            stream = next(self._streams[streams or phase])
+            self._wait_for(stream, after)
             begin = stream.record() if self.timed else None
             enqueue(stream)
             end = RecordedEvent(self._context, stream.record(), stream)
@@ -461,7 +459,7 @@ class CudaDevice(Device):
         return end
 
     def recorded(self, run: Callable[[], Result]) -> tuple[Result, Sequence[_Enqueued]]:
-        """What `run` returns, and what it enqueues, for `enqueue_again`."""
+        """The result of `run`, and the operations that it enqueues, for `enqueue_again`."""
         recording = self._recording = []
         try:
             result = run()
@@ -470,7 +468,7 @@ class CudaDevice(Device):
         return result, _without_needless_waits(recording)
 
     def enqueue_again(self, recording: Sequence[_Enqueued]) -> None:
-        """Enqueue the same kernels in the same order on the same streams, but for their times, which nobody is told."""
+        """Enqueue the same operations in the same order on the same streams, untimed."""
         with self._context:
             for each in recording:
                 stream = self._used[each.stream.ptr] = each.stream
@@ -480,36 +478,33 @@ class CudaDevice(Device):
                 if each.end is not None:
                     each.end.record()
 
-    def _stream(self, queue: str) -> Any:
-        return next(self._streams[queue])
-
-    def _have_follow(self, stream: Any, after: list[Event]) -> None:
-        """Have a stream wait for these events."""
+    def _wait_for(self, stream: Any, after: list[Event]) -> None:
+        """Make a stream that gets an operation wait for these events."""
         if self.timed and self._time_origin is None:
-            # Not synchronized, which takes longer than a small copy: the GPU is idle and records it within microseconds,
+            # Without synchronizing, which takes longer than a small copy: an idle GPU records the event within microseconds,
             # and only the timeline of phases depends on it.
             self._time_origin = stream.record()
             self._host_time_origin = time.perf_counter()
         awaited = self._awaited.setdefault(stream.ptr, set())
         for event in after:
             if event not in awaited:
-                _follow(stream, event)
+                _make_wait(stream, event)
         awaited.update(after)
         self._used[stream.ptr] = stream
 
     def _uses_slots(self, array: Any) -> bool:
-        """Whether this array, or the one of which it is a part, is copied through slots."""
+        """Whether this array, or the one that it is a view of, was given to `use_slots`."""
         if not self._through_slots or isinstance(array, self._cupy.ndarray) or not array.size:
             return False
         return id(owner_of(array)) in self._through_slots
 
     def _copy_through_slots(self, phase: str, host: np.ndarray, on_device: Any, after: list[Event]) -> Event:
-        """Have threads copy a matrix to the device, or from it where the phase is "copy out"."""
+        """Copy a matrix by threads: H2D if the phase is "copy in", else D2H."""
         assert host.dtype == on_device.dtype, "copies do not convert"
         assert self._slot_copies is not None
         with self._context:
-            stream = self._stream("arrivals" if phase == "copy in" else phase)
-            self._have_follow(stream, after)
+            stream = next(self._streams["arrivals" if phase == "copy in" else phase])
+            self._wait_for(stream, after)
             ready = RecordedEvent(self._context, stream.record(), stream) if after else None
             done = RecordedEvent(self._context, self._cupy.cuda.Event(), stream) if phase == "copy in" else None
             place = place_of(on_device)[0], row_stride(on_device)
@@ -537,8 +532,7 @@ class CudaDevice(Device):
         )
 
     def _round(self, into: Any, source: Any) -> None:
-        """Round float32 numbers to 16 bits, on the GPU: to the nearest, to the even one of two. bfloat16 has the type of its
-        bits."""
+        """Round float32 to float16 or bfloat16 (stored as uint16) on the GPU, to nearest even."""
         assert (source.dtype, into.itemsize) == (np.float32, 2), "copies do not convert otherwise"
         if into.dtype == np.uint16:
             source = self._bits_of_bfloat16(source.view("uint32"))
@@ -546,7 +540,7 @@ class CudaDevice(Device):
 
     @cached_property
     def _bits_of_bfloat16(self) -> Callable[[Any], Any]:
-        """Those of float32 numbers, given by their bits: one kernel, since each waits for SMs that multiply."""
+        """Rounds the bits of float32 numbers to those of bfloat16, by a single kernel, as each waits for busy SMs."""
         cupy = self._cupy
 
         def rounded(bits: Any) -> Any:
@@ -556,7 +550,7 @@ class CudaDevice(Device):
         return cupy.fuse(rounded)  # type: ignore[no-any-return]
 
     def is_rounded(self, source: Any, rounded: Any) -> bool:
-        """Whether these are the float32 numbers, rounded to 16 bits. To be called when all operations are complete."""
+        """Whether `rounded` is the float32 `source`, rounded to 16 bits. Call it when all operations are complete."""
         with self._context:
             right = []
             for some in pieces(Span(0, len(source)), max(1, _ROUNDED_BYTES // row_stride(source))):
@@ -566,17 +560,17 @@ class CudaDevice(Device):
             return all(map(bool, right))
 
     def _copy_transposed(self, into: Any, source: Any, stream: Any) -> None:
-        """As `_copy`, but rows are copied as they lie in memory, on the stream of the copies in, and transposed on this one. Each
-        half of the memory in between is filled while the other is transposed, which may wait for SMs that multiply."""
-        stored, copies = source.T, self._stream("copy in")
+        """Copy a matrix in Fortran order: the "copy in" stream copies a part as it is stored to a staging buffer, and `stream`
+        transposes it. Double buffering overlaps both, since a transpose may wait for SMs that multiply."""
+        stored, copies = source.T, next(self._streams["copy in"])
         rows, columns = stored.shape
         if not stored.size:
             return
         self._used[copies.ptr] = copies
         row_bytes = columns * stored.itemsize
-        self._reserve_between(row_bytes, rows * row_bytes, stream)
-        for part in pieces(Span(0, rows), max(1, self._between_bytes // row_bytes)):
-            memory, filled, free = next(self._between)
+        self._reserve_transposing(row_bytes, rows * row_bytes, stream)
+        for part in pieces(Span(0, rows), max(1, self._transposing_bytes // row_bytes)):
+            memory, filled, free = next(self._transposing)
             arrived = self._cupy.ndarray((len(part), columns), stored.dtype, memory)
             copies.wait_event(free)
             self._copy(arrived, stored[part.slice], copies)
@@ -586,28 +580,28 @@ class CudaDevice(Device):
                 self._cupy.copyto(into[:, part.slice], arrived.T)
             free.record(stream)
 
-    def _reserve_between(self, least: int, wanted: int, stream: Any) -> None:
-        """Have memory in between whose halves have as many bytes as are wanted, up to _TRANSPOSED_BYTES. Where the GPU has no
-        more, those that are there suffice, or few new ones, if they are at least `least`."""
-        size = padded(max(least, min(_TRANSPOSED_BYTES, wanted)), 1)  # so that elements of any type are aligned in both halves
-        if size <= self._between_bytes:
+    def _reserve_transposing(self, least: int, wanted: int, stream: Any) -> None:
+        """Grow the staging buffers to `wanted` bytes each, capped at _TRANSPOSED_BYTES. If the GPU has too little memory, keep
+        buffers of at least `least` bytes, or allocate small ones."""
+        size = padded(max(least, min(_TRANSPOSED_BYTES, wanted)), 1)  # aligns elements of any type in both buffers
+        if size <= self._transposing_bytes:
             return
-        if self._between_bytes:
-            stream.synchronize()  # the memory is about to be freed, and may be used by others at once
+        if self._transposing_bytes:
+            stream.synchronize()  # the buffers are freed below, and others may use their memory at once
         try:
             memory = self.reserve(2 * size, shared=False)
         except DoesNotFit:
-            if least <= self._between_bytes:
+            if least <= self._transposing_bytes:
                 return
             size = padded(max(least, min(size, _LEAST_TRANSPOSED_BYTES)), 1)
             memory = self.reserve(2 * size, shared=False)
         event = partial(self._cupy.cuda.Event, disable_timing=True)
-        self._between, self._between_bytes = cycle([(memory + half, event(), event()) for half in (0, size)]), size
+        self._transposing = cycle([(memory + half, event(), event()) for half in (0, size)])
+        self._transposing_bytes = size
 
 
 def multiply_on_gpu(gpu: Gpu, a: np.ndarray, b: np.ndarray, c: np.ndarray, most_bytes: int) -> None:
-    """As `blas_stack`, for as many products at a time as have room. `most_bytes`: of the GPU's memory that may be used; 0:
-    all that is free."""
+    """As `blas_stack`, for as many products at a time as fit. `most_bytes`: of GPU memory to use; 0: all that is free."""
     import cupy
 
     use_context_of(gpu)

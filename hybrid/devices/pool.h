@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-// One pool of threads for loops over rows of matrices in host memory (row_sums.c). The threads are not Python's, which would
-// wait for the GIL before and after each part of a loop. They stay from product to product: starting a thread takes longer than
-// waking one.
+// A pool of threads for loops over rows of matrices in host memory (row_sums.c). Python's threads would wait for the GIL before
+// and after each part of a loop. The threads live until the process ends: starting one takes longer than waking one.
 #pragma once
 
 #include <pthread.h>
@@ -13,57 +12,57 @@ enum { LANES = 16 };  // one for each direction of up to eight links
 typedef struct Batch Batch;
 typedef struct Loop Loop;
 
-// How a thread waits for an event, as by cuCtxSetCurrent and cuEventSynchronize. Both return 0, or an error.
+// How to wait for an event: cuCtxSetCurrent and cuEventSynchronize, or the like. Both return 0 or an error.
 typedef struct {
     int (*enter)(void* context);
     void* context;
     int (*wait)(void* event);
 } EventWait;
 
-// A loop over rows, which threads take some at a time.
+// A loop over rows, from which threads take some at a time.
 struct Loop {
     Loop* next;
     Batch* batch;
     void (*body)(const void* operands, int64_t first, int64_t end);
     const void* operands;
     int64_t begun, end, unit, most;  // rows before `begun` are taken; a thread takes a multiple of `unit` at a time, up to `most`
-    int working;
-    int freed;  // whether the thread that ends it frees it
+    int working;  // threads
+    int freed;  // whether the last thread frees it
     EventWait how;
-    void* event;  // after which the loop begins
+    void* event;  // the loop begins after it
 };
 
 typedef struct {
     Loop *first, *last;
 } Queue;
 
-// Loops whose events are complete in the order in which they came: one thread waits for them, one after the other.
+// Loops whose events complete in order, so that one thread waits for them one after the other.
 typedef struct Lane {
     struct Lane* next;
     Batch* batch;
     Queue loops;
-    int served;  // a thread waits, or will
+    int served;  // a thread serves it, or the pool's list of lanes has it
 } Lane;
 
 // Loops that are waited for together: one that its caller runs, or all checksums of a product.
 struct Batch {
     int64_t left;  // rows that are not done
-    int threads, working;  // that may work at these loops at once, and that do
+    int threads, working;  // threads that may work on these loops at once, and that do
     int waiting;  // threads that serve a lane
     int dropped;
-    int failure;  // what `wait` of EventWait returned when it failed
+    int failure;  // the error of EventWait
     Lane lanes[LANES];
 };
 
 typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t work, done;
-    Queue loops;  // with rows that no thread has taken, in the order in which they can be worked at
+    Queue loops;  // ready loops with rows that no thread has taken
     Lane* lanes;  // that no thread serves yet
     int threads;
 } Pool;
 
-// A new pool, without threads; NULL if there is no memory. It is never freed: its threads wait for work until the process ends.
+// A new pool, without threads; NULL without memory. It is never freed.
 Pool* new_pool(void)
 {
     Pool* pool = calloc(1, sizeof *pool);
@@ -74,7 +73,7 @@ Pool* new_pool(void)
     return pool;
 }
 
-// All functions below that are static are called with the lock.
+// All static functions below are called with the lock, unless noted.
 
 static void append(Queue* queue, Loop* loop)
 {
@@ -102,7 +101,7 @@ static void tell_if_done(Pool* pool, const Batch* batch)
     if (!batch->working && !batch->waiting && !batch->left) pthread_cond_broadcast(&pool->done);
 }
 
-// The number of rows to take next: fewer and fewer towards the end, so that all threads end together.
+// The number of rows to take next: fewer towards the end, so that all threads end together (guided scheduling).
 static int64_t next_rows(const Loop* loop)
 {
     int64_t left = loop->end - loop->begun, some = left / (2 * loop->batch->threads);
@@ -112,7 +111,7 @@ static int64_t next_rows(const Loop* loop)
     return some < left ? some : left;
 }
 
-// The first loop at which another thread may work.
+// The first loop that another thread may work on.
 static Loop* open_loop(const Pool* pool)
 {
     Loop* loop = pool->loops.first;
@@ -120,7 +119,7 @@ static Loop* open_loop(const Pool* pool)
     return loop;
 }
 
-// Each thread that takes work wakes another one if there is more; without the lock, since that may take longer than the work.
+// A thread that took work wakes another if there is more, without the lock, since waking may take longer than the work.
 static void unlock_and_wake(Pool* pool)
 {
     int wakes = pool->lanes || open_loop(pool);
@@ -128,7 +127,7 @@ static void unlock_and_wake(Pool* pool)
     if (wakes) pthread_cond_signal(&pool->work);
 }
 
-// Does rows of the loop until all are taken. Gives up the lock while it works.
+// Works on the loop until all rows are taken. Releases the lock while it works.
 static void work_at(Pool* pool, Loop* loop)
 {
     Batch* batch = loop->batch;
@@ -149,7 +148,7 @@ static void work_at(Pool* pool, Loop* loop)
     tell_if_done(pool, batch);
 }
 
-// Waits for the events of a lane until it is empty. Gives up the lock meanwhile.
+// Waits for the events of a lane until it is empty. Releases the lock while it waits.
 static void serve(Pool* pool, Lane* lane)
 {
     Batch* batch = lane->batch;
@@ -196,7 +195,7 @@ static void* work(void* of_pool)
     return NULL;
 }
 
-// Starts threads until there are `threads`, or until the system refuses. Returns how many there are.
+// Grows the pool to `threads`, or fewer if the system refuses. Returns the pool's size.
 static int have_threads(Pool* pool, int threads)
 {
     pthread_t thread;
@@ -207,8 +206,8 @@ static int have_threads(Pool* pool, int threads)
     return pool->threads;
 }
 
-// Has a loop done: at once, or after its event. Returns whether a thread is to be woken for it, which takes some time, with the lock
-// given up.
+// Enqueues a loop, to start at once or, in a lane, after its event. Returns whether the caller must then wake a thread, after
+// releasing the lock, since that takes some time.
 static int enqueue(Pool* pool, Loop* loop, Lane* lane)
 {
     append(lane ? &lane->loops : &pool->loops, loop);
@@ -225,9 +224,8 @@ static void wait_until_done(Pool* pool, const Batch* batch)
     while (batch->left || batch->working || batch->waiting) pthread_cond_wait(&pool->done, &pool->lock);
 }
 
-// Runs `body` for the rows from `first` to `end` - 1, by this thread and up to threads - 1 others, in parts that begin at
-// `first` or a multiple of `unit` after it. All rows are done even if the others are busy, or no thread can be started. Called
-// without the lock.
+// Runs `body` for rows first..end-1, by this thread and up to threads - 1 others, in parts that begin at `first` plus a multiple
+// of `unit`. Completes even if no other thread is free or can be started. Called without the lock.
 static void run_loop(Pool* pool, int threads, int64_t first, int64_t end, int64_t unit, int64_t most,
                      void (*body)(const void* operands, int64_t first, int64_t end), const void* operands)
 {
@@ -250,8 +248,8 @@ static void run_loop(Pool* pool, int threads, int64_t first, int64_t end, int64_
     pthread_mutex_unlock(&pool->lock);
 }
 
-// A new batch, for so many threads besides those that wait for events of so many lanes, or for fewer if no more can be started. NULL
-// if there is no thread, or no memory.
+// A new batch, worked on by up to `threads` threads, and by one for each of `lanes` to wait for events; by fewer if no more can be
+// started. NULL without memory or any thread.
 Batch* new_batch(Pool* pool, int threads, int lanes)
 {
     Batch* batch = calloc(1, sizeof *batch);
@@ -277,8 +275,7 @@ int wait_for(Pool* pool, Batch* batch)
     return failure;
 }
 
-// Drops the rows of a batch that no thread has taken, and waits for those that are under way and for events that are awaited.
-// Frees the batch.
+// Drops a batch's rows that no thread has taken, waits for the others and for events that a thread waits for, and frees the batch.
 void drop(Pool* pool, Batch* batch)
 {
     pthread_mutex_lock(&pool->lock);
@@ -291,7 +288,7 @@ void drop(Pool* pool, Batch* batch)
         loop->begun = loop->end;
         if (!loop->working) free(loop);
     }
-    for (Lane** at = &pool->lanes; *at;) {  // that nobody serves: their loops are freed here, the others' by who does
+    for (Lane** at = &pool->lanes; *at;) {  // loops of unserved lanes are freed here, others by their serving thread
         Lane* lane = *at;
         if (lane->batch != batch) {
             at = &lane->next;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Copies between a GPU and host memory that is not page-locked. Threads copy parts of that memory to small page-locked slots,
-// which stay in a core's cache, and submit each slot's copy on a stream of their own; and the other way. To page-lock the memory
-// first takes as long as such a copy, and several times as long where the process has contexts of several GPUs.
+// Copies between a GPU and pageable host memory. Threads copy parts of that memory to or from small pinned slots, which stay in a
+// core's cache, and enqueue each slot's copy on a stream of their own. Pinning the memory instead takes as long as such a copy, and
+// several times as long in a process with contexts on several GPUs.
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/mman.h>
@@ -9,12 +9,12 @@
 
 #include "pool.h"
 
-enum { SLOTS = 2 };  // of a worker: one is filled while the other is copied
-enum { LINE = 64, AHEAD = 4096 };  // bytes: how far ahead a row is asked for, since hardware stops to do so at every page
-enum { WIDTH = 4096 };  // bytes of neighbours in memory that a part of a transposed matrix has at least
-enum { POPULATING = 4 };  // threads: enough to provide pages as fast as copies need them
-enum { LEAST_PART = 512 << 10, POPULATED = 2 << 20 };  // bytes: a thread's share of a small matrix; a huge page
-enum { FAILED = 999 };  // cudaErrorUnknown: of copies that were given up
+enum { SLOTS = 2 };  // of an H2D worker: one is filled while the other is copied
+enum { LINE = 64, AHEAD = 4096 };  // bytes; AHEAD: prefetch distance, since hardware prefetchers stop at every page
+enum { WIDTH = 4096 };  // contiguous bytes of a part of a transposed matrix
+enum { POPULATING = 4 };  // threads that prefault pages as fast as copies need them
+enum { LEAST_PART = 512 << 10, POPULATED = 2 << 20 };  // bytes: least part of a small matrix; a huge page
+enum { FAILED = 999 };  // cudaErrorUnknown: of cancelled copies
 enum { HOST = 1, DEVICE = 2 };  // of CUmemorytype
 
 // CUDA_MEMCPY2D
@@ -32,7 +32,7 @@ typedef struct {
 } Copy;
 
 // The driver's cuCtxSetCurrent with its context, cuMemcpy2DAsync, cuEventRecord, cuStreamWaitEvent and cuEventSynchronize. All
-// return 0, or an error.
+// return 0 or an error.
 typedef struct {
     int (*enter)(void* context);
     void* context;
@@ -42,46 +42,46 @@ typedef struct {
     int (*wait)(void* event);
 } Driver;
 
-// Slots, which one thread uses at a time, and the stream on which they are copied. An event of each tells when it is free.
+// Slots and their stream, for one thread at a time. Each slot's event marks the end of its last copy.
 typedef struct Worker {
     struct Worker* next;
     char* memory;
     void* stream;
     void* events[SLOTS];
-    int slots, latest;  // the slot that was used last
+    int slots, latest;  // the slot used last
 } Worker;
 
-// The workers of one GPU. Each is for one direction, so that none waits for copies of the other.
+// The workers of one GPU. Each serves one direction, and never waits for copies of the other.
 typedef struct {
     Driver driver;
     int64_t slot_bytes;
     pthread_mutex_t lock;
     pthread_cond_t freed;
-    Worker* free[2];  // of copies that come in, and that go out
+    Worker* free[2];  // H2D, D2H
     int count;
     Worker workers[];
 } Workers;
 
 typedef struct Copies Copies;
 
-// One matrix's copy, in parts. Copies of one direction are reached in the order in which they were asked for.
+// The copy of one matrix, in parts. Copies of one direction are reached in the order of the calls of `copy`.
 typedef struct Transfer {
     struct Transfer* next;
     Copies* of;
-    int out;  // whether from the GPU to host memory
+    int out;  // D2H
     char *host, *device;
     int64_t rows, columns, item;
-    int64_t row_bytes, column_bytes, pitch;  // from one row, or column, to the next in host memory; from a row to the next there
+    int64_t row_bytes, column_bytes, pitch;  // row and column stride in host memory; row stride on the device
     int64_t part_rows, part_columns, parts_across;
-    void *ready, *done;  // CUDA events: after which it begins, or NULL; and, where it comes in, that it is complete
-    int64_t left;  // parts that are not submitted; going out, that are not in host memory
-    uint64_t workers;  // that submitted parts, a bit for each
-    void* ipc_event;  // to be recorded when all parts are submitted
-    int64_t *flag, round;  // and the flag that then gets this value
-    int reached;  // all parts are submitted, and `done` is recorded; going out, all are in host memory
+    void *ready, *done;  // CUDA events: the copy starts after `ready`, unless NULL; H2D: `done` is recorded after it
+    int64_t left;  // H2D: parts that are not enqueued; D2H: that are not in host memory
+    uint64_t workers;  // bit mask of those that enqueued parts
+    void* ipc_event;  // H2D: to be recorded with `done`
+    int64_t *flag, round;  // then this flag is set to `round`
+    int reached;  // H2D: all parts are enqueued, and `done` is recorded; D2H: all are in host memory
     int failure;
-    int unowned;  // to be freed when it is reached
-    double begun, ended;  // seconds; `ended`: going out
+    int unowned;  // to be freed when reached
+    double begun, ended;  // seconds; `ended`: D2H only
 } Transfer;
 
 typedef struct {
@@ -97,7 +97,7 @@ struct Copies {
     void* stream;  // on which `done` is recorded
     pthread_mutex_t lock;
     pthread_cond_t told;
-    Order orders[2];  // those going in that are not reached, and those going out
+    Order orders[2];  // H2D and D2H transfers that are not reached
     int failure;
 };
 
@@ -112,9 +112,8 @@ static double now(void)
 
 // ---- workers
 
-// `each`: workers of each direction. `memory`, page-locked: SLOTS slots for each worker that brings, and one for each of the
-// others, whose threads wait for each copy. `streams`: one for each worker; `events`: one for each slot. NULL without
-// memory.
+// `each`: workers per direction. `memory`, pinned: SLOTS slots for each H2D worker, and one for each D2H worker, which waits for
+// each copy. `streams`: one per worker; `events`: one per slot. NULL without memory.
 Workers* new_workers(const Driver* driver, int each, char* memory, int64_t slot_bytes, void** streams, void** events)
 {
     Workers* workers = calloc(1, sizeof *workers + 2 * (size_t)each * sizeof *workers->workers);
@@ -135,7 +134,7 @@ Workers* new_workers(const Driver* driver, int each, char* memory, int64_t slot_
     return workers;
 }
 
-// To be called when no copy uses them any more.
+// Call it when no copy uses them.
 void free_workers(Workers* workers)
 {
     pthread_mutex_destroy(&workers->lock);
@@ -143,7 +142,7 @@ void free_workers(Workers* workers)
     free(workers);
 }
 
-// A free worker: the last one that became free, whose slots are in this thread's cache.
+// A free worker: the one put back last, whose slots are most likely in this thread's cache.
 static Worker* take(Workers* workers, int out)
 {
     pthread_mutex_lock(&workers->lock);
@@ -179,7 +178,7 @@ static Part part_of(const Transfer* transfer, int64_t number)
     return (Part){row, column, rows, columns};
 }
 
-// Copies one row by ordinary stores, so that it stays in the cache: memcpy's may go around that.
+// Copies one row by ordinary stores, which stay in the cache: a large memcpy may use streaming stores.
 static void copy_row(char* to, const char* from, int64_t bytes)
 {
     for (; bytes >= LINE; to += LINE, from += LINE, bytes -= LINE) {
@@ -189,8 +188,8 @@ static void copy_row(char* to, const char* from, int64_t bytes)
     memcpy(to, from, (size_t)bytes);
 }
 
-// Copies the transpose of rows that are `step` bytes apart: `rows` rows of `columns` elements of `item` bytes, up to LINE. It
-// writes a whole cache line of each row at a time.
+// Transposes a part: writes `rows` rows of `columns` elements of `item` bytes (at most LINE), reads columns that are `step` bytes
+// apart. Writes whole cache lines.
 static inline void transpose(char* to, const char* from, int64_t rows, int64_t columns, int64_t step, int64_t item)
 {
     int64_t together = LINE / item;
@@ -241,7 +240,7 @@ static int submit(const Driver* driver, const Transfer* transfer, const Part* pa
 
 // ---- transfers
 
-// Records that an arrival is complete behind what its workers have submitted, and tells the other ranks. Called with the lock.
+// Records an H2D transfer's `done` after the copies of its workers, and signals other ranks. Called with the lock.
 static int join(Copies* copies, Transfer* transfer)
 {
     Workers* workers = copies->workers;
@@ -249,7 +248,7 @@ static int join(Copies* copies, Transfer* transfer)
     int failure = 0;
     for (int i = 0; i < workers->count && !failure; ++i) {
         Worker* worker = &workers->workers[i];
-        // The slot may have been used for a later part meanwhile: its copy runs behind this one's, on the same stream.
+        // This event may be of a later part: its copy runs after this transfer's, on the same stream.
         if (transfer->workers >> i & 1)
             failure = driver->follow(copies->stream, worker->events[__atomic_load_n(&worker->latest, __ATOMIC_RELAXED)], 0);
     }
@@ -268,7 +267,7 @@ static void end_transfer(Transfer* transfer, int failure)
     if (transfer->unowned) free(transfer);
 }
 
-// Takes note of the end of a part. Transfers are reached in their order, by whichever thread ends what the first ones lack.
+// Counts a part as done. Transfers are reached in order: a thread that ends the first also ends complete ones after it.
 static void end_part(Transfer* transfer, const Worker* worker, int failure)
 {
     Copies* copies = transfer->of;
@@ -286,7 +285,7 @@ static void end_part(Transfer* transfer, const Worker* worker, int failure)
     pthread_mutex_unlock(&copies->lock);
 }
 
-// Whether all has gone well so far. Notes when the transfer begins.
+// Enters the context. Returns 0, or the first error of the copies.
 static int begin_part(Transfer* transfer)
 {
     Copies* copies = transfer->of;
@@ -326,7 +325,7 @@ static int enter_nothing(void* context)
     return 0;
 }
 
-// Waits for the event after which a transfer begins. The transfer begins even if that fails, and ends with this failure.
+// Waits for a transfer's `ready`. If that fails, the transfer still begins, and ends with this error.
 static int wait_until_ready(void* of_transfer)
 {
     Transfer* transfer = of_transfer;
@@ -348,8 +347,7 @@ static int have_batches(Copies* copies)
     return copies->in && copies->out && copies->populating;
 }
 
-// `stream`: on which arrivals are recorded. `threads_in`, `threads_out`: that copy in each direction at once. NULL if there is no
-// memory, or no thread.
+// `stream`: records H2D transfers' `done`. `threads_in`, `threads_out`: for H2D and D2H copies. NULL without memory.
 Copies* new_copies(Pool* pool, Workers* workers, void* stream, int threads_in, int threads_out)
 {
     Copies* copies = calloc(1, sizeof *copies);
@@ -364,8 +362,8 @@ Copies* new_copies(Pool* pool, Workers* workers, void* stream, int threads_in, i
     return copies;
 }
 
-// Copies rows of `columns` elements of `item` bytes. In host memory either rows or columns are contiguous; going out, rows.
-// `ready`: NULL, or the event after which it begins. NULL if there is no memory, or no thread.
+// Starts a copy of a matrix with elements of `item` bytes. In host memory rows are contiguous, or, only H2D, columns. `ready`,
+// `done`: as in Transfer. NULL without memory or threads.
 Transfer* copy(Copies* copies, int out, char* host, int64_t row_bytes, int64_t column_bytes, char* device, int64_t pitch,
                int64_t rows, int64_t columns, int64_t item, void* ready, void* done)
 {
@@ -430,7 +428,7 @@ Transfer* copy(Copies* copies, int out, char* host, int64_t row_bytes, int64_t c
     return transfer;
 }
 
-// Has an IPC event recorded behind an arrival, and then this flag set to `round`. Returns 0 or an error.
+// Records an IPC event after an H2D transfer, and then sets this flag to `round`, now or when it is reached. Returns 0 or an error.
 int announce(Transfer* transfer, void* ipc_event, int64_t* flag, int64_t round)
 {
     Copies* copies = transfer->of;
@@ -448,8 +446,7 @@ int announce(Transfer* transfer, void* ipc_event, int64_t* flag, int64_t round)
     return failure;
 }
 
-// Waits until a transfer is reached, so many milliseconds at most; 0: not at all; -1: as long as it takes. Returns 0 if it is, an
-// error if it failed, or -1 if it is not.
+// Waits until a transfer is reached, up to `milliseconds` (-1: no limit). Returns 0 if it is, an error if it failed, or -1 if not.
 int reached(Transfer* transfer, int milliseconds)
 {
     Copies* copies = transfer->of;
@@ -470,7 +467,7 @@ int reached(Transfer* transfer, int milliseconds)
     return found;
 }
 
-// As cuEventSynchronize, also for the address of a transfer plus 1: no event has an odd address.
+// cuEventSynchronize, also for a transfer, given by its address plus 1: CUDA events have even addresses.
 int wait_for_event(void* event)
 {
     if (!((uintptr_t)event & 1)) return wait_for_cuda(event);
@@ -493,7 +490,7 @@ static void populate_pages(const void* address, int64_t first, int64_t end)
     for (; first < end; ++first) madvise((char*)address + first * POPULATED, POPULATED, MADV_POPULATE_WRITE);
 }
 
-// Has the system provide the pages of memory that will be written, meanwhile: else the copies would wait for them.
+// Prefaults pages that will be written, in the background, so that copies need not wait for page faults.
 void populate(Copies* copies, char* memory, int64_t bytes)
 {
     char* first = (char*)(((uintptr_t)memory + POPULATED - 1) / POPULATED * POPULATED);
@@ -509,7 +506,7 @@ void populate(Copies* copies, char* memory, int64_t bytes)
     pthread_cond_signal(&copies->pool->work);
 }
 
-// Waits until no thread touches host memory, when all transfers are reached.
+// Waits until no thread touches host memory. Call it when all transfers are reached.
 void settle(Copies* copies)
 {
     if (copies->in) wait_for(copies->pool, copies->in);
@@ -518,8 +515,8 @@ void settle(Copies* copies)
     copies->failure = 0;
 }
 
-// Begins no further part. When this returns, no thread touches host memory, no copy writes to the device, and transfers that
-// are not reached have failed. The context is current.
+// Cancels all transfers. When this returns, no thread touches host memory, no copy writes to the device, and transfers that were
+// not reached have failed. The context must be current.
 void give_up(Copies* copies)
 {
     Batch** batches[] = {&copies->in, &copies->out, &copies->populating};
@@ -542,7 +539,7 @@ void give_up(Copies* copies)
     pthread_mutex_unlock(&copies->lock);
 }
 
-// To be called after `give_up`.
+// Call it after `give_up`.
 void free_copies(Copies* copies)
 {
     pthread_mutex_destroy(&copies->lock);
@@ -550,7 +547,7 @@ void free_copies(Copies* copies)
     free(copies);
 }
 
-// Frees the transfer, as soon as it is reached.
+// Frees the transfer, now or when it is reached.
 void free_transfer(Transfer* transfer)
 {
     pthread_mutex_t* lock = &transfer->of->lock;
@@ -562,7 +559,7 @@ void free_transfer(Transfer* transfer)
     pthread_mutex_unlock(lock);
 }
 
-// Has at least so many threads, or fewer if the system refuses.
+// Grows the pool to `threads`, or fewer if the system refuses.
 void have_at_least(Pool* pool, int threads)
 {
     pthread_mutex_lock(&pool->lock);

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Copies between a GPU and host memory that is not pinned: threads in C copy it to and from small pinned slots (staging.c).
+"""Copies between a GPU and pageable host memory, through small pinned staging buffers, the slots, by threads in C (staging.c).
 
-To pin an array takes as long as such a copy, and with several GPUs several times as long. So memory is pinned only when a second
-product uses it (`PinnedMemory.pin_again`).
+Pinning an array takes as long as such a copy, and several times as long with several GPUs. So an array is pinned only when a
+second product uses it (`PinnedMemory.pin_again`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from hybrid.host.memory import LEAST_BYTES, empty_matrix
 from hybrid.host.threads import spare_cores
 
 SOURCE = Path(__file__).with_suffix(".c")
-SLOT_BYTES = 2 << 20  # those of a core stay in its cache; of smaller ones the driver's calls take too long
-LEAST_THREADS = 4  # of a process: fewer copy no faster than memory is pinned
-LEAST_STAGED = 1 << 20  # bytes of a matrix: smaller ones the driver copies as fast
-_SLOTS = 2  # as SLOTS of staging.c, of a thread that brings; one that takes away has one
+SLOT_BYTES = 2 << 20  # a thread's slots stay in its core's cache; with smaller ones, the driver's calls dominate
+LEAST_THREADS = 4  # of a process: fewer copy no faster than pinning
+LEAST_STAGED = 1 << 20  # bytes of a matrix: smaller ones are copied as fast by the driver
+_SLOTS = 2  # SLOTS of staging.c, per H2D thread; a D2H thread has one
 _FLAGS = ("-std=c11", "-O3", "-pthread")
-# Threads that copy to one GPU, or from it, by the number of GPUs for whose links the host's memory has to suffice.
+# Threads per GPU and direction, by the number of GPUs that share the host's memory bandwidth.
 _MOST_THREADS = {1: 13, 2: 10}
 _MOST_THREADS_OF_MANY = 8
-_POPULATING = 4  # as POPULATING of staging.c
-_PATIENCE = 100  # milliseconds: Python does not notice an interrupt (SIGINT) before such a wait ends
+_POPULATING = 4  # POPULATING of staging.c
+_PATIENCE = 100  # milliseconds per wait: Python handles an interrupt (SIGINT) only between waits
 _ADDRESS, _NUMBER, _COUNT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 
 
@@ -45,7 +45,7 @@ class Driver(ctypes.Structure):
 
 
 def driver_in_context() -> Driver:
-    """The CUDA driver's functions, for the context that is current."""
+    """The CUDA driver's functions, for the current context."""
     driver, context = cuda_driver(), _ADDRESS()
     if status := driver.cuCtxGetCurrent(ctypes.byref(context)):
         raise DeviceUnavailable(f"the GPU's context cannot be asked for (CUDA error {status})", code="gpu-failed")
@@ -82,15 +82,15 @@ def _load() -> Any:
 
 @cache
 def copier() -> LoadedSoon:
-    """The library, which is compiled and loaded in the background: until then, nothing is staged."""
+    """The C library, compiled and loaded in the background; nothing is staged until it is there."""
     return LoadedSoon(_load)
 
 
 class Workers:
-    """The slots of one GPU in this process, pinned once, each with its event, and the streams on which they are copied."""
+    """One GPU's slots in this process, pinned once, with an event each, and the streams of their copies."""
 
     def __init__(self, gpu: int, context: GpuContext, each: int) -> None:
-        """`each`: threads of each direction. DeviceUnavailable where the slots cannot be pinned. The context is current."""
+        """`each`: threads per direction. `context` must be current. DeviceUnavailable if the slots cannot be pinned."""
         import cupy
 
         self.context, self._library = context, copier().loaded
@@ -100,7 +100,7 @@ class Workers:
         if not pinned_memory.pin(self._memory):
             raise DeviceUnavailable("no memory can be pinned")
         self._streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2 * each)]
-        # Threads sleep while they wait for these, and leave the cores to those that copy.
+        # Blocking events: threads sleep while they wait, and leave the cores to those that copy.
         self._events = [cupy.cuda.Event(block=True, disable_timing=True) for _ in range(slots)]
         streams, events = ((_ADDRESS * len(some))(*(each.ptr for each in some)) for some in (self._streams, self._events))
         self.address = self._library.new_workers(
@@ -123,30 +123,30 @@ _workers: weakref.WeakValueDictionary[int, Workers] = weakref.WeakValueDictionar
 
 
 class SlotCopies:
-    """The copies of one device by threads.
+    """One device's copies through slots.
 
-    A copy is enqueued on a stream only when its parts have been filled. So the events of copies that come in are `SlotCopy`: to
-    have a stream wait for one, the host waits until it has been recorded.
+    A slot's copy is enqueued on a stream only after a thread has filled the slot. So the event of an H2D copy is a `SlotCopy`,
+    which the host must wait for, until it is recorded, before a stream can wait for it.
     """
 
     def __init__(self, workers: Workers, stream: int, threads: int) -> None:
-        """`stream`: on which arrivals are recorded. `threads`: that copy in one direction at once."""
+        """`stream`: records that H2D copies are complete. `threads`: at most, per direction."""
         self._library, self._workers, self._process = copier().loaded, workers, os.getpid()
         self.address = self._library.new_copies(self._library.pool, workers.address, stream, threads, threads)
         if not self.address:
             raise MemoryError("no memory for copies")
         wait = ctypes.cast(self._library.wait_for_event, _ADDRESS)
         self.event_wait = EventWait(workers.driver.enter, workers.driver.context, wait)
-        self._under_way: list[tuple[SlotCopy, object]] = []  # with what the threads use meanwhile
+        self._under_way: list[tuple[SlotCopy, object]] = []  # with references to what the threads use
 
     def __del__(self) -> None:
-        if self.__dict__.get("address") and self._process == os.getpid():  # a fork's child has no such threads
+        if self.__dict__.get("address") and self._process == os.getpid():  # a forked child has no such threads
             self.give_up()
             self._library.free_copies(self.address)
 
     def copy(self, host: np.ndarray, on_device: tuple[int, int], ready: Any, done: Any, *, out: bool) -> SlotCopy:
-        """Copy a matrix from host memory to the device, or with `out` the other way. `on_device`: address and row stride there.
-        `ready`: None, or the event after which it begins. `done`: the event to be recorded behind what comes in, else None."""
+        """Start an H2D copy of a matrix, or with `out` a D2H copy. `on_device`: address and row stride on the device. `ready`:
+        the event to wait for, or None. `done`: for H2D, the event to record after the copy; else None."""
         (rows, columns), (row_bytes, column_bytes), item = host.shape, host.strides, host.itemsize
         column_bytes = item if columns == 1 else column_bytes
         where = host.ctypes.data, row_bytes, column_bytes, *on_device
@@ -159,44 +159,44 @@ class SlotCopies:
         return made
 
     def populate(self, array: np.ndarray) -> None:
-        """Have the system provide the pages of an array that will be written."""
+        """Prefault the pages of an array that will be written, in the background."""
         lo, hi = map(int, np.lib.array_utils.byte_bounds(array))
         self._library.populate(self.address, lo, hi - lo)
 
     def settle(self) -> None:
-        """Wait for all copies: what comes in has been submitted, and what goes out is in host memory. When this returns, no
-        thread reads or writes host memory."""
+        """Wait until all H2D copies are enqueued and all D2H copies are complete. When this returns, no thread reads or writes
+        host memory."""
         for each, _ in self._under_way:
             each.wait_until_reached()
         self._library.settle(self.address)
         self._under_way.clear()
 
     def give_up(self) -> None:
-        """Begin no further part. When this returns, no thread reads or writes host memory."""
+        """Cancel all copies. When this returns, no thread reads or writes host memory."""
         with self._workers.context:
             self._library.give_up(self.address)
         self._under_way.clear()
 
 
 def slot_copies(gpu: int, context: GpuContext, stream: int, threads: int, links: int) -> SlotCopies:
-    """The copies of a device on this GPU. `threads`: that the device may use. `links`: how many GPUs the ranks of this node copy
-    to. DeviceUnavailable where no memory can be pinned. The context is current."""
+    """A device's copies through slots, by at most `threads` threads per direction. `context` must be current. `links`: the number
+    of GPUs that this node's ranks copy to. DeviceUnavailable if no memory can be pinned."""
     spare_cores()
     each = max(1, min(_MOST_THREADS.get(links, _MOST_THREADS_OF_MANY), threads * 4 // 5))
     workers = _workers.get(gpu) or Workers(gpu, context, each)
     loaded = copier().loaded
-    # While as many as may copy to the GPUs, half as many copy from them, and one for each waits for what is multiplied.
+    # For each GPU: all H2D threads, half as many D2H threads, and two to wait for events of multiplications.
     loaded.have_at_least(loaded.pool, links * (each + each // 2 + 2) + _POPULATING)
     return SlotCopies(workers, stream, each)
 
 
 class SlotCopy:
-    """The event of a copy by threads. It is reached when a stream can wait for it; of a copy that goes out, when that is
-    complete."""
+    """The event of a copy through slots. A D2H copy's is reached when the copy is complete; an H2D copy's when its CUDA event is
+    recorded, so that a stream can wait for it."""
 
     def __init__(self, of: SlotCopies, address: int, done: Any) -> None:
         self._of, self._library, self._address, self._done = of, of._library, address, done
-        self.ptr = address + 1  # for `event_wait` of SlotCopies, which tells it from a CUDA event by the odd number
+        self.ptr = address + 1  # odd, which tells `event_wait` of SlotCopies that it is no CUDA event
 
     def __del__(self) -> None:
         self._library.free_transfer(self._address)
@@ -215,17 +215,17 @@ class SlotCopy:
         return state
 
     def recorded(self) -> Any:
-        """The event in its stream, when it has been recorded; None where the copy is complete, since it went out."""
+        """Wait until it is reached. Returns an H2D copy's CUDA event; None for a D2H copy, which is complete."""
         self.wait_until_reached()
         return self._done
 
     def announce(self, ipc_event: Any, flag: int, value: int) -> None:
-        """Have this IPC event recorded behind the copy, and then the flag at this address set to `value`."""
+        """Record this IPC event after the copy, and then set the flag at this address to `value`, in the background."""
         if status := self._library.announce(self._address, ipc_event.ptr, flag, value):
             raise DeviceUnavailable(f"a copy from or to the device failed (CUDA error {status})", code="gpu-failed")
 
     def times(self) -> tuple[float, float]:
-        """When it began; and of a copy that went out, when it ended."""
+        """When it began, and when a D2H copy ended."""
         begun, ended = ctypes.c_double(), ctypes.c_double()
         self._library.times(self._address, ctypes.byref(begun), ctypes.byref(ended))
         return begun.value, ended.value

@@ -138,13 +138,14 @@ class DeviceSums:
         self.subtracted = parts[4].reshape(rows, groups)  # -A·(B·x)
         self.summary, self.totals = parts[5].reshape(-1, NUMBERS_TOGETHER), parts[6].reshape(-1, 2).view("uint64")
         self._sample = device.host_memory(m["sample"].shape, "uint64")
-        self.give_sample = device.giving(m["sample"], self._sample)
+        self.upload_sample = device.uploading(m["sample"], self._sample)
         self.sample(ALL)
-        to_tell = m["to clear"][:, ends[4] :]
-        told = device.host_memory(to_tell.shape, "float64")
-        self.tell = device.telling(to_tell, told)
-        self._summary_told, totals_told = told[0, : self.summary.size].reshape(-1, NUMBERS_TOGETHER), told[0, self.summary.size :]
-        self._checksums_told, self._largest_told = totals_told[::2].view(np.uint64), totals_told[1::2]  # of pieces
+        results = m["to clear"][:, ends[4] :]
+        on_host = device.host_memory(results.shape, "float64")
+        self.download_results = device.downloading(results, on_host)
+        self._host_summary = on_host[0, : self.summary.size].reshape(-1, NUMBERS_TOGETHER)
+        of_pieces = on_host[0, self.summary.size :]
+        self._host_checksums, self._host_largest = of_pieces[::2].view(np.uint64), of_pieces[1::2]  # of pieces
 
     def sample(self, sample: Sample) -> None:
         """From the next product on, checksum these lines of each piece."""
@@ -152,15 +153,15 @@ class DeviceSums:
 
     def checksums_of_pieces(self) -> np.ndarray:
         """One checksum for each piece, as `mixed_total` makes it."""
-        return np.array(self._checksums_told)
+        return np.array(self._host_checksums)
 
     def compared(self) -> tuple[Sums, tuple[Suspect, ...]]:
         """The result of comparing C·x with A·(B·x): a summary, and the sums that look wrong (the worst if they are in many
         rows). A sum looks wrong if it differs by more than THRESHOLD standard deviations, or at all if every sum is exact."""
-        told, layout = self._largest_told.tolist(), self._layout
-        largest = [max([told[number] for number in numbers], default=0.0) for numbers in self._of_operands]  # of A, B and C
+        of_pieces, layout = self._host_largest.tolist(), self._layout
+        largest = [max([of_pieces[number] for number in numbers], default=0.0) for numbers in self._of_operands]  # of A, B and C
         limit = 0.0 if is_exact(self._problem, layout.group, *largest[:2]) else THRESHOLD
-        sums = Sums.of(self._summary_told, len(layout.share.rows), layout.groups, *largest)
+        sums = Sums.of(self._host_summary, len(layout.share.rows), layout.groups, *largest)
         if sums.error <= limit:
             return sums, ()
         found = self._device.read(self.matrices["found"])
@@ -272,7 +273,7 @@ class DeviceCheck:
         self._beside.clear()
         self._now.batches.begin()
         self._enqueue(self._clear)
-        self._enqueue(self.sums.give_sample)
+        self._enqueue(self.sums.upload_sample)
 
     def before_overwriting(self, arrival: Arrival) -> list[Event]:
         """Subtract A·(B·x) for all rows of A that this arrival overwrites. Returns the events that must be complete before."""
@@ -328,7 +329,7 @@ class DeviceCheck:
         self._now.batches.flush()
         self._enqueue(self._compare, after=self._beside)
         self._enqueue(self._total_pieces)
-        self._enqueue(self.sums.tell)
+        self._enqueue(self.sums.download_results)
         self._now.batches.flush()
 
     def _enqueue(self, operation: KernelCall, size: int = 0, after: Sequence[Event] = ()) -> list[Event]:

@@ -78,8 +78,8 @@ class ShuffledDevice:
     def clearing(self, matrix, byte):
         return lambda stream: matrix.fill(byte)
 
-    def telling(self, matrix, there):
-        return lambda stream: np.copyto(there, matrix)
+    def downloading(self, matrix, host):
+        return lambda stream: np.copyto(host, matrix)
 
     def together(self, calls):
         return calls
