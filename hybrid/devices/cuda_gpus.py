@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The CUDA GPUs that a process can use: contexts in which a thread's calls work, free and pinned memory."""
+"""The CUDA GPUs that a process can use, their contexts, free GPU memory and pinned host memory."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ from hybrid.planning.decision import Gpu, may_use_gpus
 from hybrid.ranks.launcher import launched
 
 if TYPE_CHECKING:
-    import numpy as np  # functions import it, since commands load it only when the number of threads is settled
+    import numpy as np  # imported in functions: commands settle the number of BLAS threads first
 
 _PEER_ACCESS_ALREADY_ENABLED, _ALREADY_REGISTERED = 704, 712  # of cudaError_t
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned for all GPUs, not only for the current one
-# Two registered ranges must not share a page. Only larger blocks are sure to get whole pages from malloc, whose
-# M_MMAP_THRESHOLD grows up to 32 MiB; memory mappings, such as the ranks' shared memory, always have whole pages.
+# Two registered ranges must not share a page. malloc is sure to give whole pages only to blocks above 32 MiB, the maximum of its
+# M_MMAP_THRESHOLD; memory mappings, such as the ranks' shared memory, always have whole pages.
 LEAST_OWNER_BYTES = (32 << 20) + 1
-_HEADER, _IS_MAPPED, _FLAGS = 16, 2, 7  # of a block of glibc's malloc: bytes before it, and bits of the size in their last 8
-LEAST_PART = 0.5  # of its memory that an array takes, for all of it to be pinned
+# A block of glibc's malloc has a header of 16 bytes; the last 8 hold its size and three flags.
+_HEADER, _IS_MAPPED, _FLAGS = 16, 2, 7
+LEAST_PART = 0.5  # of its owner's memory that an array must cover for that memory to be pinned
 
 
 def usable_gpus() -> list[Gpu]:
-    """The GPUs that this process can use. DeviceUnavailable, with the reason, when there is none.
+    """The GPUs that this process can use. DeviceUnavailable, with the reason, if there is none.
 
-    It creates no CUDA context, which would take memory of GPUs that are not used. Call it after MPI_Init.
+    Creates no CUDA context, which would take memory on unused GPUs. Call it after MPI_Init.
     """
     if cuda_driver() is None:
         raise DeviceUnavailable("no NVIDIA driver (libcuda.so.1) on this machine")
@@ -61,7 +62,7 @@ def usable_gpus() -> list[Gpu]:
 
 @cache
 def cuda_driver() -> Any:
-    """The CUDA driver's library, or None. Cached: where there is none, each product would search the disk for it."""
+    """The CUDA driver's library, or None. Cached, also None: each product would search the disk again."""
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -70,7 +71,7 @@ def cuda_driver() -> Any:
 
 @cache
 def _gpu(index: int) -> Gpu:
-    """The GPU with this index. Cached: cudaGetDeviceProperties takes a millisecond, longer than a small product."""
+    """Cached, since cudaGetDeviceProperties takes a millisecond, longer than a small product."""
     from cupy.cuda import runtime
 
     properties = runtime.getDeviceProperties(index)
@@ -79,7 +80,7 @@ def _gpu(index: int) -> Gpu:
 
 
 def _uuid(index: int) -> str:
-    """From the driver. CuPy takes the one of cudaGetDeviceProperties for a string, which ends before its first zero byte."""
+    """From the driver: CuPy truncates the UUID of cudaGetDeviceProperties at its first zero byte."""
     driver, device, uuid = cuda_driver(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
     if status := driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDeviceGetUuid_v2(uuid, device):
         raise DeviceUnavailable(
@@ -90,8 +91,7 @@ def _uuid(index: int) -> str:
 
 
 def enable_peer_access(gpu: int, peer: int) -> None:
-    """Let the current device, of index `gpu`, copy from and to another GPU of this process over NVLink or PCIe directly, not
-    through host memory."""
+    """Let the current device, of index `gpu`, copy directly from and to another GPU of this process, over NVLink or PCIe."""
     from cupy.cuda import runtime
 
     if peer == gpu or not runtime.deviceCanAccessPeer(gpu, peer):
@@ -104,23 +104,22 @@ def enable_peer_access(gpu: int, peer: int) -> None:
 
 
 class _Before(threading.local):
-    """The contexts that were current where a thread has entered a `GpuContext`, the innermost last."""
+    """A thread's stack of contexts to restore when it leaves a `GpuContext`."""
 
     def __init__(self) -> None:
         self.contexts: list[int] = []
 
 
 class GpuContext:
-    """A context manager: within it this thread's CUDA calls work on one GPU, and afterwards where they did before. Any thread may
-    enter it, any number of times.
+    """A context manager that makes one GPU's CUDA context current for this thread, and restores the previous one, or none.
+    Reentrant, for any thread.
 
-    CuPy's `with Device(1)` ends with cudaSetDevice(0) where the program has used no GPU before, and since CUDA 12 that creates a
-    context on GPU 0: on a node with eight ranks seven of them would take memory of that GPU, and a tenth of a second each. Here
-    the thread's CUDA context is restored, which may be none.
+    In a program that has used no GPU, CuPy's `with Device(1)` ends with cudaSetDevice(0), which since CUDA 12 creates a context
+    on GPU 0: of eight ranks on a node, seven would take memory of that GPU, and a tenth of a second each.
     """
 
     def __init__(self, index: int) -> None:
-        """Creates the GPU's primary context, which CUDA's runtime uses, where there is none yet."""
+        """Retains the GPU's primary context, which the CUDA runtime uses, creating it if needed."""
         from cupy.cuda import driver
 
         self._current, self._make_current = driver.ctxGetCurrent, driver.ctxSetCurrent
@@ -130,7 +129,7 @@ class GpuContext:
         before = self._current()
         if before != self._context:
             self._make_current(self._context)
-        self._before.contexts.append(before)  # last: where the lines before fail there is no exit that would take it away
+        self._before.contexts.append(before)  # last: if a line above raises, __exit__ is not called
 
     def __exit__(self, *error: object) -> None:
         before = self._before.contexts.pop()
@@ -138,17 +137,16 @@ class GpuContext:
             self._make_current(before)
 
     def is_current(self) -> bool:
-        """Whether this thread's CUDA calls work on the GPU now."""
         return bool(self._current() == self._context)
 
     def stay(self) -> None:
-        """Have this thread's CUDA calls work on the GPU from now on."""
+        """Make the context current for this thread until something else changes that."""
         self._make_current(self._context)
 
 
 @cache
 def gpu_context(index: int) -> GpuContext:
-    """The one of this process for a GPU."""
+    """This process's GpuContext for a GPU."""
     return GpuContext(index)
 
 
@@ -164,9 +162,9 @@ def _primary_context(index: int) -> int:
 
 @contextmanager
 def callers_context() -> Iterator[None]:
-    """A context manager: after it this thread's CUDA calls work where they did before, whatever `stay` was called within it.
+    """A context manager that restores this thread's CUDA context after calls of `stay`.
 
-    A thread that had no context stays where it is: without one, CuPy may take memory of GPU 0 for another GPU's.
+    If the thread had none, it keeps the new one: without a context, CuPy may take GPU 0's memory for another GPU.
     """
     before = _current_context()
     try:
@@ -177,15 +175,15 @@ def callers_context() -> Iterator[None]:
 
 
 def _current_context() -> int:
-    """0 where there is none, also because CUDA has not started or is not there."""
+    """0 if there is none, also if CUDA is missing or not initialized."""
     context = ctypes.c_void_p()
-    with suppress(AttributeError):  # no driver, or one that has not all functions, which `usable_gpus` reports
+    with suppress(AttributeError):  # no driver, or one without this function, which `usable_gpus` reports
         cuda_driver().cuCtxGetCurrent(ctypes.byref(context))
     return context.value or 0
 
 
 def free_bytes(gpu: Gpu) -> int:
-    """The GPU's free memory, including what CuPy's memory pool in this process has cached."""
+    """The GPU's free memory, including free blocks of this process's CuPy memory pool."""
     import cupy
 
     with gpu_context(gpu.index):
@@ -193,7 +191,7 @@ def free_bytes(gpu: Gpu) -> int:
 
 
 def where_there_is_room(array: np.ndarray, gpu: Gpu, room: int) -> Any:
-    """A copy of the array on the GPU, if there is room; else the array itself."""
+    """A copy of the array on the GPU, if `room` bytes are free there; else the array itself."""
     import cupy
 
     with gpu_context(gpu.index):
@@ -201,7 +199,7 @@ def where_there_is_room(array: np.ndarray, gpu: Gpu, room: int) -> Any:
 
 
 def pooled_bytes(gpu: Gpu) -> int:
-    """The GPU's memory that CuPy's memory pool in this process has cached and no array uses."""
+    """The bytes of free blocks in this process's CuPy memory pool on the GPU."""
     import cupy
 
     with gpu_context(gpu.index):
@@ -209,27 +207,27 @@ def pooled_bytes(gpu: Gpu) -> int:
 
 
 _awakening: threading.Thread | None = None
-_awakened: list[tuple[int, ctypes.c_int]] = []  # the index and the device of the GPU whose context was created meanwhile
+_awakened: list[tuple[int, ctypes.c_int]] = []  # index and device of the GPU with a context made in the background
 
 
 def wake_driver(settings: Settings, *, with_context: bool = True) -> None:
-    """If the settings allow GPUs, call cuInit in the background, and create a CUDA context, which take a quarter of a second
-    together, and more where several ranks do it: that of the GPU that this rank will have if each rank sees all GPUs. Meanwhile
-    the GIL is free, which it is not where CuPy does it.
+    """If the settings allow GPUs, call cuInit and create a CUDA context in the background, without the GIL, which CuPy would
+    hold. Both take a quarter of a second, more if several ranks do it. The context is on the GPU that this rank will get if each
+    rank sees all GPUs.
 
-    cuInit reads a hundred environment variables. With glibc before 2.41 a process may die of that (SIGSEGV) while another thread
-    adds one: MPI_Init does, and so does Python where CuPy is told a folder. So this comes after MPI_Init, and CuPy is told here.
+    cuInit reads a hundred environment variables. With glibc before 2.41 that may crash (SIGSEGV) while another thread sets one,
+    as MPI_Init and the setting of CuPy's cache folder do. So call this after MPI_Init; the folder is set here, before the thread.
     """
     global _awakening
     if not may_use_gpus(settings) or (driver := cuda_driver()) is None or _awakening is not None:
-        return  # usable_gpus will report that there is no driver, or somebody was here before
+        return  # a missing driver is reported by usable_gpus
     launch = launched()
     local_rank = None if not with_context else launch.local_rank if launch else 0
     from hybrid.devices.cuda_kernels import trust_own_cache_only
 
     def awaken() -> None:
         count, device, context = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
-        with suppress(AttributeError):  # a driver that has not all functions, which `usable_gpus` reports
+        with suppress(AttributeError):  # a driver without these functions, which `usable_gpus` reports
             if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value or local_rank is None:
                 return
             index = local_rank % count.value
@@ -240,14 +238,14 @@ def wake_driver(settings: Settings, *, with_context: bool = True) -> None:
 
     trust_own_cache_only()
     awakening = threading.Thread(target=awaken, daemon=True)
-    with suppress(RuntimeError):  # the limit of threads is reached: then the driver is started at first use
+    with suppress(RuntimeError):  # the limit of threads is reached: cuInit is called at first use
         awakening.start()
         _awakening = awakening
 
 
 def use_context_of(gpu: Gpu | None) -> None:
-    """Free the context that `wake_driver` created on another GPU than this one, on which the process multiplies; None: on none.
-    It would only take memory."""
+    """Free the context that `wake_driver` created, unless it is on this GPU, the one that the process uses. None: it uses
+    none."""
     if _awakening is not None:
         _awakening.join()
     while _awakened:
@@ -257,31 +255,31 @@ def use_context_of(gpu: Gpu | None) -> None:
 
 
 class PinnedMemory:
-    """The arrays of a process that are pinned: page-locked by cudaHostRegister, until their memory is freed.
+    """A process's pinned arrays: page-locked by cudaHostRegister, until their memory is freed.
 
-    Pinning takes about as long as a copy through slots (`SlotCopies`), and several times as long with contexts of several GPUs:
-    it pays when the memory is used again. Copies by the driver from pageable memory run at a third of the link's rate or less.
+    Pinning takes about as long as a copy through slots (`SlotCopies`), and several times as long with contexts on several GPUs:
+    it pays when the memory is used again. The driver copies pageable memory at a third of the link's rate or less.
 
-    What is tracked is the array that owns the memory, of which others are views. When it is garbage-collected, its memory is
-    unregistered: for memory mappings before the memory is freed, and up to NumPy 2.4 also for an array's own memory. A pinned
-    array cannot be resized in place, because NumPy refuses that for arrays with weak references.
+    An array is tracked by its owner, the array whose memory it is a view of. Memory is unregistered when the owner is garbage-
+    collected: before it is freed if it is a memory mapping, or with NumPy up to 2.4; else after. A pinned array cannot be resized
+    in place, because NumPy refuses that for arrays with weak references.
 
-    CUDA refuses every copy, also the caller's own, of memory that is pinned in part. So all memory that the owner lies in is
-    pinned, a whole mapping or buffer, or nothing: a view of less than `LEAST_PART` of it is copied through slots.
+    CUDA refuses every copy, also the caller's own, that spans pinned and pageable memory. So the owner's whole mapping or buffer
+    is pinned, or nothing: a view of less than `LEAST_PART` of it is copied through slots.
     """
 
     def __init__(self) -> None:
-        self._registered: dict[int, tuple[int, int]] = {}  # addresses, by the owner's id: those of one buffer have the same
-        self._lock = threading.RLock()  # any thread may free an array, and garbage collection may within these functions
-        self._used: set[int] = set()  # owners that a product has used and that are not registered, by id
-        self._watched: set[int] = set()  # owners that a finalizer has been made for, by id
-        self._refused: set[int] = set()  # owners of memory that cannot be pinned, such as a file that may only be read
+        self._registered: dict[int, tuple[int, int]] = {}  # address range by the owner's id; owners may share a buffer
+        self._lock = threading.RLock()  # reentrant: the garbage collector may call `_forget` within these methods
+        self._used: set[int] = set()  # ids of owners that a product has used and that are not registered
+        self._watched: set[int] = set()  # ids of owners with a finalizer
+        self._refused: set[int] = set()  # ids of owners that cannot be pinned, such as read-only files
         self._trouble = ""  # why memory could not be registered
-        self._gpu_of: dict[int, int] = {}  # by address, where it was registered
-        self._runtime: Any = None  # CUDA's: nothing is imported while an array is freed
+        self._gpu_of: dict[int, int] = {}  # by address, the GPU in whose context it was registered
+        self._runtime: Any = None  # CUDA's, kept so that freeing an array imports nothing
 
     def pin(self, array: np.ndarray) -> bool:
-        """Pin the memory that `array` lies in. False where that is not possible, or too small to pay."""
+        """Pin the memory of an array. False if that is impossible, or the memory is too small for it to pay."""
         owner = owner_of(array)
         memory = _memory_of(owner)
         with self._lock:
@@ -290,8 +288,8 @@ class PinnedMemory:
         return pinned
 
     def pin_again(self, arrays: Sequence[np.ndarray], *, at_once: bool = False) -> list[np.ndarray]:
-        """Pin the memory of those of a product's arrays that an earlier call of this was given as well, or of all `at_once`.
-        Returns the arrays that are not pinned, such as those in a file that may only be read."""
+        """Pin those of a product's arrays that an earlier call was given as well; all of them with `at_once`. Returns the arrays
+        that are not pinned."""
         others = []
         with self._lock:
             for array in arrays:
@@ -309,12 +307,12 @@ class PinnedMemory:
                     self._watch(owner)
                 others.append(array)
             if not at_once:
-                self._trouble = ""  # slots serve
+                self._trouble = ""  # no warning: they are copied through slots
         self._tell()
         return others
 
     def bytes_not_pinned(self, arrays: Sequence[Any]) -> int:
-        """The bytes of those NumPy arrays among these that `pin_again` would not pin."""
+        """The bytes of the NumPy arrays among these that `pin_again` would not pin."""
         import numpy as np
 
         known = self._registered.keys() | self._used - self._refused
@@ -334,11 +332,10 @@ class PinnedMemory:
         return True
 
     def _watch(self, owner: np.ndarray) -> None:
-        """Have its memory unregistered when the owner is garbage-collected."""
+        """Unregister the memory when the owner is garbage-collected."""
         if id(owner) not in self._watched:
             self._watched.add(id(owner))
-            # NumPy 2.5 frees the memory before weak references are called back. The finalizer refers to the mapping, too, which
-            # keeps it mapped until it is unregistered.
+            # The finalizer keeps a mapping alive until it is unregistered: NumPy 2.5 drops `base` before weakref callbacks.
             weakref.finalize(owner, self._forget, id(owner), owner.base).atexit = False
 
     def _forget(self, key: int, mapping: object) -> None:
@@ -350,13 +347,13 @@ class PinnedMemory:
                 self._unregister(registered[0])
 
     def _register(self, address: int, size: int) -> bool:
-        """cudaHostRegister; returns whether it succeeded."""
+        """Returns whether cudaHostRegister succeeded."""
         from cupy.cuda import runtime
 
         try:
             runtime.hostRegister(address, size, _PORTABLE)
         except runtime.CUDARuntimeError as error:
-            if error.status == _ALREADY_REGISTERED:  # by the caller, which serves as well
+            if error.status == _ALREADY_REGISTERED:  # by the caller
                 return True
             self._trouble = (
                 f"{readable(size)} of host memory cannot be page-locked ({one_line(error)}): they are copied at a third "
@@ -377,8 +374,7 @@ pinned_memory = PinnedMemory()  # of this process
 
 
 def _memory_of(owner: np.ndarray) -> tuple[int, int] | None:
-    """The addresses of the memory that this array lies in, if it has pages of its own, its bounds are known, and it is large
-    enough for pinning to pay."""
+    """The address range of the owner's memory, if it is known, has pages of its own, and is large enough for pinning to pay."""
     import numpy as np
 
     base = owner.base.obj if isinstance(owner.base, memoryview) else owner.base
@@ -394,13 +390,12 @@ def _memory_of(owner: np.ndarray) -> tuple[int, int] | None:
 
 
 def _is_mapped(lo: int, hi: int) -> bool:
-    """Whether glibc's malloc has given this block pages of its own: then it begins behind the header of the first one, which
-    tells their size."""
+    """Whether glibc's malloc made a mapping for this block: then it begins after a header at a page's start."""
     if lo % mmap.PAGESIZE != _HEADER or sys.byteorder != "little":
         return False
-    told = ctypes.c_uint64.from_address(lo - 8).value
+    size = ctypes.c_uint64.from_address(lo - 8).value
     pages = -(-(hi - lo + _HEADER) // mmap.PAGESIZE) * mmap.PAGESIZE
-    return bool(told & _IS_MAPPED) and pages <= told & ~_FLAGS <= pages + mmap.PAGESIZE
+    return bool(size & _IS_MAPPED) and pages <= size & ~_FLAGS <= pages + mmap.PAGESIZE
 
 
 def _most_of(array: np.ndarray, memory: tuple[int, int]) -> bool:
@@ -411,7 +406,7 @@ def _most_of(array: np.ndarray, memory: tuple[int, int]) -> bool:
 
 
 def owner_of(array: np.ndarray) -> np.ndarray:
-    """The array that this one is a view of, over any number of views."""
+    """The array that owns this one's memory, through any number of views."""
     import numpy as np
 
     while True:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Kernels on a GPU: machine code that comes with the package, or is compiled by NVRTC at first use and kept where only this
-user may write; launched with arguments that are packed once; and products by cuBLAS."""
+"""Kernels on a GPU, and products by cuBLAS. Machine code comes with the package, or is compiled by NVRTC at first use and cached
+where only this user may write. Arguments are packed once for many launches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ROOM = 1 << 20  # bytes; a compiled kernel takes less
 _DEFAULT_DYNAMIC_SHARED = 48 * 1024  # bytes
 _MAX_DYNAMIC_SHARED_SIZE_BYTES, _PREFERRED_SHARED_MEMORY_CARVEOUT = 8, 9  # of CUfunction_attribute
 _MOST_CACHED_LAUNCHES = 10_000
-# Arguments of cublasGemmEx, by NumPy's letter for the operands' arrays (bfloat16 lies in a uint16): the cudaDataType of A and B,
+# Arguments of cublasGemmEx, by NumPy's type code of the operands (bfloat16 is stored as uint16): the cudaDataType of A and B,
 # that of C, and the cublasComputeType_t.
 _OF_FLOATS, _OF_INTEGERS = (0, 68), (10, 72)  # CUDA_R_32F, CUBLAS_COMPUTE_32F; CUDA_R_32I, CUBLAS_COMPUTE_32I
 _BY_GEMM_EX = {"e": (2, *_OF_FLOATS), "H": (14, *_OF_FLOATS), "b": (3, *_OF_INTEGERS)}  # CUDA_R_16F, CUDA_R_16BF, CUDA_R_8I
@@ -51,11 +51,11 @@ class Multiply(ABC):
 
     @abstractmethod
     def prepared(self, a: Any, b: Any, c: Any, adding: bool = False) -> KernelCall:
-        """What computes c = a · b, or with `adding`, if the kernel can add, c += a · b, as often as wanted. It refers to the
-        matrices by their addresses alone."""
+        """A call that computes c = a · b, or with `adding`, if the kernel supports it, c += a · b. It keeps only the matrices'
+        addresses."""
 
     def __call__(self, a: Any, b: Any, c: Any, adding: bool = False) -> None:
-        """Compute it on the current stream."""
+        """Multiply on the current stream."""
         from cupy.cuda import get_current_stream
 
         self.prepared(a, b, c, adding)(get_current_stream())
@@ -63,15 +63,14 @@ class Multiply(ABC):
 
 @cache
 def trust_own_cache_only() -> None:
-    """Have CuPy load compiled kernels only from a folder to which nobody else can have written. To be called before CuPy is
-    imported.
+    """Make CuPy load compiled kernels only from a folder that nobody else can write to. Call it before CuPy is imported.
 
-    That is the folder that the user named, or CuPy's own, if it is private, else one of ours. CuPy looks for its folder when it
-    is imported. So where the user's program has imported it already and its folder is not private, kernels are kept in memory.
+    That is the folder that the user named, or CuPy's default, if it is private, else one of ours. CuPy reads the setting when it
+    is imported. If the user's program has imported it already, and its folder is not private, kernels are cached in memory only.
     """
     if os.environ.get("CUPY_CACHE_IN_MEMORY") == "1":
         if not os.path.isdir(os.environ.get("CUPY_CACHE_DIR", "")):
-            os.environ["CUPY_CACHE_DIR"] = os.sep  # which CuPy does not use, but would make
+            os.environ["CUPY_CACHE_DIR"] = os.sep  # exists: CuPy would create the folder, though it does not use it
         return
     try:
         os.environ["CUPY_CACHE_DIR"] = str(_usual_folder())
@@ -90,19 +89,19 @@ def trust_own_cache_only() -> None:
 
 
 def _usual_folder() -> Path:
-    """The folder that CuPy would use, made where it is missing. OSError where it is not to be used."""
+    """The folder that CuPy would use, created if missing. OSError if it must not be used."""
     if not os.environ.get("CUPY_CACHE_DIR") and named_cache():
         return _usable(cache_folder("cupy"))
     folder = Path(os.environ.get("CUPY_CACHE_DIR") or home_folder() / ".cupy/kernel_cache")
     if not folder.is_absolute():
         raise NotPrivate(0, f"{folder} depends on the current folder")
     if not folder.exists():
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # by now another rank may have made it
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # another rank may have made it meanwhile
     return _usable(folder.resolve())
 
 
 def _usable(folder: Path) -> Path:
-    """This folder. OSError where others could have put a kernel there, or where none can be written."""
+    """Returns the folder. OSError if others could have put a kernel there, or nothing can be written."""
     refuse_unless_private(folder)
     for path in folder.iterdir():
         if path.suffix in (".cubin", ".ltoir") and not is_own(path):
@@ -118,10 +117,10 @@ def _usable(folder: Path) -> Path:
 
 
 class PreparedLaunch:
-    """A launch, to be called with a stream as often as wanted.
+    """A launch whose arguments are packed once; call it with a stream any number of times.
 
-    CuPy would convert the arguments at each launch. That takes ten microseconds for each matrix, longer than the launch itself,
-    and holds the GIL, which threads of the check want, too.
+    CuPy would convert the arguments at each launch, which takes ten microseconds per matrix, longer than the launch itself, and
+    holds the GIL, which the check's threads need, too.
     """
 
     def __init__(
@@ -142,7 +141,7 @@ class PreparedLaunch:
 
 
 def allow_shared_memory(function: Any, dynamic_bytes: int) -> None:
-    """Allow launches of this function to ask for so many bytes of dynamic shared memory, which CUDA requires above 48 KB."""
+    """Allow launches with this much dynamic shared memory, which CUDA requires above 48 KB."""
     from cupy_backends.cuda.api import driver
 
     if dynamic_bytes > _DEFAULT_DYNAMIC_SHARED:
@@ -150,29 +149,28 @@ def allow_shared_memory(function: Any, dynamic_bytes: int) -> None:
 
 
 def prefer_shared_memory(function: Any) -> None:
-    """Have an SM use as much as possible of its memory, which it divides into L1 cache and shared memory, as the latter."""
+    """Set the SM's split between L1 cache and shared memory to as much of the latter as possible."""
     from cupy_backends.cuda.api import driver
 
     driver.funcSetAttribute(function.ptr, _PREFERRED_SHARED_MEMORY_CARVEOUT, 100)
 
 
 def multiplication(kernel: Kernel, dtype: str, capability: int) -> Multiply:
-    """The compiled function that multiplies by this kernel on GPUs of this compute capability (times ten). `dtype`: of A and B;
-    C has that of their sums (`sums_type`)."""
+    """This kernel, compiled for GPUs of this compute capability (times ten). `dtype`: of A and B; C has `sums_type`'s."""
     return CompiledKernel(kernel, dtype, capability) if kernel.source else cublas
 
 
 class CompiledKernels:
-    """Kernels that are loaded on one GPU, whose context is current in all calls."""
+    """Kernels loaded on one GPU, whose context must be current in all calls."""
 
     def __init__(self, capability: int) -> None:
         self._architecture = architecture_of(capability)
         self._functions: dict[tuple[str, str], Any] = {}  # by source and expression
-        self._ready: set[tuple[str, str]] = set()  # those that may use as much shared memory as their launches do
+        self._ready: set[tuple[str, str]] = set()  # with their shared memory configured
 
     def compile_ahead(self, launches: Sequence[Launch]) -> None:
-        """Load these kernels. Where they are to be compiled, those of one source are compiled together, whatever is there
-        already: so the cache on disk has the same ones together."""
+        """Load these kernels. If one of a source is missing, all its kernels are compiled together, also those loaded already, so
+        that a file of the disk cache always has the same ones."""
         of_source: dict[str, dict[str, Launch]] = {}
         for launch in launches:
             of_source.setdefault(launch.source, {})[launch.expression] = launch
@@ -189,18 +187,17 @@ class CompiledKernels:
                     allow_shared_memory(self._functions[source, expression], launch.shared_bytes)
 
     def function(self, launch: Launch) -> Any:
-        """The instance as a CuPy function, compiled at the first call."""
+        """The kernel as a CuPy function, compiled at the first call."""
         self.compile_ahead([launch])
         return self._functions[launch.source, launch.expression]
 
     def prepared(self, launch: Launch, arguments: Sequence[Any]) -> PreparedLaunch:
-        """The launch with these matrices and NumPy scalars."""
         packed = [each if isinstance(each, np.generic) else matrix_argument(each) for each in arguments]
         return PreparedLaunch(self.function(launch), launch.grid, launch.block, packed, launch.shared_bytes)
 
 
 class CompiledKernel(Multiply):
-    """Multiplies by a kernel that is compiled from our source. Rows of A, B and C are contiguous, with any row stride."""
+    """Multiplies by one of our kernels. Rows of A, B and C are contiguous, with any row stride."""
 
     def __init__(self, kernel: Kernel, dtype: str, capability: int) -> None:
         self._kernel, self._dtype, self._capability = kernel, dtype, capability
@@ -209,13 +206,12 @@ class CompiledKernel(Multiply):
         self.compile_ahead()
 
     def compile_ahead(self, *, adds: bool = False) -> None:
-        """Compile the instance for fully aligned matrices, which the device's buffers are, before a launch needs it."""
+        """Compile the instance for fully aligned matrices, such as the device's buffers, before a launch needs it."""
         width = copy_width(OPERAND_SIZES[self._dtype], ())
         self.compiled(launch_of(self._kernel, self._dtype, 1, 1, self._capability, width, adds=adds))
 
     def prepared(self, a: Any, b: Any, c: Any, adding: bool = False) -> KernelCall:
-        """The launch for these matrices. It is cached: preparing takes longer than launching, and the same buffers are
-        multiplied again and again."""
+        """The launch for these matrices, cached: preparing takes longer than launching, and the same buffers come again."""
         if not c.size:
             return lambda stream: None
         key = (adding, *((matrix.data.ptr, matrix.shape, matrix.strides[0]) for matrix in (a, b, c)))
@@ -229,18 +225,16 @@ class CompiledKernel(Multiply):
         return self._launches[key]
 
     def compiled(self, launch: Launch) -> Any:
-        """The instance as a CuPy function."""
         return self._compiled.function(launch)
 
 
-# Machine code for compute capability 8.9 is that for 8.6: the compiler makes the same of both.
-_SAME_CODE = {89: 86}
+_SAME_CODE = {89: 86}  # the compiler makes the same machine code for both compute capabilities
 SHIPPED = KERNELS / "cubins"  # made when the wheel is built (scripts/compile_kernels.py --ship); a checkout has none
 _OPTIONS = ("-std=c++17", "-device-int128")
 
 
 def architecture_of(capability: int) -> str:
-    """For which architecture kernels are compiled that run on GPUs of this compute capability (times ten)."""
+    """The architecture to compile for, for GPUs of this compute capability (times ten)."""
     return f"sm_{_SAME_CODE.get(capability, capability)}"
 
 
@@ -250,8 +244,8 @@ def compile_options(architecture: str) -> tuple[str, ...]:
 
 
 def load_kernels(source: str, expressions: Sequence[str], architecture: str) -> dict[str, Any]:
-    """Instances of templates in one of the kernels' sources, as CuPy functions that are loaded on the current GPU, by their name
-    expressions: these, and others whose machine code lies in the same file."""
+    """Kernels of one source by their name expressions, as CuPy functions loaded on the current GPU: these, and perhaps others
+    from the same file of machine code."""
     trust_own_cache_only()
     import cupy
 
@@ -262,10 +256,10 @@ def load_kernels(source: str, expressions: Sequence[str], architecture: str) -> 
 
 
 def machine_code(source: str, expressions: Sequence[str], architecture: str) -> tuple[dict[str, str], bytes]:
-    """The mangled names of these kernels and perhaps others, by their name expressions, and the machine code of all: from the
-    package, from the cache, or compiled now."""
+    """The mangled names of these kernels and perhaps others, by name expression, and their machine code: from the package, from
+    the disk cache, or compiled now."""
     shipped = shipped_file(source, architecture)
-    with suppress(OSError, ImportError):  # Python may have been built without lzma
+    with suppress(OSError, ImportError):  # Python may lack lzma
         import lzma
 
         names, cubin = _unpacked(lzma.decompress(shipped.read_bytes()))
@@ -302,8 +296,7 @@ def machine_code(source: str, expressions: Sequence[str], architecture: str) -> 
 
 
 def shipped_file(source: str, architecture: str) -> Path:
-    """Where the wheel has a source's machine code. Its name changes with all that the code depends on: what was made of another
-    source is not found."""
+    """The wheel's file with a source's machine code. Its name has a hash of all inputs, so outdated code is not found."""
     return SHIPPED / f"{Path(source).stem}-{architecture}-{_hash_of(source, architecture)}.xz"
 
 
@@ -318,12 +311,12 @@ def _headers() -> bytes:
 
 
 def packed(names: dict[str, str], cubin: bytes) -> bytes:
-    """A file of machine code, for `machine_code`."""
+    """The content of a file of machine code."""
     return json.dumps({"sha256": hashlib.sha256(cubin).hexdigest(), "names": names}).encode() + b"\n" + cubin
 
 
 def _unpacked(content: bytes) -> tuple[dict[str, str], bytes]:
-    """ValueError, LookupError or TypeError for a damaged file."""
+    """Raises ValueError, LookupError or TypeError for a damaged file."""
     header, cubin = content.split(b"\n", 1)
     described = json.loads(header)
     if hashlib.sha256(cubin).hexdigest() != described["sha256"]:
@@ -332,16 +325,16 @@ def _unpacked(content: bytes) -> tuple[dict[str, str], bytes]:
 
 
 def matrix_argument(matrix: Any) -> np.ndarray:
-    """A matrix as the kernels take it: `Matrix` of matrix.cuh. A NumPy array must lie in memory that the GPU can reach."""
+    """A kernel's argument: `Matrix` of matrix.cuh. A NumPy array must be in memory that the GPU can access."""
     address, stride = place_of(matrix)
     return np.array((address, *matrix.shape, stride // matrix.itemsize), _MATRIX)
 
 
 class _Cublas(Multiply):
-    """Multiplies by cuBLAS row-major matrices with any row stride.
+    """Multiplies row-major matrices with any row stride by cuBLAS.
 
-    Products of operands of 16 bits are added up in float32, as by our kernels. Of matrices of bytes, B must be column-major,
-    since cuBLAS has fast kernels for that alone, and C is int32.
+    16-bit operands are accumulated in float32, as by our kernels. For int8, B must be column-major, the only layout with fast
+    kernels in cuBLAS, and C is int32.
     """
 
     def prepared(self, a: Any, b: Any, c: Any, adding: bool = False) -> KernelCall:
@@ -356,7 +349,7 @@ class _Cublas(Multiply):
         by_columns = a.dtype.char == "b"
         rows_of_b = b.T if by_columns else b
         leading = [array.strides[0] // array.itemsize if array.shape[0] > 1 else array.shape[1] for array in (a, rows_of_b, c)]
-        # cuBLAS is column-major: our row-major C = A·B is its Cᵀ = Bᵀ·Aᵀ, with the operands exchanged and none transposed.
+        # cuBLAS is column-major: our row-major C = A·B is its Cᵀ = Bᵀ·Aᵀ, with operands exchanged and not transposed.
         how_b = library.CUBLAS_OP_T if by_columns else library.CUBLAS_OP_N
         sizes = how_b, library.CUBLAS_OP_N, columns, rows, inner, alpha.ctypes.data
         gemm: Callable[..., None]
@@ -369,13 +362,13 @@ class _Cublas(Multiply):
         else:
             gemm, behind = {"f": library.sgemm, "d": library.dgemm}[a.dtype.char], (c.data.ptr, leading[2])
             before = *sizes, b.data.ptr, leading[1], a.data.ptr, leading[0]
-        numbers = alpha, beta  # whose addresses are passed
+        scalars = alpha, beta  # kept alive: cuBLAS gets their addresses
 
         def call(stream: Any) -> None:
-            with stream:  # CuPy has cuBLAS work on the current stream, whatever its handle has been told before
+            with stream:  # CuPy sets the handle's stream to the current one
                 handle = get_cublas_handle()
                 library.setPointerMode(handle, library.CUBLAS_POINTER_MODE_HOST)
-                gemm(handle, *before, numbers[1].ctypes.data, *behind)
+                gemm(handle, *before, scalars[1].ctypes.data, *behind)
 
         return call
 
@@ -389,10 +382,10 @@ def _clear(matrix: Any, stream: Any) -> None:
 
 
 class Together:
-    """Makes several calls, one after the other; from the second time on as one CUDA graph.
+    """Makes several calls in order; from the second time on, as one CUDA graph.
 
-    A launch takes the host up to 20 µs, and a tile has two dozen. But building a graph takes longer than launching its kernels
-    once. It is captured on the stream on which it is launched: its kernels keep the priority of that stream.
+    A launch takes the host up to 20 µs, and a tile has two dozen; building a graph takes longer than launching its kernels once.
+    The graph is captured on the stream that launches it, so its kernels keep that stream's priority.
     """
 
     def __init__(self, calls: Sequence[KernelCall]) -> None:
