@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Tiles of C from remainders (Ozaki scheme II): which arithmetic each tile takes, when its panels' remainders are made, the
-memory in which these lie, and what is launched.
+"""Tiles of C from remainders modulo several moduli (Ozaki scheme II): each tile's arithmetic, the panels' remainders, their
+memory, and the launches.
 
-A panel is measured as soon as it arrives. When a tile is to be multiplied, these measures decide its arithmetic: the host waits
-for a few numbers, while the device computes the tile before. A panel's remainders are made when a tile first needs them, and
-serve all tiles until one needs those of another arithmetic.
+A panel is measured as soon as it arrives. The measures of a tile's panels decide its arithmetic: the host waits for a few numbers
+while the device computes the tile before. A panel's remainders are made when a tile first needs them, and reused until a tile
+needs another arithmetic.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from hybrid.planning.arithmetic import (
 )
 from hybrid.planning.schedule import Arrival, RankShare, Tile
 
-_PREPARE, _PRODUCTS = "prepare", "products"  # queues of the device: a tile's numbers are computed beside another one's products
+_PREPARE, _PRODUCTS = "prepare", "products"  # device queues: measures of the next tile overlap with products
 _MOST_PREPARED = 10_000
-_NEARLY_ONE = 0x3F  # in each byte: a float of 0.75, where the search for the least ratio begins
+_NEARLY_ONE = 0x3F  # repeated in each byte, a float of 0.75: the initial value of the least ratio
 
 
 class OperandMemory:
-    """The memory for the lines of an operand: A's are rows, B's are columns. It has the operand's layout."""
+    """Views of the memory for an operand's lines: rows of A, or columns of B."""
 
     def __init__(self, device: Device, memory: Any, layout: OperandRemainders) -> None:
         self._device, self._memory, self._layout = device, memory, layout
@@ -67,23 +67,24 @@ class OperandMemory:
         self.steps = device.matrix(memory, layout.steps, 1, layout.lines, "float32")
 
     def lines_of(self, slot: int, span: Span) -> Span:
-        """The lines of a span in a buffer, counted over all of the operand's buffers."""
+        """The line numbers, over all of the operand's buffers, of a span in one buffer."""
         first = slot * self._layout.slot_lines
         return Span(first + span.lo, first + span.hi)
 
     def measures_of(self, lines: Span) -> Any:
-        """The measures of these lines: a row for each line and chunk of it."""
+        """The measures of these lines: one row per line and chunk."""
         offset = self._layout.measures + MEASURE_BYTES * self._chunks * lines.lo
         return self._device.matrix(self._memory, offset, self._chunks * len(lines), MEASURES, "float64")
 
     def planes_from(self, line: int, units: int, count: int, lines_together: int = 1) -> Any:
-        """The planes of remainders, a row each, from this line's unit on. `lines_together`: that are packed as one."""
+        """The planes of remainders, one per row, from this line's unit on. `lines_together`: the number of lines packed as
+        one."""
         size = self._layout.lines // lines_together * units * UNIT
         planes = self._device.matrix(self._memory, self._layout.planes, count, size, "uint8")
         return planes[:, line // lines_together // UNIT * units * UNIT * UNIT :]
 
     def magnitudes_of(self, lines: Span, units: int) -> Any:
-        """The magnitudes of these lines' units, as rows of as many bytes as a line has."""
+        """The magnitudes, a byte each, of the units that hold these lines: one row per line."""
         first, end = lines.lo // UNIT * UNIT, -(-lines.hi // UNIT) * UNIT
         return self._device.matrix(
             self._memory, self._layout.magnitudes + first * units * UNIT, end - first, units * UNIT, "uint8"
@@ -92,16 +93,16 @@ class OperandMemory:
 
 class RemainderLaunches:
     """One rank's launches for tiles of C from remainders: kernels/norms.cu, guard.cu, remainders.cu, products.cu or
-    products_mma.cu, and reconstruct.cu, with the views of memory that they work on.
+    products_mma.cu, and reconstruct.cu, with their views of memory.
 
-    In its methods, `name` is the operand, "A" or "B"; `lines` are rows of A or columns of B, counted within the operand's
-    buffers; and `matrix` is the panel that consists of them. `once` prepares each launch once.
+    In the methods, `name` is the operand, "A" or "B"; `lines` are its rows or columns, numbered over the operand's buffers;
+    `matrix` is the panel with these lines. `once` caches the launches.
     """
 
     def __init__(
         self, device: Device, memory: Any, layout: RemainderLayout, problem: Problem, *, fast: bool, by_integers: bool
     ) -> None:
-        """`memory`: the device's, with this layout. `fast`, `by_integers`: as of `ModularProduct`."""
+        """`memory`: of the device, with this layout. `fast`, `by_integers`: as for `ModularProduct`."""
         self._device, self._problem, self._fast, self._layout = device, problem, fast, layout
         self._by_integers = by_integers or lacks_float64(device.capability)
         self._element, self._inner = C_TYPES[problem.dtype], problem.l
@@ -114,16 +115,16 @@ class RemainderLaunches:
         self._found = device.host_memory((count, SUMMARY_WORDS), "uint64")
         self._least_found = device.host_memory((GUARDS, 4), "int32")
         self._products = device.matrix(memory, layout.products, 1, layout.end - layout.products, "uint8")
-        # What products launch again and again, by the place of the matrix that may lie elsewhere in the next.
+        # Repeated launches, by method and arguments, and by the place of the matrix, which may change from product to product.
         self._prepared: dict[tuple[object, ...], dict[Place | None, KernelCall]] = {}
         moduli = expected(problem.dtype, fast=fast).moduli
         how = {"by_integers": self._by_integers, "is_complex": problem.is_complex}
         device.compile_ahead(usual_launches(device, self._element, moduli, **how))
 
     def once(self, prepare: Callable[..., list[KernelCall]], *of: Any, matrix: Any = None) -> KernelCall:
-        """The call that a method of this object prepares from these arguments, and the matrix if there is one. It is prepared
-        once for each place of the matrix: views of device memory take longer to make than kernels to launch. A matrix in a buffer
-        has always the same place; one that is used where it lies may have others."""
+        """The call that a method of this object makes from these arguments, and the matrix if given, cached by the matrix's
+        place: making views of device memory takes longer than launching kernels. A buffer has one place; matrices used in place
+        may have several."""
         key, place = (prepare.__name__, *of), None if matrix is None else place_of(matrix)
         if key not in self._prepared and len(self._prepared) >= _MOST_PREPARED:
             self._prepared.clear()
@@ -135,18 +136,18 @@ class RemainderLaunches:
         return by_place[place]
 
     def summary_of(self, name: str, lines: Span) -> tuple[Summary, int]:
-        """What the lines are like, and a fingerprint of their elements. To be called when `measure` is complete."""
+        """The lines' summary, and a fingerprint of their elements. Call it when `measure` is complete."""
         words = self._found[self._slots[name] + lines.lo // UNIT]
         largest, least = words[:1].view(np.float64)[0], (~words[3:4]).view(np.float64)[0] if words[3] else np.inf
         return Summary(float(largest), not words[1], not words[2], float(least)), int(words[4])
 
     def ratio(self, number: int) -> float:
-        """What the guard of this number found, when it is complete: a lower bound of Σ|a·b| / (|row|·|column|) for all elements
-        of the tile."""
+        """The result of the guard with this number, when it is complete: a lower bound of Σ|a·b| / (|row|·|column|) over the
+        tile's elements."""
         return float(self._least_found.view(np.float32)[number, 0])
 
     def measure(self, name: str, lines: Span, matrix: Any) -> list[KernelCall]:
-        """Measure the lines, for `summary_of`."""
+        """Measure the lines, for `summary_of` and the guard."""
         operand, number = self.operands[name], self._slots[name] + lines.lo // UNIT
         summary, kernel = self._summaries[number : number + 1], self._device.kernel
         measures, numbers, steps = operand.measures_of(lines), operand.numbers[:, lines.slice], operand.steps[:, lines.slice]
@@ -159,14 +160,14 @@ class RemainderLaunches:
         ]
 
     def pack_magnitudes(self, name: str, lines: Span, matrix: Any) -> list[KernelCall]:
-        """Write the lines' magnitudes as bytes, which the guard needs of both operands."""
+        """Write the lines' magnitudes as bytes; the guard needs them for both operands."""
         operand = self.operands[name]
         packing = magnitude_packing(name, self._element, len(lines), self._sampled)
         into, every = operand.magnitudes_of(lines, self._sampled), np.int32(sampling(self._inner, self._problem.dtype))
         return [self._device.kernel(packing, (matrix, operand.numbers[4:5, lines.slice], into, every))]
 
     def guard(self, rows: Span, columns: Span, number: int) -> list[KernelCall]:
-        """Have the guard look at a tile, for `ratio`. `number`: where its result goes, below GUARDS."""
+        """Run the guard on a tile, for `ratio`. `number`: the index of its result, below GUARDS."""
         sides = [(self.operands["A"], rows), (self.operands["B"], columns)]
         magnitudes = [operand.magnitudes_of(lines, self._sampled) for operand, lines in sides]
         steps = [operand.steps[:, lines.slice] for operand, lines in sides]
@@ -178,18 +179,17 @@ class RemainderLaunches:
         ]
 
     def _form(self, arithmetic: Arithmetic) -> tuple[int, int]:
-        """Two parts where the remainders are those of complex numbers, and there are three products modulo each of the moduli:
-        re A · re B, im A · im B and (re A + im A) · (re B + im B); else one. And the units along k."""
+        """The number of parts, and of units along k. There are two parts for remainders of complex numbers, with three products
+        per modulus: re A · re B, im A · im B and (re A + im A) · (re B + im B); else one."""
         parts = 1 + (self._problem.is_complex and arithmetic.moduli > 1)
         return parts, -(-self._inner // parts // UNIT)
 
     def _planes(self, name: str, line: int, arithmetic: Arithmetic) -> Any:
-        """An operand's planes from this line's unit on."""
         parts, units = self._form(arithmetic)
         return self.operands[name].planes_from(line, units, (2 * parts - 1) * arithmetic.moduli, parts if name == "B" else 1)
 
     def reduce(self, name: str, lines: Span, arithmetic: Arithmetic, matrix: Any) -> list[KernelCall]:
-        """Make the lines' remainders."""
+        """Compute the lines' remainders."""
         operand = self.operands[name]
         numbers = operand.numbers[:, lines.slice]
         limit, bits = np.float64(arithmetic.limit(self._inner)), np.int32(INTEGER_BITS[self._problem.dtype])
@@ -197,14 +197,14 @@ class RemainderLaunches:
         how = {"is_complex": parts > 1, "conjugates": parts > 1 and name == "A" and self._problem.conjugates}
         packing = remainder_packing(name, self._element, arithmetic.moduli, len(lines), units, **how)
         if parts > 1 and name == "B":
-            matrix = matrix[::2]  # the complex numbers themselves; the other rows are i times these
+            matrix = matrix[::2]  # the complex numbers themselves; every other row is i times the one before
         return [
             self._device.kernel(line_kernel("scale_lines", len(lines)), (numbers, limit, bits)),
             self._device.kernel(packing, (matrix, numbers[2:3], self._planes(name, lines.lo, arithmetic))),
         ]
 
     def multiply(self, rows: Span, columns: Span, arithmetic: Arithmetic, c: Any) -> list[KernelCall]:
-        """Compute c from the remainders of these rows and columns, which are there."""
+        """Compute c from the remainders of these rows and columns."""
         device, moduli, (parts, units) = self._device, arithmetic.moduli, self._form(arithmetic)
         height, inner, a = len(rows), np.int64(units * UNIT), self._planes("A", rows.lo, arithmetic)
         if moduli == 1:
@@ -228,22 +228,21 @@ class RemainderLaunches:
 
 @dataclass
 class _Panel:
-    """A panel on the device: rows of A or columns of B, its lines."""
+    """A panel on the device."""
 
     operand: str
-    lines: Span  # counted within the operand's buffers
+    lines: Span  # rows of A or columns of B, numbered over the operand's buffers
     matrix: Any
-    summary_there: Event
-    held: Arithmetic | None = None  # the one whose remainders are there
-    before: _Panel | None = None  # the panel that was here in the product before, if what was made of it is kept
+    measured: Event
+    held: Arithmetic | None = None  # the arithmetic of the remainders in memory
+    before: _Panel | None = None  # this place's panel in the previous product, if its remainders may be reused
     has_magnitudes: bool = False
-    assumed: bool = False  # the guard was asked about the magnitudes of `before`
+    assumed: bool = False  # the guard used the magnitudes of `before`
     summary: Summary | None = None
     fingerprint: int | None = None  # of its elements
 
     def take_over(self, before: _Panel) -> bool:
-        """Keep what was made of the panel that was here in the product before, if it had the same elements. Returns whether it
-        had."""
+        """Reuse the remainders and magnitudes of the previous product's panel if its elements were the same. Returns whether."""
         if (before.lines, before.fingerprint) != (self.lines, self.fingerprint):
             return False
         self.held, self.has_magnitudes = before.held, before.has_magnitudes or self.has_magnitudes
@@ -251,7 +250,7 @@ class _Panel:
 
 
 class ModularProduct:
-    """One rank's products from remainders, any number of them, each from `begin` to `end`."""
+    """One rank's products from remainders, one after the other, each from `begin` to `end`."""
 
     def __init__(
         self,
@@ -264,23 +263,23 @@ class ModularProduct:
         by_integers: bool = False,
         keeps_b: bool = False,
     ) -> None:
-        """`memory`: the device's, with the share's layout. `fast`: take fewer moduli, which are about as accurate.
-        `by_integers`: put C together by integers, as ranks do whose GPUs have little float64, so that all ranks' results are
-        alike. `keeps_b`: what is made of B serves the next product, too, as long as B's elements are the same."""
+        """`memory`: of the device, with the share's layout. `fast`: use fewer moduli, about as accurate. `by_integers`:
+        reconstruct C by integers, as GPUs with slow float64 do, so that all ranks' results are alike. `keeps_b`: reuse remainders
+        of B in the next product if B's elements are the same."""
         layout = share.layout.remainders
         assert layout is not None
-        self.done: Computed = {}  # by which arithmetic the last product's elements were computed
+        self.done: Computed = {}  # the last product's elements, by arithmetic
         self._device, self._problem, self._fast = device, problem, fast
         self._launches = RemainderLaunches(device, memory, layout, problem, fast=fast, by_integers=by_integers)
         self._keeps_b = keeps_b and share.holds_all
         self._panels: dict[tuple[str, int], _Panel] = {}
-        self._before: dict[tuple[str, int], _Panel] = {}  # B's panels of the product before, if they are to be kept
-        self._guarded: dict[tuple[Span, Span], tuple[int, Event]] = {}  # by rows and columns: the guard's number, and its event
+        self._before: dict[tuple[str, int], _Panel] = {}  # B's panels of the previous product, if they are reused
+        self._guarded: dict[tuple[Span, Span], tuple[int, Event]] = {}  # by rows and columns: the guard's number and event
         self._asked, self._asks_ahead = 0, False
-        self._b_stays = True  # as far as is known, from product to product
+        self._b_stays = True  # whether B was the same in the last two products
 
     def forget(self) -> None:
-        """Keep nothing: something else was, or may have been, written to the memory."""
+        """Reuse nothing: the memory was, or may have been, overwritten."""
         self._panels.clear()
 
     def begin(self) -> None:
@@ -292,13 +291,12 @@ class ModularProduct:
         self._asked = 0
 
     def end(self) -> None:
-        """`multiply` was called for all tiles. No panel is referred to any more: it may be an array that its owner wants to
-        free."""
+        """End a product, after `multiply` for all its tiles. Drops references to panels: their owner may want to free them."""
         for panel in self._panels.values():
             panel.matrix = None
 
     def arrived(self, arrival: Arrival, matrix: Any, after: list[Event]) -> Event:
-        """Measure a panel, which is complete after these events. Returns the event of having measured it."""
+        """Measure a panel, which is complete after these events. Returns the event of the measurement."""
         lines = self._launches.operands[arrival.operand].lines_of(arrival.slot, arrival.buffer_span)
         measure = self._launches.once(self._launches.measure, arrival.operand, lines, matrix=matrix)
         event = self._device.launch([measure], after, _PREPARE)
@@ -307,8 +305,8 @@ class ModularProduct:
         return event
 
     def ask_ahead(self, tile: Tile) -> None:
-        """Have the guard look at this tile, whose panels have all arrived, so that `multiply` need not wait for it. Does nothing
-        where the tiles before were of integers, which need no guard, or where the guard was asked already."""
+        """Start the guard for this tile, whose panels have all arrived, so that `multiply` need not wait for it. Does nothing if
+        it has started, or if the tile before was of integers, which need no guard."""
         lines = self._lines_of(tile)
         if self._asks_ahead and lines not in self._guarded and len(self._guarded) < GUARDS - 1:
             self._ask_guard(*lines)
@@ -317,14 +315,14 @@ class ModularProduct:
         return tile.buffer_rows, self._launches.operands["B"].lines_of(tile.slot, tile.buffer_columns)
 
     def multiply(self, tile: Tile, a: Any, b: Any, c: Any, after: list[Event]) -> Event:
-        """c = a · b, the tile's parts of the buffers."""
+        """c = a · b, for the tile's parts of the buffers."""
         rows, columns = self._lines_of(tile)
         of_a, of_b = self._panels_in("A", rows), self._panels_in("B", columns)
         summaries = self._summary_of(of_a), self._summary_of(of_b)
         ratio = partial(self._least_ratio, rows, columns)
         arithmetic, error = choose(*summaries, self._problem.l, self._problem.dtype, ratio, fast=self._fast)
         self._asks_ahead = arithmetic.scaled
-        unused = self._guarded.pop((rows, columns), None)  # a guard that was asked ahead in vain still reads the panels
+        unused = self._guarded.pop((rows, columns), None)  # a guard started in vain still reads the panels
         if unused is not None:
             after = [*after, unused[1]]
         self.done = joined([self.done, {arithmetic: (len(rows) * len(columns), error)}])
@@ -346,19 +344,19 @@ class ModularProduct:
         whole = Summary(0.0, integral=True, in_range=True)
         for panel in panels:
             if panel.summary is None:
-                self._device.wait(panel.summary_there)
+                self._device.wait(panel.measured)
                 panel.summary, panel.fingerprint = self._launches.summary_of(panel.operand, panel.lines)
                 if panel.before is not None:
                     self._b_stays = panel.take_over(panel.before)
                     panel.before = None
                 if panel.assumed and not panel.has_magnitudes:
-                    self._guarded.clear()  # it looked at other elements
+                    self._guarded.clear()  # the guard used magnitudes of other elements
             whole = whole.joined(panel.summary)
         return whole
 
     def _ask_guard(self, rows: Span, columns: Span) -> None:
-        """Have the guard look at a tile. Where nothing is known yet of B's elements, they most likely are what they were in the
-        product before, if they were in that, too: then their magnitudes are there."""
+        """Start the guard for a tile. If B was the same in the last two products, assume that it is again, before it is measured,
+        and use the magnitudes of the previous product."""
         work: list[KernelCall] = []
         launches = self._launches
         for panel in self._panels_in("A", rows) + self._panels_in("B", columns):
