@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Freivalds' check of a product in host memory: sums of groups of columns, A·(B·x), and how C's sums differ from it. Part of
+// Freivalds' check of a product in host memory: sums over groups of columns, A·(B·x), and its comparison with C·x. Part of
 // row_sums.c.
 #pragma once
 
@@ -13,7 +13,7 @@
 #include "pool.h"
 #include "rows.h"
 
-// The bytes that one instruction takes, and the rows of a product whose sums stay in registers.
+// The bytes of a SIMD vector, and the rows of a product whose sums stay in registers.
 #ifdef __AVX512F__
 enum { VECTOR_BYTES = 64, ROWS = 12 };
 #define EACH_LANE {0, 1, 2, 3, 4, 5, 6, 7}
@@ -31,21 +31,21 @@ typedef long long Bits __attribute__((vector_size(VECTOR_BYTES)));
 #define INLINE inline __attribute__((always_inline))
 
 enum { WIDTH = VECTOR_BYTES / sizeof(double), COLUMNS = 2 * WIDTH };  // numbers in a vector; columns whose sums stay in registers
-// The terms of a sum before it is added to the others (sums of few terms are more accurate), the elements of a row for which
-// everything stays in a core's first cache, the rows for which the right operand is read once, and its columns from which on a
-// product is made in tiles.
+// TERMS: per partial sum, since short sums are more accurate. BLOCK: elements of a row, for which all data stay in the L1 cache.
+// ROWS_AT_ONCE: rows for each read of the right operand. TILED: columns from which a product is tiled.
 enum { TERMS = 128, BLOCK = 512, ROWS_AT_ONCE = 72, TILED = 6 };
-enum { LEAST_BYTES = 1 << 20 };  // of rows: to wake a thread for fewer takes longer than to sum them
-// BLAS rearranges all of B for each call. That counts little where B has so few elements, and for so many rows. Else as many bytes of
-// A's and C's rows are multiplied at a time as stay in a core's cache. Multiply-adds that take as long as to sum a byte.
+enum { LEAST_BYTES = 1 << 20 };  // of rows per thread: waking a thread takes longer than summing fewer
+// BLAS packs all of B in each call, which costs little for up to SMALL_B elements of B, or from MULTIPLIED rows per call on. With
+// a small B, a call multiplies rows of A and C with CACHED bytes, which stay in a core's cache, and a thread takes up to
+// MOST_BLOCKS such blocks. TERMS_A_BYTE: multiply-adds in the time of summing a byte.
 enum { SMALL_B = 1 << 13, MULTIPLIED = 256, CACHED = 1 << 18, TERMS_A_BYTE = 2, MOST_BLOCKS = 8 };
-enum { MOST_WORST = 16 };  // rows that are told apart among those with the largest differences
+enum { MOST_WORST = 16 };  // rows with the largest differences that are returned
 
-static const double LEAST_SQUARE = 1e-280,
-                    MOST_SQUARE = 1e280;  // between these, sums of squares have neither over- nor underflowed
+// Sums of squares between these bounds have neither overflowed nor underflowed.
+static const double LEAST_SQUARE = 1e-280, MOST_SQUARE = 1e280;
 static const double NOT_INTEGRAL = 1e300, NOT_JUDGED = -1, MOST_IN_TOTAL = 4;
 
-// What elements are like. After the first that is no integer, they are looked at no more.
+// The largest magnitude of elements, and whether all are integers. After the first that is none, the search ends.
 typedef struct {
     double largest;  // magnitude
     int64_t integral;  // whether all elements are integers; infinity counts as one
@@ -69,7 +69,7 @@ static void look_at(const char* row, int64_t item_size, int64_t count, Look* loo
     if (fractions) look->integral = 0;
 }
 
-// Whether a part of a loop has to look at its elements.
+// Whether elements must still be looked at.
 static int looks(const Look* look) { return look && __atomic_load_n(&look->integral, __ATOMIC_RELAXED); }
 
 static void merge(Pool* pool, Look* into, const Look* looks, int count)
@@ -82,16 +82,16 @@ static void merge(Pool* pool, Look* into, const Look* looks, int count)
     pthread_mutex_unlock(&pool->lock);
 }
 
-// ---- sums of WIDTH rows at a time, which fill a vector
+// ---- sums of WIDTH rows at a time, one per vector lane
 
-// WIDTH neighbouring elements, of double or float.
+// WIDTH contiguous doubles or floats.
 static INLINE Vector load(const char* at, int64_t item_size)
 {
     if (item_size == sizeof(float)) return __builtin_convertvector(*(const Floats*)at, Vector);
     return (Vector) * (const InMemory*)at;
 }
 
-// Lanes of two vectors, of which those of the second are numbered from WIDTH on.
+// Lanes of two vectors; those of the second are numbered from WIDTH on.
 static INLINE Vector shuffled(Vector one, Vector other, Bits lanes)
 {
 #if defined __GNUC__ && !defined __clang__
@@ -108,7 +108,7 @@ static INLINE Vector totals_of(Vector sums[WIDTH])
 {
     const Bits lane = EACH_LANE;
 #pragma GCC unroll 8
-    for (int apart = 1; apart < WIDTH; apart *= 2) {  // lanes with this bit are of the second vector
+    for (int apart = 1; apart < WIDTH; apart *= 2) {  // lanes with this bit belong to the second vector
         Bits second = (lane & apart) != 0, own = lane + (second & WIDTH), other = (lane ^ apart) + (second & WIDTH);
 #pragma GCC unroll 8
         for (int k = 0; k < WIDTH; k += 2 * apart)
@@ -117,7 +117,8 @@ static INLINE Vector totals_of(Vector sums[WIDTH])
     return sums[0];
 }
 
-// Adds to each row's vector x[j] times its elements, and their squares, or the terms' squares. `count`: a multiple of WIDTH.
+// Adds x[j]·row[j] to each row's `sum`, and row[j]², or with `of_terms` (x[j]·row[j])², to its `square`. `count`: a multiple of
+// WIDTH.
 static INLINE void add_strip(const char* const rows[WIDTH], int64_t item_size, const double* x, int64_t count, int of_terms,
                              Vector sum[WIDTH], Vector square[WIDTH])
 {
@@ -126,7 +127,7 @@ static INLINE void add_strip(const char* const rows[WIDTH], int64_t item_size, c
 #pragma GCC unroll 8
         for (int r = 0; r < WIDTH; ++r) {
             const char* at = rows[r] + j * item_size;
-            __builtin_prefetch(at + AHEAD / 4);  // a quarter, of each of WIDTH rows
+            __builtin_prefetch(at + AHEAD / 4);  // less far, since WIDTH rows are read at once
             Vector value = load(at, item_size), term = value * factor;
             sum[r] += term;
             square[r] += of_terms ? term * term : value * value;
@@ -134,9 +135,8 @@ static INLINE void add_strip(const char* const rows[WIDTH], int64_t item_size, c
     }
 }
 
-// For WIDTH rows from i on, up to `end` - 1 (where there are fewer, row i stands for the others), in each row's lane: the sum of x[j]
-// times its elements of `count` columns from `first` on, and that of their squares, or of the terms' squares. `looks`: NULL, or what
-// the elements of each are like, to be continued.
+// For rows i to i + WIDTH - 1, a lane each: the sums of `add_strip` over `count` columns from `first` on. Rows from `end` on are
+// replaced by row i. `looks`: NULL, or one per row, to be updated.
 static void sum_strip(const Rows* rows, int64_t i, int64_t end, int64_t first, int64_t count, const double* x, int of_terms,
                       Vector* sums, Vector* squares, Look* looks)
 {
@@ -172,7 +172,7 @@ static void sum_strip(const Rows* rows, int64_t i, int64_t end, int64_t first, i
     *squares = of_squares;
 }
 
-// Writes the lanes of the first `some` rows, `apart` numbers from each other.
+// Writes the first `some` lanes, at a distance of `apart` numbers.
 static void put_lanes(Vector lanes, int64_t some, double* into, int64_t apart)
 {
     if (some == WIDTH && apart == 1)
@@ -181,7 +181,6 @@ static void put_lanes(Vector lanes, int64_t some, double* into, int64_t apart)
         for (int64_t r = 0; r < some; ++r) into[r * apart] = lanes[r];
 }
 
-// The sum of the squares of some numbers.
 static double square_of(const double* values, int64_t count)
 {
     Vector squares[2] = {0};
@@ -202,8 +201,7 @@ static double square_of(const double* values, int64_t count)
 // The larger of two sizes; NaN if one is.
 static double larger(double one, double other) { return (one >= other) | (one != one) ? one : other; }
 
-// The 2-norm of some rows' elements from column `first` on, times x where that is not NULL, also where squares overflow or
-// underflow.
+// The 2-norm of some rows' elements from column `first` on, times x unless NULL, also if squares overflow or underflow.
 static double careful_norm(const Rows* rows, int64_t i, int64_t end, int64_t first, int64_t count, const double* x)
 {
     double peak = 0, square = 0;
@@ -226,20 +224,20 @@ static double careful_norm(const Rows* rows, int64_t i, int64_t end, int64_t fir
 
 // ---- sums of groups of columns
 
-// What sums are compared with, beside the expected ones: `compare` of row_sums.py explains it.
+// The tolerances of sums: see `Allowed` of row_sums.py.
 typedef struct {
-    const double *norms_a, *norms_b, *flushed,
-        *overflow;  // of each row; of each group, for each `rows_together` rows; of each group
+    const double *norms_a, *norms_b;  // by row of C; by group, for each `rows_together` rows
+    const double *flushed, *overflow;  // by group
     int64_t rows_together;
     double deviation, per_term, flushed_of_a;
     int64_t integral;  // whether elements with a fraction are wrong
 } Comparison;
 
-// What the comparison amounts to: `Compared` of row_sums.py explains it.
+// The results of a comparison: see `Compared` of row_sums.py.
 typedef struct {
     double total, largest;
     int64_t differ, not_judged;
-    int64_t rows;  // of the worst: the row with the largest size first, among equal ones the first in C
+    int64_t rows;  // in the lists below: the row with the largest size first, of equal ones the first in C
     double sizes[MOST_WORST];
     int64_t of_rows[MOST_WORST], of_groups[MOST_WORST];
 } Found;
@@ -254,8 +252,8 @@ typedef struct {
     Look* look;
     const Comparison* with;
     Found* found;
-    const double* y;  // the right operand, as `pack` makes it
-    int64_t first_row;  // what `found` calls the first of the rows
+    const double* y;  // the right operand, from `pack`
+    int64_t first_row;  // the number of the first row in `found`
 } Call;
 
 static int64_t columns_of(const Call* call, int64_t g)
@@ -283,7 +281,7 @@ static void sum_rows(const void* of_call, int64_t first, int64_t end)
     if (looks_at) merge(call->pool, call->look, of_rows, WIDTH);
 }
 
-// The sizes of differences in WIDTH rows of a group, from those and from the sums of squares of C's terms.
+// The sizes of WIDTH rows' differences in a group. `squares`: the sums of squares of C's terms.
 static void sizes_of(const Comparison* with, int64_t g, const double* norms_a, const double* norms_b, const double* differences,
                      const double* squares, double* sizes)
 {
@@ -292,7 +290,7 @@ static void sizes_of(const Comparison* with, int64_t g, const double* norms_a, c
         double norm_a = norms_a[r], norm_b = norms_b[r], both = norm_a * norm_b, difference = fabs(differences[r]);
         int is_zero = ((norm_a == 0) & (norm_b <= INFINITY)) | ((norm_b == 0) & (norm_a <= INFINITY));
         both = is_zero ? 0 : both;  // 0 times what overflowed is 0
-        double inverse = 1 / both, part = squares[r] * inverse * inverse;  // of all that A and B's norms allow, as a variance
+        double inverse = 1 / both, part = squares[r] * inverse * inverse;  // C's part of the variance that the norms allow
         int in_range = (squares[r] == 0) | ((squares[r] > LEAST_SQUARE) & (squares[r] < MOST_SQUARE));
         part = in_range & (part < 1) ? part : 1;
         double lost = flushed * (1 + norm_a) + with->flushed_of_a * norm_b;
@@ -303,7 +301,7 @@ static void sizes_of(const Comparison* with, int64_t g, const double* norms_a, c
     }
 }
 
-// Adds a row's worst sum to those of the rows with the largest.
+// Inserts a row's worst sum into the list of the rows with the largest.
 static void add_row(Found* found, const double* sizes, int64_t groups, int64_t row)
 {
     int64_t at = found->rows, group = 0;
@@ -323,7 +321,7 @@ static void add_row(Found* found, const double* sizes, int64_t groups, int64_t r
     found->of_groups[at] = group;
 }
 
-// Adds what WIDTH sums amount to, and the worst of some rows.
+// Adds WIDTH partial statistics to `found`, and the worst sums of some rows.
 static void tell(const Call* call, int64_t first, int64_t end, const double* totals, const double* differ, const double* not_judged,
                  const double* most)
 {
@@ -341,8 +339,7 @@ static void tell(const Call* call, int64_t first, int64_t end, const double* tot
     pthread_mutex_unlock(&call->pool->lock);
 }
 
-// Replaces the expected sums of rows by the sizes of their differences, and adds up what they amount to. Elements are looked at, or
-// those with a fraction make their sums wrong.
+// Replaces the expected sums of rows by the sizes of their differences, and adds up their statistics.
 static void compare_rows(const void* of_call, int64_t first, int64_t end)
 {
     const Call* call = of_call;
@@ -394,9 +391,9 @@ static void compare_rows(const void* of_call, int64_t first, int64_t end)
     if (call->found) tell(call, first, end, totals, differ, not_judged, most);
 }
 
-enum { NARROW = 2 * WIDTH };  // columns of rows for which the code around the sums of a strip would take longer than these
+enum { NARROW = 2 * WIDTH };  // columns: for fewer, the overhead of `sum_strip` dominates
 
-// Turns WIDTH vectors: vector k gets lane k of each.
+// Transposes WIDTH vectors: vector k gets lane k of each.
 static INLINE void transpose(Vector rows[WIDTH])
 {
     const Bits lane = EACH_LANE;
@@ -413,7 +410,7 @@ static INLINE void transpose(Vector rows[WIDTH])
     }
 }
 
-// Adds to WIDTH rows' lanes the sum of x[j] times their elements, and that of their squares, or of the terms' squares.
+// `add_strip` for WIDTH rows of few doubles, a lane each.
 static INLINE void add_narrow(const char* row, int64_t row_bytes, const double* x, int64_t count, int of_terms, Vector* sum,
                               Vector* square)
 {
@@ -432,8 +429,8 @@ static INLINE void add_narrow(const char* row, int64_t row_bytes, const double* 
     }
 }
 
-// Compares narrow rows of double, a multiple of WIDTH, of which those behind the last can be read. Returns whether all their squares
-// are so usual that `sizes_of` need not look; else nothing is done.
+// Compares narrow rows of doubles, a multiple of WIDTH; memory behind the last row must be readable. Returns 0, with `found`
+// unchanged, if squares are so extreme that `sizes_of` is needed.
 static int compare_narrow(const Call* call, const Rows* a, int64_t rows)
 {
     const Rows* c = call->rows;
@@ -472,9 +469,8 @@ static int enough_threads(int most, int64_t bytes)
 
 static int64_t at_once(int64_t row_bytes) { return WIDTH * (1 + BYTES_AT_ONCE / (WIDTH * row_bytes + 1)); }
 
-// For the rows from `first` to `end` - 1 and each group of columns: the sum of the terms x[j]·row[j], and that of their
-// squares. `look`: NULL, or what the elements are like, to be continued. `with`: NULL, or `sums` are the expected ones, which
-// are replaced by the sizes of their differences from the rows'.
+// For rows first..end-1 and each group of columns: the sum of the terms x[j]·row[j], and of their squares. `look`: NULL, or to be
+// updated. `with`: NULL, or `sums` are expected sums, to be replaced by the sizes of the rows' differences from them.
 void group_sums(Pool* pool, int threads, const Rows* rows, const double* x, int64_t group, double* sums, double* squares,
                 Look* look, const Comparison* with, int64_t first, int64_t end)
 {
@@ -485,29 +481,30 @@ void group_sums(Pool* pool, int threads, const Rows* rows, const double* x, int6
 
 // ---- B·x
 
-// The loop with which NumPy multiplies matrices (`matmul_loop` of blas.py).
+// NumPy's inner loop of matmul (`matmul_loop` of blas.py).
 typedef void (*Matmul)(char** matrices, const intptr_t* sizes, const intptr_t* steps, void* unused);
 
-// All of the check of some rows of a product. `x` is that of C's columns, to be weighted. `y` gets B·x as `pack` makes it.
+// The check of some rows of a product. `x`: for C's columns, to be weighted. `y`: gets B·x, packed.
 typedef struct {
     Rows a, b, c;
     int64_t rows_of_b, group;
     double *x, *y, *norms_b, *flushed, *overflow;
-    int64_t step;  // one of so many rows tells the sizes of columns
-    int64_t scale, most_scale, most_weight;  // `Bounds` of row_sums.py explains these and what follows
+    int64_t step;  // one of `step` rows of B is sampled for the columns' peaks
+    int64_t scale, most_scale, most_weight;  // these and the next line: see `Bounds` of row_sums.py
     double largest_integer, flushed_of_b, largest, smallest_x, deviation, per_term, flushed_of_a;
-    Look in_a, in_b, in_c;  // what elements are like; those of C are not looked at where A or B has others than integers
-    Matmul multiply;  // makes C; NULL: it is there
+    Look in_a, in_b, in_c;  // in_c is not updated if A or B has others than integers
+    Matmul multiply;  // computes C; NULL: C is computed
     Pool* pool;
-    int64_t block;  // rows of C that are made at a time
-    int64_t raised;  // floating-point exceptions of that, as `warn_as_numpy` takes them
+    int64_t block;  // rows of C per call of `multiply`
+    int64_t raised;  // its floating-point exceptions, for `warn_as_numpy`
     int64_t no_memory;
     Found found;
 } Check;
 
 enum { PEAKS = 4 * WIDTH };  // columns whose peaks stay in registers
 
-// Of one in `step` rows and `some` columns, the largest magnitude, NaN if there is one, and whether one is no integer.
+// For `some` columns, over every `step`-th row: the largest magnitude (NaN if there is one), and whether an element is no
+// integer.
 static INLINE void add_peaks(const Rows* rows, int64_t item_size, int64_t count, int64_t step, int64_t first, int64_t some,
                              double* peaks, double* others)
 {
@@ -526,7 +523,7 @@ static INLINE void add_peaks(const Rows* rows, int64_t item_size, int64_t count,
     }
 }
 
-// Likewise, of the columns from `first` to `end` - 1.
+// The same for columns first..end-1.
 static INLINE void peaks_of(const Rows* rows, int64_t item_size, int64_t count, int64_t step, int64_t first, int64_t end,
                             double* peaks, double* others)
 {
@@ -543,7 +540,7 @@ static void find_peaks(const Rows* rows, int64_t count, int64_t step, int64_t fi
         peaks_of(rows, sizeof(float), count, step, first, end, peaks, others);
 }
 
-// As `sampled_peaks` of row_sums.py.
+// `sampled_peaks` of row_sums.py.
 static void sample_peaks(const Check* check, double* peaks, double* others)
 {
     const Rows* b = &check->b;
@@ -557,7 +554,7 @@ static void sample_peaks(const Check* check, double* peaks, double* others)
     }
 }
 
-// Weights a group's x, as `column_weights` of row_sums.py, and finds what its sums may differ by and from where on they may overflow.
+// Weights a group's x, as `column_weights` of row_sums.py, and sets its tolerance for flushed numbers and its overflow limit.
 static void weigh(const Check* check, int64_t g, int64_t count, const double* peaks, const double* others)
 {
     double* x = check->x + g * check->group;
@@ -586,8 +583,8 @@ static void weigh(const Check* check, int64_t g, int64_t count, const double* pe
 
 // ---- A·(B·x)
 
-// product[r, w] += the sum of values[r, j]·y[j, w] for `rows` rows of BLOCK elements, of which the first `terms` count. `y`:
-// from the first of these terms on, COLUMNS of its columns at a time, which are `next_columns` numbers apart.
+// product[r, w] += Σ values[r, j]·y[j, w] over j < terms, for `rows` rows. `y`: packed in panels of COLUMNS columns, at a
+// distance of `next_columns` numbers, from the first of these terms on.
 static void add_product(double values[ROWS][BLOCK], int64_t rows, int64_t terms, const double* y, int64_t next_columns,
                         int64_t width, double* product)
 {
@@ -603,7 +600,7 @@ static void add_product(double values[ROWS][BLOCK], int64_t rows, int64_t terms,
                 }
             }
             double of_terms[ROWS][COLUMNS];
-            for (int r = 0; r < ROWS; ++r) {  // memcpy of all would keep the sums in memory
+            for (int r = 0; r < ROWS; ++r) {  // with memcpy, the compiler would not keep the sums in registers
                 for (int k = 0; k < COLUMNS / WIDTH; ++k) *(InMemory*)&of_terms[r][k * WIDTH] = sums[r][k];
             }
             for (int64_t r = 0; r < rows; ++r) {
@@ -613,7 +610,7 @@ static void add_product(double values[ROWS][BLOCK], int64_t rows, int64_t terms,
     }
 }
 
-// Multiplies rows by many columns of y, in tiles.
+// Multiplies rows by y if that has many columns.
 static void multiply_in_tiles(const Call* call, int64_t from, int64_t to, Look* look)
 {
     const Rows* rows = call->rows;
@@ -629,7 +626,7 @@ static void multiply_in_tiles(const Call* call, int64_t from, int64_t to, Look* 
                 int64_t some = end - i < ROWS ? end - i : ROWS;
                 for (int64_t r = 0; r < some; ++r) {
                     const char* row = rows->elements + (i + r) * rows->row_bytes;
-                    // Processors fetch ahead while a row is read on, which this one is only after BLOCK elements of each other row.
+                    // Hardware does not prefetch the next BLOCK: this row is read on only after BLOCK elements of each other row.
                     for (int64_t j = first + BLOCK; j < first + 2 * BLOCK && j < columns; j += LINE / rows->item_size) {
                         __builtin_prefetch(row + j * rows->item_size);
                     }
@@ -647,7 +644,7 @@ static void multiply_in_tiles(const Call* call, int64_t from, int64_t to, Look* 
     }
 }
 
-// Multiplies rows by few columns of y, WIDTH rows at a time.
+// Multiplies rows by y if that has few columns, WIDTH rows at a time.
 static void multiply_strips(const Call* call, int64_t from, int64_t to, Look looks[WIDTH], int looks_at)
 {
     const Rows* rows = call->rows;
@@ -676,10 +673,10 @@ static void multiply_rows(const void* of_call, int64_t from, int64_t to)
     if (looks_at) merge(call->pool, call->look, of_rows, WIDTH);
 }
 
-// The columns of y with which `multiply_rows` reads it.
+// The number of columns of a packed y.
 int64_t packed_columns(int64_t width) { return width < TILED ? width : (width + COLUMNS - 1) / COLUMNS * COLUMNS; }
 
-// y as `multiply_rows` reads it: few columns one after the other; of many, COLUMNS at a time, those behind the last ones of zeros.
+// Packs y for `multiply_rows`: few columns one after the other; many in panels of COLUMNS columns, padded with zeros.
 void pack(const double* y, int64_t terms, int64_t width, double* into)
 {
     int64_t together = width < TILED ? 1 : COLUMNS, parts = (width + together - 1) / together;
@@ -691,7 +688,7 @@ void pack(const double* y, int64_t terms, int64_t width, double* into)
     }
 }
 
-// product = the rows times y, which `pack` has made, with `width` columns; of each row the sum of squares, and `look`, as above.
+// product = rows times the packed y, of `width` columns; squares = each row's sum of squares. `look`: as above.
 void products(Pool* pool, int threads, const Rows* rows, const double* y, int64_t width, double* product, double* squares,
               Look* look, int64_t first, int64_t end)
 {
@@ -699,22 +696,22 @@ void products(Pool* pool, int threads, const Rows* rows, const double* y, int64_
     run_loop(pool, threads, first, end, ROWS_AT_ONCE, ROWS_AT_ONCE, multiply_rows, &call);
 }
 
-// ---- sums over a transposed matrix, in the order of its memory
+// ---- sums over a transposed matrix, in memory order
 
-enum { FEW_TERMS = 16 };  // that are added before their sum is added to the others: rows are summed in lanes of about as few
+enum { FEW_TERMS = 16 };  // per partial sum: about as few as in a vector lane when rows are summed
 
 // `rows`: the matrix's columns.
 typedef struct {
     Pool* pool;
     const Rows* rows;
     const double* factors;
-    int64_t width, group, groups;  // `group`: rows whose sums are kept apart; 0: all are summed
+    int64_t width, group, groups;  // `group`: rows per sum; 0: all
     double *sums, *squares;
     Look* look;
     int no_memory;
 } Columns;
 
-// Adds the elements times each factor, and their squares, or the squares of the terms.
+// Adds the elements times each factor, and their squares, or with `of_terms` the squares of the terms.
 static INLINE void add_elements(const char* row, int64_t item_size, int64_t count, const double* factors, int64_t width,
                                 int of_terms, double* sums, double* squares)
 {
@@ -765,9 +762,9 @@ static void sum_columns(const void* of_columns, int64_t first, int64_t end)
     free(totals);
 }
 
-// Adds to `sums` the transpose of the first `count` rows times `factors`, with `width` columns, and to `squares` the sums of squares;
-// with a `group` these are kept apart for each so many rows, and the squares are those of the terms, as in `group_sums`. Returns 0, or
-// 1 if there is no memory.
+// Adds rowsᵀ · factors to `sums`, for the first `count` rows and `width` factors per row, and the sums of squares to `squares`.
+// With a `group` there are separate sums for each `group` rows, and squares are of terms, as in `group_sums`. Returns 0, or 1
+// without memory.
 int column_sums(Pool* pool, int threads, const Rows* rows, int64_t count, const double* factors, int64_t width, int64_t group,
                 double* sums, double* squares, Look* look)
 {
@@ -780,10 +777,9 @@ int column_sums(Pool* pool, int threads, const Rows* rows, int64_t count, const 
     return of.no_memory;
 }
 
-// ---- all of the check of some rows
+// ---- the whole check of some rows
 
-// For all rows of B: weights x, and makes B·x, the norm of all terms of each group, and what its sums may differ by. Returns 0, or 1
-// if there is no memory.
+// Weights x, and computes B·x and each group's norm and tolerances. Returns 0, or 1 without memory.
 int sums_of_b(Check* check, int threads)
 {
     const Rows* rows = &check->b;
@@ -809,7 +805,7 @@ int sums_of_b(Check* check, int threads)
     return 0;
 }
 
-// Makes some rows of C.
+// Computes some rows of C, and notes floating-point exceptions.
 static void multiply(Check* check, const Rows* a, const Rows* c, int64_t rows)
 {
     const Rows* b = &check->b;
@@ -822,7 +818,7 @@ static void multiply(Check* check, const Rows* a, const Rows* c, int64_t rows)
     if (raised) __atomic_fetch_or(&check->raised, raised, __ATOMIC_RELAXED);
 }
 
-// Makes rows of C, and compares them with those of A times y: few at a time, so that they stay in a core's cache.
+// Computes rows of C, if wanted, and compares them with rows of A times y: few at a time, so that they stay in a core's cache.
 static void check_rows(const void* of_check, int64_t from, int64_t to)
 {
     Check* check = (Check*)of_check;
@@ -871,7 +867,7 @@ static void check_rows(const void* of_check, int64_t from, int64_t to)
     if (sizes != few) free(sizes);
 }
 
-// Compares the rows of C with those of A times y, after `sums_of_b`. Returns 0, or 1 if there is no memory.
+// Compares rows of C with rows of A times y, after `sums_of_b`. Returns 0, or 1 without memory.
 int check(Check* check, int threads, int64_t first, int64_t end)
 {
     int64_t bytes = check->a.columns * check->a.item_size + check->c.columns * check->c.item_size, most = at_once(bytes);
@@ -891,19 +887,18 @@ int check(Check* check, int threads, int64_t first, int64_t end)
     return (int)check->no_memory;
 }
 
-// ---- all of the check of a stack of products
+// ---- the whole check of a stack of products
 
 typedef struct {
     double total, largest;  // these four as in `Found`
     int64_t differ, not_judged;
-    double largest_a, largest_b;  // magnitudes; NOT_INTEGRAL where not all are integers
-    int64_t has_fractions;  // C has, while A and B have not
+    double largest_a, largest_b;  // magnitudes; NOT_INTEGRAL unless all are integers
+    int64_t has_fractions;  // in C, but not in A and B
 } OfProduct;
 
-// Products of matrices that lie so many bytes apart; 0: one matrix for all.
 typedef struct {
-    Check first;  // the first product's, without the room that it needs
-    int64_t rows, apart_a, apart_b, apart_c;
+    Check first;  // the first product's, without its work memory
+    int64_t rows, apart_a, apart_b, apart_c;  // strides in bytes between the products' matrices; 0: one matrix for all
     const double* x;  // to be weighted for each B
     OfProduct* of_products;
     int64_t threads;  // for each product
@@ -928,7 +923,7 @@ static void check_products(const void* of_stack, int64_t from, int64_t to)
         one.b.elements = stack->first.b.elements + i * stack->apart_b;
         one.c.elements = stack->first.c.elements + i * stack->apart_c;
         one.in_a = one.in_c = (Look){0, 1};
-        one.found = (Found){.rows = MOST_WORST, .sizes[MOST_WORST - 1] = INFINITY};  // so that no row is noted
+        one.found = (Found){.rows = MOST_WORST, .sizes[MOST_WORST - 1] = INFINITY};  // a full list: no row is added
         if (i == from || stack->apart_b) {
             one.in_b = (Look){0, 1};
             memcpy(one.x, stack->x, (size_t)columns * sizeof *one.x);
@@ -948,8 +943,8 @@ static void check_products(const void* of_stack, int64_t from, int64_t to)
     free(one.x);
 }
 
-// Checks the products from `first` to `end` - 1, and makes them where there is a `multiply`. Each thread takes whole ones, or all
-// divide each. Returns 0, or 1 if there is no memory.
+// Checks products first..end-1, and computes them first if there is a `multiply`. Each thread takes whole products, or all
+// threads divide each. Returns 0, or 1 without memory.
 int check_stack(Stack* stack, int threads, int64_t first, int64_t end)
 {
     const Check* check = &stack->first;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Sums over the rows of matrices in host memory, as kernels/check.cu makes them on a GPU: checksums of rows, and in
-// product_check.h those of Freivalds' check. hybrid/devices/row_sums.py has the same in NumPy, as reference and where there is no C
-// compiler.
+// Sums over rows of matrices in host memory, as kernels/check.cu makes them on a GPU: checksums here, Freivalds' check in
+// product_check.h. hybrid/devices/row_sums.py has the same in NumPy, as a reference and for machines without a C compiler.
 #include <stdint.h>
 #include <string.h>
 
@@ -11,7 +10,7 @@
 
 // ---- checksums
 
-// The bits of a word, and of an element of 2 or 4 bytes, which need not be aligned.
+// The bits of an unaligned word, or of an unaligned element of 2 or 4 bytes.
 static uint64_t word(const char* at)
 {
     uint64_t bits;
@@ -39,7 +38,7 @@ static uint64_t sum_of_words(const char* row, int64_t words, const char* next_ro
     return sum;
 }
 
-// The sum of elements of 4 or 2 bytes, which are shifted so that neighbours form a word; the first one by `shift` bits.
+// The sum of elements of 4 or 2 bytes, shifted so that neighbours form a word; the first by `shift` bits.
 static uint64_t sum_of_parts(const char* row, int64_t columns, int64_t item_size, int shift, const char* next_row)
 {
     int64_t j = 0, per_word = 8 / item_size;
@@ -65,7 +64,7 @@ static uint64_t weighted_sum(const char* row, const uint64_t* weights, int64_t c
     return sum;
 }
 
-// The checksum of each `step`-th line of a row, from line `first` on; weighted, or as `sum_of_parts` computes it.
+// The checksum of every `step`-th line of a row, from line `first` on; weighted, or as in `sum_of_parts`.
 static uint64_t sum_of_lines(const char* row, int64_t columns, int64_t item_size, int64_t first, int64_t step,
                              const uint64_t* weights, int weighted, int shift)
 {
@@ -94,11 +93,11 @@ static uint64_t mixed(uint64_t checksum, uint64_t number)
 }
 
 enum { COLUMNS_AHEAD = 4 };
-enum { ROWS_BY_COLUMNS = 512 };  // of a transposed matrix, that are summed together: 4 KiB of each column
-enum { WEIGHTED_ROWS = 32 };  // in one of so many rows, elements are multiplied by their columns' weights
+enum { ROWS_BY_COLUMNS = 512 };  // rows of a transposed matrix that are summed together: 4 KiB of each column
+enum { WEIGHTED_ROWS = 32 };  // in one of these rows, elements are multiplied by their columns' weights
 
-// Rows to be summed: `from`, from + step, from + 2·step …, of a piece of a matrix. Of row i those lines are summed whose number plus i
-// plus `first_line` is a multiple of `lines`.
+// Rows to sum: `from`, from + step, from + 2·step …, of a piece of a matrix. In row i, a line is summed if its number plus i plus
+// `first_line` is a multiple of `lines`.
 typedef struct {
     Loop loop;
     Rows rows;
@@ -108,10 +107,10 @@ typedef struct {
     uint64_t number;  // of the piece's first row
     uint64_t* total;  // of the rows' checksums, each mixed with the row's number
     int64_t lines, first_line;
-    int64_t column_bytes;  // from one column to the next: item_size, or more where neighbours in memory are neighbours in a column
+    int64_t column_bytes;  // column stride: item_size, or more if the matrix is a transpose
 } Checksums;
 
-// Adds to the sums of some rows the elements of one column that belong to summed lines, as `sum_of_lines` does it row by row.
+// Adds one column's elements in summed lines to the sums of some rows: `sum_of_lines`, column by column.
 static INLINE void add_column(const Checksums* of, int64_t j, int64_t first, int64_t end, int64_t item_size)
 {
     const char* column = of->rows.elements + j * of->column_bytes;
@@ -127,7 +126,7 @@ static INLINE void add_column(const Checksums* of, int64_t j, int64_t first, int
         of->sums[i] += element(column + i * row_bytes, item_size) * (weight - ((uint64_t)1 << shift));
 }
 
-// As `sum_bits`, of a transposed matrix, in the order of its memory.
+// `sum_bits` of a transposed matrix, in memory order.
 static void sum_bits_by_columns(const void* of_checksums, int64_t first, int64_t end)
 {
     const Checksums* of = of_checksums;
@@ -148,7 +147,7 @@ static void sum_bits(const void* of_checksums, int64_t first, int64_t end)
 {
     const Checksums* of = of_checksums;
     int64_t columns = of->rows.columns, item_size = of->rows.item_size;
-    int shift = columns ? __builtin_ctzll(of->weights[0]) : 0;  // a column's weight is odd, but for the shift
+    int shift = columns ? __builtin_ctzll(of->weights[0]) : 0;  // a weight is an odd number, shifted
     uint64_t total = 0;
     for (int64_t i = of->from + first * of->step, k = first; k < end; ++k, i += of->step) {
         const char *row = of->rows.elements + i * of->rows.row_bytes, *next_row = row + of->step * of->rows.row_bytes;
@@ -162,14 +161,15 @@ static void sum_bits(const void* of_checksums, int64_t first, int64_t end)
             sum = sum_of_words(row, columns, next_row);
         else
             sum = sum_of_parts(row, columns, item_size, shift, next_row);
-        if (of->step > 1) total -= mixed(of->sums[i], number);  // these rows have been summed before
+        if (of->step > 1) total -= mixed(of->sums[i], number);  // `sum_again`: replace the earlier sum
         total += mixed(sum, number);
         of->sums[i] = sum;
     }
     __atomic_fetch_add(of->total, total, __ATOMIC_RELAXED);
 }
 
-// Has the rows of a piece summed, after this event of a lane; where `how` is NULL, at once. Returns 0, or 1 if there is no memory.
+// Enqueues the rows of a piece, to be summed after this event of a lane, or at once if `how` is NULL. Returns 0, or 1 without
+// memory.
 int put(Pool* pool, Batch* batch, int64_t column_bytes, const void* first_row, int64_t rows, int64_t columns, int64_t row_bytes,
         int64_t item_size, const uint64_t* weights, uint64_t* sums, uint64_t number, uint64_t* total, int64_t lines,
         int64_t first_line, const EventWait* how, void* event, int lane)
@@ -177,7 +177,7 @@ int put(Pool* pool, Batch* batch, int64_t column_bytes, const void* first_row, i
     if (!rows) return 0;
     Checksums* of = malloc(sizeof *of);
     if (!of) return 1;
-    int64_t together = 1 + lines * BYTES_AT_ONCE / (columns * item_size + 1);  // always as many: more would make the lock matter
+    int64_t together = 1 + lines * BYTES_AT_ONCE / (columns * item_size + 1);  // fixed: smaller parts would contend for the lock
     int by_columns = column_bytes != item_size;
     if (by_columns) together = ROWS_BY_COLUMNS;
     Loop loop = {.batch = batch, .operands = of, .end = rows, .unit = together, .most = together, .freed = 1};
@@ -196,12 +196,12 @@ int put(Pool* pool, Batch* batch, int64_t column_bytes, const void* first_row, i
     return 0;
 }
 
-// Sums again one of `step` rows of a piece that has been summed.
+// Sums one of `step` rows again, of a piece that has been summed.
 void sum_again(int64_t column_bytes, const void* first_row, int64_t rows, int64_t columns, int64_t row_bytes, int64_t item_size,
                const uint64_t* weights, uint64_t* sums, uint64_t number, uint64_t* total, int64_t lines, int64_t first_line,
                int64_t step)
 {
-    int64_t from = rows > 1;  // the first row has weights: it takes longer than all the rest
+    int64_t from = rows > 1;  // without the first row: weighted, it would take longer than all the rest
     Checksums of = {
         {0}, {first_row, columns, row_bytes, item_size}, from, step, weights, sums, number, total, lines, first_line, column_bytes};
     if (column_bytes == item_size)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Sums over the rows of matrices in host memory, as kernels/check.cu makes them on a GPU: checksums of rows, sums of groups of
-columns, their comparison with the expected ones, and A·(B·x).
+"""Sums over rows of matrices in host memory, as kernels/check.cu makes them on a GPU: checksums of rows, sums over groups of
+columns, their comparison with expected sums, and A·(B·x).
 
-Each exists twice: in row_sums.c, by a pool of threads that never want Python's GIL, and in NumPy, as reference, where there is
-no C compiler, and where the library is not compiled yet.
+Each exists twice: in row_sums.c, by a pool of threads without the GIL, and in NumPy, as a reference, for machines without a C
+compiler, and until the library is compiled.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from hybrid.host.blas import OF_ONE_THREAD, matmul_loop, warn_as_numpy
 from hybrid.host.threads import CALL_BYTES, limited_blas, on_threads, own_threads, rows_of_about
 from hybrid.kernels.catalogue import numbers_of
 
-NOT_INTEGRAL = 1e300  # stands for the largest magnitude of numbers that are not all integers, and for sizes that are larger
+NOT_INTEGRAL = 1e300  # replaces the largest magnitude of numbers that are not all integers; also the largest size
 NOT_JUDGED = -1.0  # the size of a sum that cannot be judged
-MOST_IN_TOTAL = 4.0  # a size counts at most as this in the total of many, which a single large one would else determine
-SAMPLE = 64  # rows of B that tell the sizes of its columns
+MOST_IN_TOTAL = 4.0  # cap of a size in totals, which a single large one would otherwise dominate
+SAMPLE = 64  # rows of B, sampled for the magnitudes of its columns
 
 SOURCE = Path(__file__).with_suffix(".c")
 _FLAGS = ("-std=c11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-pthread")
-# Of the rows that a thread takes in one call: Python does not notice an interrupt (SIGINT) before it ends.
+# Of rows, per thread and call: Python handles an interrupt (SIGINT) only between calls.
 _BYTES_A_THREAD = 64 << 20
-# For larger B and fewer rows, BLAS's rearranging of B for each part of C's rows would count: these are divided in other ways.
+# BLAS packs all of B in each call: too slow for larger B with fewer rows of C per thread, which are multiplied in other ways.
 _SMALL_B, _ROWS_A_THREAD = 1 << 13, 128
-_TERMS_A_BYTE = 16  # multiply-adds that count as a byte for that
-_FEW = 8  # columns of y, of which a transposed A is read once for all; for more, converted rows are multiplied faster
-_BYTES_WORTH_A_THREAD = 256 << 10  # for fewer, it takes as long to wake a thread
+_TERMS_A_BYTE = 16  # multiply-adds that count as a byte of _BYTES_A_THREAD
+_FEW = 8  # columns of y up to which a transposed A is read in memory order; for more, converted rows are multiplied faster
+_BYTES_WORTH_A_THREAD = 256 << 10  # waking a thread takes as long as summing fewer
 _ADDRESS, _NUMBER, _COUNT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 
 
@@ -120,12 +120,12 @@ class _Stack(ctypes.Structure):
 
 
 def _load() -> Any:
-    """The compiled library; None where bytes have another order than it expects. HybridError without a C compiler."""
+    """The compiled library; None on big-endian machines. HybridError without a C compiler."""
     if sys.byteorder != "little":
         return None
     path = str(build_plain(c_compiler(), SOURCE, _FLAGS))
     library: Any = ctypes.CDLL(path)
-    library.put = ctypes.PyDLL(path).put  # with the GIL: to get it back would take longer than the call
+    library.put = ctypes.PyDLL(path).put  # keeps the GIL: getting it back would take longer than the call
     library.new_pool.restype = library.new_batch.restype = _ADDRESS
     library.new_batch.argtypes = [_ADDRESS, _COUNT, _COUNT]
     matrix, sums = [_ADDRESS, *[_NUMBER] * 4], [_ADDRESS, _ADDRESS, ctypes.c_uint64, _ADDRESS, _NUMBER, _NUMBER]
@@ -146,8 +146,8 @@ def _load() -> Any:
 
 
 class _Library(LoadedSoon):
-    """The library, loaded in the background, and its pool of threads. A forked child makes a pool of its own: its parent's has no
-    threads there, and perhaps a lock that is never released."""
+    """The library, loaded in the background, and its thread pool. A forked child makes its own pool: the parent's has no threads
+    there, and its lock may be held forever."""
 
     def __init__(self) -> None:
         self._pools: dict[int, Any] = {}  # by process
@@ -160,35 +160,35 @@ class _Library(LoadedSoon):
             pool = self.loaded.new_pool()
             if not pool:
                 raise MemoryError("no memory for a pool of threads")
-            self._pools.setdefault(process, pool)  # if another thread has made one meanwhile, this one never gets threads
+            self._pools.setdefault(process, pool)  # if another thread was faster, ours is never used, and has no threads
         return self._pools[process]
 
 
 @lru_cache(maxsize=1)
 def adder() -> _Library:
-    """The library, which is compiled and loaded in the background: until then, NumPy computes."""
+    """The library, compiled and loaded in the background; NumPy computes until it is there."""
     return _Library()
 
 
 def can_sum(rows: np.ndarray) -> bool:
-    """Whether there is the library, and it can read these rows where they lie."""
+    """Whether the library is loaded and can read these rows in place."""
     readable = rows.dtype.char in "fd" and rows.dtype.isnative and rows.flags.aligned
     return readable and rows.strides[1] == rows.itemsize and adder().loaded is not None
 
 
 def _rows(matrix: np.ndarray, first: int = 0) -> _Rows:
-    """The rows for functions in C, which call the first one number `first`."""
+    """The rows for C functions, in which the first one has the number `first`."""
     step = matrix.strides[0]
     return _Rows(matrix.__array_interface__["data"][0] - first * step, matrix.shape[1], step, matrix.itemsize)
 
 
-_PART_BYTES = 1 << 20  # of rows as float64: few enough to stay in a core's cache, enough to make NumPy's calls worth their while
-_SQUARES = 1e-280, 1e280  # sums of squares between these have neither overflowed nor lost what counts to underflow
-_TERMS = 128  # sums of few terms are more accurate, as the check's must be where the product is itself in float64
+_PART_BYTES = 1 << 20  # of rows as float64: few enough to stay in a core's cache, enough to amortize NumPy's overhead
+_SQUARES = 1e-280, 1e280  # sums of squares between these have neither overflowed nor lost accuracy to underflow
+_TERMS = 128  # per partial sum: short sums are more accurate, as the check's must be for a product in float64
 
 
 class Integers:
-    """Finds whether all numbers are integers, and their largest magnitude. Several threads may show it numbers."""
+    """Finds whether all numbers are integers, and their largest magnitude. Thread-safe."""
 
     def __init__(self) -> None:
         self._look, self._peaks = _Look(0.0, 1), [0.0]
@@ -204,7 +204,7 @@ class Integers:
 
     @property
     def address(self) -> Any:
-        """For functions in C. After the first number that is no integer they need not look."""
+        """For C functions: a `Look`, or NULL after the first number that is no integer."""
         return ctypes.byref(self._look) if self.integral else None
 
     def look(self, values: np.ndarray) -> None:
@@ -222,8 +222,8 @@ def _are_integers(values: np.ndarray) -> bool:
 
 
 def _in_parts(matrix: np.ndarray, threads: int, work: Callable[[Span, np.ndarray, int, Any], None]) -> None:
-    """Call `work(which, rows, threads, library)` for some rows at a time: as C reads them, or without a library in float64. What
-    C cannot read as it lies is converted by several threads."""
+    """Call `work(which, rows, threads, library)` for some rows at a time, which C can read, or which are float64 if there is no
+    library. Rows that C cannot read in place are converted first, by several threads, each of which calls `work`."""
     rows, of_row, readable = Span(0, len(matrix)), max(1, matrix.shape[1] * matrix.itemsize), can_sum(matrix)
     library = adder().loaded
     if readable:
@@ -233,21 +233,21 @@ def _in_parts(matrix: np.ndarray, threads: int, work: Callable[[Span, np.ndarray
         return
 
     def convert(some: Span) -> None:
-        with np.errstate(all="ignore"):  # whoever looks at the sums deals with overflow and NaN
+        with np.errstate(all="ignore"):  # overflow and NaN are handled when sums are compared
             work(some, np.ascontiguousarray(numbers_of(matrix[some.slice]), np.float64), 1, library)
 
     on_threads(threads, convert, rows_of_about(_PART_BYTES, rows, 8 * matrix.shape[1]))
 
 
 def _transposed(matrix: np.ndarray) -> np.ndarray | None:
-    """The transpose of a matrix of which C can read that, and not the matrix itself."""
+    """The transpose, if C can read that in place, but not the matrix itself; else None."""
     return matrix.T if not can_sum(matrix) and matrix.size and can_sum(matrix.T) else None
 
 
 def _column_sums(
     rows: np.ndarray, factors: np.ndarray, group: int, groups: int, integers: Integers, threads: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The transpose of the rows times `factors`, and the sums of squares; with a `group` as in `group_sums` of the transpose."""
+    """rowsᵀ · factors, and the sums of squares; with a `group`, `group_sums` of rowsᵀ."""
     width = 1 if group else factors.shape[1]
     sums, squares = np.zeros((rows.shape[1], width * groups)), np.zeros((rows.shape[1], groups))
     into, of_rows = (sums.ctypes.data, squares.ctypes.data, integers.address), ctypes.byref(_rows(rows))
@@ -257,13 +257,13 @@ def _column_sums(
 
 
 def sums_and_squares(values: np.ndarray, x: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each row and each group of columns, the sum of the terms x[j]·values[i,j], and that of their squares."""
+    """For each row and each group of columns, the sum of the terms x[j]·values[i,j], and of their squares."""
     terms, starts = values * x, np.arange(0, len(x), group)
     return np.add.reduceat(terms, starts, axis=1), np.add.reduceat(terms * terms, starts, axis=1)
 
 
 def group_sums(matrix: np.ndarray, x: np.ndarray, group: int, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
-    """`sums_and_squares` of a matrix, by several threads; `integers` looks at it."""
+    """`sums_and_squares` of a matrix, by several threads. Updates `integers`."""
     x = np.ascontiguousarray(x)
     if (transposed := _transposed(matrix)) is not None:
         return _column_sums(transposed, x, group, -(-matrix.shape[1] // group), integers, threads)
@@ -285,30 +285,29 @@ def group_sums(matrix: np.ndarray, x: np.ndarray, group: int, integers: Integers
 
 @record
 class Allowed:
-    """What the sums of C's rows may differ from the expected ones by, beside the norms of A's rows. Norms and limits are those
-    of B and C times x."""
+    """The tolerances of the sums of C's rows, apart from the norms of A's rows. Norms and limits include the factor x."""
 
-    norms_b: np.ndarray  # of all of B, for each product of a stack, and each group of columns
+    norms_b: np.ndarray  # of all of B, by product of a stack and group of columns
     deviation: float  # the standard deviation of rounding errors, relative to the norms
     per_term: float  # 1/l
-    flushed: np.ndarray  # of each group: what tiny numbers in B, or products, that are flushed to zero make
-    flushed_of_a: float  # and those in A
-    overflow: np.ndarray  # of each group, and for larger norms sums may overflow
+    flushed: np.ndarray  # by group: the error from subnormal numbers in B, or products, that are flushed to zero
+    flushed_of_a: float  # the same for A
+    overflow: np.ndarray  # by group: from this norm on, sums may overflow
     integral: bool = False  # whether elements with a fraction are wrong
 
 
 def sizes_of(
     differences: np.ndarray, squares: np.ndarray, norms_a: np.ndarray, norms_b: np.ndarray, allowed: Allowed
 ) -> np.ndarray:
-    """The sizes of these differences: in units of the rounding errors that are expected at most; NOT_JUDGED where A·B may
+    """The sizes of these differences: ratios to the largest expected standard deviation of rounding errors; NOT_JUDGED if A·B may
     overflow, or holds NaN or infinities.
 
-    `compare_sums` of kernels/check.cu and `compare_groups` of row_sums.c have the same formula. `squares`: the sums of squares of
-    the terms in C. No part of a right C is larger than A's and B's norms; a wrong one must not excuse itself.
+    `compare_sums` of kernels/check.cu and `sizes_of` of product_check.h have the same formula. `squares`: the sums of squares of
+    C's terms, capped by A's and B's norms, which bound a right C: wrong large elements must not raise their own tolerance.
     """
     with np.errstate(all="ignore"):
         both = norms_a * norms_b
-        both[(norms_a == 0) & (norms_b <= np.inf) | (norms_a <= np.inf) & (norms_b == 0)] = 0  # 0 times what overflowed is 0
+        both[(norms_a == 0) & (norms_b <= np.inf) | (norms_a <= np.inf) & (norms_b == 0)] = 0  # also 0 times an overflowed norm
         least, most = _SQUARES
         part = np.where((squares == 0) | (squares > least) & (squares < most), np.fmin(np.sqrt(squares) / both, 1.0), 1.0)
         expected = np.sqrt(part * part + allowed.per_term) * both * allowed.deviation
@@ -323,8 +322,8 @@ def sizes_of(
 def compare(
     c: np.ndarray, x: np.ndarray, group: int, sums: np.ndarray, norms_a: np.ndarray, allowed: Allowed, threads: int
 ) -> None:
-    """Replace the expected `sums` of C's rows by the sizes of their differences from C's. `norms_a`: of A's row, for each row of
-    C; products of a stack follow each other."""
+    """Replace the expected `sums` of C's rows by the sizes of their differences from C's. `norms_a`: of A's row, by row of C. The
+    products of a stack follow each other."""
     together = -(-max(1, len(c)) // len(allowed.norms_b))
     x, norms_a = np.ascontiguousarray(x), np.ascontiguousarray(norms_a)
     wanted, _kept = _wanted(allowed)
@@ -347,7 +346,7 @@ def compare(
 
 
 def _wanted(allowed: Allowed) -> tuple[_Comparison, list[np.ndarray]]:
-    """What C compares sums with, but for the norms of A's rows; and the arrays to which that refers."""
+    """The tolerances for C functions, without the norms of A's rows, and the arrays that they point to."""
     arrays = [np.ascontiguousarray(each) for each in (allowed.norms_b, allowed.flushed, allowed.overflow)]
     numbers = allowed.deviation, allowed.per_term, allowed.flushed_of_a, allowed.integral
     return _Comparison(None, *(each.ctypes.data for each in arrays), 1, *numbers), arrays
@@ -355,26 +354,26 @@ def _wanted(allowed: Allowed) -> tuple[_Comparison, list[np.ndarray]]:
 
 @record
 class Compared:
-    """What the comparison of one rank's sums amounts to."""
+    """The statistics of comparing one rank's sums."""
 
-    # Of the sizes, each counted as MOST_IN_TOTAL at most; and how many are not 0, how many could not be judged, since A·B may
-    # overflow or holds NaN or infinities, and how many could.
+    # The sum of sizes, each capped at MOST_IN_TOTAL; the number of nonzero sizes, of sums that could not be judged (A·B may
+    # overflow, or holds NaN or infinities), and of judged ones.
     totals: tuple[float, ...]
-    largest: tuple[float, ...]  # size, and magnitude in A and in B as of Integers
-    worst: list[tuple[int, int, float]]  # the worst sum of each of the rows with the largest: row of C, group of columns, size
+    largest: tuple[float, ...]  # size, magnitude in A, magnitude in B; the latter as Integers.largest
+    worst: list[tuple[int, int, float]]  # for the worst rows, the worst sum of each: row of C, group of columns, size
 
 
 class Bounds(NamedTuple):
-    """How x is weighted, and what a product's sums may differ by: exponents of 2, and numbers for x of whole numbers."""
+    """A product's weights of x, as exponents of 2, and tolerances, for an unweighted x of integers."""
 
     scale: int  # of all of x
-    most_scale: int  # of a group's size
-    most_weight: int  # of a column
+    most_scale: int  # of a group's magnitude, at most
+    most_weight: int  # of a column, at most
     largest_integer: float  # as for `column_peaks`
-    flushed_of_b: float  # what tiny numbers in B, or products, that are flushed to zero make
-    largest: float  # the least norm of sums that may overflow is this times the next
+    flushed_of_b: float  # the error from subnormal numbers in B, or products, that are flushed to zero
+    largest: float  # times smallest_x: the norm from which sums may overflow
     smallest_x: int
-    deviation: float  # as in Allowed, and the two below
+    deviation: float  # this and the next two: as in Allowed
     per_term: float
     flushed_of_a: float
 
@@ -382,10 +381,10 @@ class Bounds(NamedTuple):
 def check_product(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, x: np.ndarray, group: int, bounds: Bounds, threads: int, *, multiplies: bool
 ) -> tuple[Compared, bool] | None:
-    """What comparing C·x with A·(B·x) in one pass over B, then one over A and C amounts to, and whether A and B have only
-    integers, and C others. None where C cannot read all of them.
+    """Compare C·x with A·(B·x), in one pass over B and one over A and C. Also returns whether C has fractions though A and B
+    have only integers. None if the C code cannot read all of them, or cannot compute C.
 
-    `multiplies`: it makes C a few rows at a time before they are compared, by NumPy's loop."""
+    `multiplies`: compute C, a few rows at a time before they are compared, by NumPy's loop."""
     (n, m), l = c.shape, len(b)
     divides = l * m <= _SMALL_B or (threads <= own_threads() and n >= max(_ROWS_A_THREAD * threads, m // 2))
     loop = matmul_loop(c.dtype.char) if multiplies and divides else 0
@@ -416,7 +415,8 @@ def check_product(
 
 
 def _check_of(a: np.ndarray, b: np.ndarray, c: np.ndarray, group: int, bounds: Bounds, loop: int, *room: int | None) -> _Check:
-    """A check in C. `loop`: NumPy's, which makes C; 0: it is there. `room`: for x and what is made of B."""
+    """The C code's check. `loop`: NumPy's, to compute C; 0: C is computed. `room`: addresses for x, y, norms_b, flushed and
+    overflow."""
     check = _Check(_rows(a), _rows(b), _rows(c), len(b), group, *(room or [None] * 5), max(1, len(b) // SAMPLE), *bounds)
     check.multiply, check.pool = loop, adder().pool
     check.in_a.integral = check.in_b.integral = check.in_c.integral = 1
@@ -426,8 +426,8 @@ def _check_of(a: np.ndarray, b: np.ndarray, c: np.ndarray, group: int, bounds: B
 def check_stack(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, x: np.ndarray, group: int, bounds: Bounds, threads: int, *, multiplies: bool
 ) -> np.ndarray | None:
-    """What comparing C·x with A·(B·x) amounts to, for each product of a stack, as `OfProduct` of product_check.h. None where C
-    cannot read all of them, or not multiply. `a`, or `b`, may hold one matrix for all. `multiplies`: as for `check_product`."""
+    """Compare C·x with A·(B·x) for each product of a stack; the results are `OfProduct` of product_check.h. `a` or `b` may hold
+    one matrix for all. None if the C code cannot read all of them, or cannot compute C. `multiplies`: as for `check_product`."""
     count, n, m = c.shape
     first = a[0], b[0], c[0]
     loop = matmul_loop(c.dtype.char) if multiplies and count >= threads else 0
@@ -448,7 +448,7 @@ def check_stack(
 
 
 def _packed(y: np.ndarray) -> np.ndarray:
-    """The right operand of a product as C reads it."""
+    """The right operand, packed for C's `products`."""
     library, (terms, width) = adder().loaded, y.shape
     y, into = np.ascontiguousarray(y), np.empty((library.packed_columns(width), terms))
     library.pack(y.ctypes.data, terms, width, into.ctypes.data)
@@ -456,7 +456,7 @@ def _packed(y: np.ndarray) -> np.ndarray:
 
 
 def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
-    """A·y in float64, and the 2-norms of A's rows; `integers` looks at A."""
+    """A·y in float64, and the 2-norms of A's rows. Updates `integers` with A."""
     if y.shape[1] <= _FEW and (transposed := _transposed(a)) is not None:
         product, squares = _column_sums(transposed, np.ascontiguousarray(y), 0, 1, integers, threads)
         return product, norms_from(squares[:, 0], lambda some: a[some])
@@ -479,8 +479,7 @@ def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tup
 
 
 def norms_from(squares: np.ndarray, rows: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """The 2-norms of what has these sums of squares. `rows(some)`: those elements, for the few whose squares have overflowed or
-    underflowed."""
+    """2-norms from sums of squares. `rows(some)` returns the elements of the rows whose squares overflowed or underflowed."""
     with np.errstate(all="ignore"):
         norms = np.sqrt(squares)
         some = np.flatnonzero(~((squares > _SQUARES[0]) & (squares < _SQUARES[1])))
@@ -490,7 +489,7 @@ def norms_from(squares: np.ndarray, rows: Callable[[np.ndarray], np.ndarray]) ->
 
 
 def norms_of(values: np.ndarray) -> np.ndarray:
-    """The 2-norms along the last axis, also where squares overflow or underflow."""
+    """The 2-norms along the last axis, also if squares overflow or underflow."""
     squares = np.einsum("...j,...j->...", values, values)
     norms, extreme = np.sqrt(squares), ~((squares > _SQUARES[0]) & (squares < _SQUARES[1]))
     if extreme.any():
@@ -501,17 +500,17 @@ def norms_of(values: np.ndarray) -> np.ndarray:
     return norms
 
 
-# Columns of B, and with them those of C, may have different sizes. In a sum of a group, errors in the small ones would be lost
-# beside the rounding errors of the large ones. So x is weighted with powers of two, with which all columns of a group get about
-# the size of the largest. A sample of B's rows tells the sizes. Where it has small integers alone, nothing is weighted, so that
-# sums of integers stay exact.
+# Columns of B, and so those of C, may differ in magnitude. In the sum of a group, rounding errors of large columns would hide
+# errors of small ones. So x is weighted with powers of two that scale all columns of a group to about the largest magnitude,
+# which is estimated from a sample of B's rows. If the sample has only small integers, the group is not weighted, so that sums
+# of integers stay exact.
 
-MOST_WEIGHT = 64  # as an exponent: beyond, columns of a group may still hide each other
+MOST_WEIGHT = 64  # exponent of 2: if magnitudes differ by more, large columns may still hide errors of small ones
 
 
 def column_peaks(sample: np.ndarray, largest_integer: float) -> tuple[np.ndarray, np.ndarray]:
-    """The largest magnitude in each column of some rows of B, and which columns hold other numbers than integers up to a
-    limit."""
+    """The largest magnitude in each column of some rows of B, and which columns hold other numbers than integers up to
+    `largest_integer`."""
     with np.errstate(all="ignore"):
         sizes = np.abs(numbers_of(sample))
         peaks = sizes.max(axis=0, initial=0.0).astype(np.float64)
@@ -523,7 +522,7 @@ def column_peaks(sample: np.ndarray, largest_integer: float) -> tuple[np.ndarray
 
 
 def sampled_peaks(b: np.ndarray, largest_integer: float) -> tuple[np.ndarray, np.ndarray]:
-    """`column_peaks` of rows all over B; of columns that are 0 in these, of all rows."""
+    """`column_peaks` of a sample of B's rows; for columns of zeros in the sample, of all rows."""
     peaks, others = column_peaks(b[:: max(1, len(b) // SAMPLE)], largest_integer)
     empty = np.flatnonzero(peaks == 0) if others.any() else ()
     if len(empty):
@@ -532,8 +531,7 @@ def sampled_peaks(b: np.ndarray, largest_integer: float) -> tuple[np.ndarray, np
 
 
 def column_weights(peaks: np.ndarray, others: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each column the exponent of its weight, from `column_peaks`; for each group the exponent of its columns' size, and the
-    largest of its columns' weights."""
+    """From `column_peaks`: the exponent of each column's weight, and of each group's magnitude and largest weight."""
     starts = np.arange(0, len(peaks), group)
     if not len(starts):
         return (np.zeros(0, np.int64),) * 3
@@ -546,34 +544,34 @@ def column_weights(peaks: np.ndarray, others: np.ndarray, group: int) -> tuple[n
     return weights, of_groups, np.maximum.reduceat(weights, starts)
 
 
-# A copy arrived as it was sent if the checksums of its rows are the same. A row's checksum is the sum of its elements' bits
-# modulo 2^64, where elements of 4 and 2 bytes are shifted, so that words of 64 bits are added, whatever they hold. In one row
-# of 32 each element is multiplied by a weight, so that exchanged columns are found as well.
+# Checksums find wrong copies. A row's checksum is the sum of its elements' bits modulo 2^64; elements of 4 and 2 bytes are
+# shifted, so that all types are added as 64-bit words. In one row of 32, each element is multiplied by a weight, to find
+# exchanged columns as well.
 #
-# A host's memory can hardly feed several GPUs and be read once more meanwhile. So of large matrices one cache line of SHARE is
-# summed, in each row other ones. A piece that is missing, stale, misplaced or overwritten too early differs in many lines of
-# each row.
+# The host's memory bandwidth hardly feeds several GPUs, let alone another read. So in large matrices, only one cache line of
+# SHARE is summed, different ones in each row. A piece that is missing, stale, misplaced or overwritten too early differs in many
+# lines of each row.
 
-WEIGHTED_ROWS = 32  # of so many rows the checksum of the first is weighted
+WEIGHTED_ROWS = 32  # the checksum of the first of these rows is weighted
 LINE = 64  # bytes
-SHARE = 16  # of large matrices, one line in 16 is summed; WEIGHTED_ROWS is a multiple of this
+SHARE = 16  # in large matrices, one line of 16 is summed; divides WEIGHTED_ROWS
 _AT_ONCE = 1 << 18  # bytes of rows: they and their temporaries stay in a core's cache
 _WORDS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class Sample(NamedTuple):
-    """Which lines of a piece of a matrix are summed: in row i those whose number plus i plus `first` is a multiple of `step`."""
+    """The cache lines of a piece to sum: in row i, a line is summed if its number plus i plus `first` is a multiple of `step`."""
 
     step: int = 1
     first: int = 0
 
     @property
     def words(self) -> np.ndarray:
-        """As kernels/check.cu takes it: the bits of the first tell which of 32 lines are summed."""
+        """The argument of kernels/check.cu: a bit mask for 32 lines, and `first`."""
         return np.array([[sum(1 << line for line in range(0, 32, self.step)), self.first]], np.uint64)
 
     def columns_of(self, row: int, columns: int, item_size: int) -> slice | np.ndarray:
-        """The columns that are summed of this row and each `step`-th row after it."""
+        """The columns to sum in this row and each `step`-th row after it."""
         if self.step == 1:
             return slice(None)
         lines = np.arange(columns) * item_size // LINE
@@ -585,10 +583,10 @@ ALL = Sample()
 
 @lru_cache(maxsize=8)
 def checksum_weights(columns: int, item_size: int) -> np.ndarray:
-    """For each column an odd pseudo-random number modulo 2^64, the same everywhere.
+    """For each column an odd pseudo-random number modulo 2^64, the same in all processes.
 
-    Two neighbouring elements of 32 bits have one in common, shifted by 32 bits for the second, and four of 16 bits likewise: so
-    elements can be read as words of 64 bits, as fast as float64.
+    Two 32-bit neighbours share one, shifted by 32 bits for the second; likewise four 16-bit ones. So elements can be read as
+    64-bit words, as fast as float64.
     """
     per_word = 8 // item_size
     words = _mixed(np.arange(-(-columns // per_word), dtype=np.uint64) + np.uint64(1)) | np.uint64(1)
@@ -599,28 +597,27 @@ def checksum_weights(columns: int, item_size: int) -> np.ndarray:
 
 
 def _mixed(numbers: np.ndarray) -> np.ndarray:
-    """Words of 64 bits, each replaced by a pseudo-random one: the finalizer of SplitMix64, which is invertible."""
+    """The finalizer of SplitMix64: a bijection of 64-bit words to pseudo-random ones."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)
     return numbers ^ (numbers >> np.uint64(31))
 
 
 def numbered(of_rows: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """The checksums of rows, each mixed with the row's number, so that their sum reveals exchanged rows, too.
+    """Row checksums, each mixed with the row's number, so that their sum changes if rows are exchanged.
 
-    To multiply a checksum by a weight would not do: those of small integers have zeros in their lower 50 bits, so exchanged rows
-    would often have the same sum.
+    Weights would not do: checksums of small integers have zeros in their lower 50 bits, and exchanged rows often the same sum.
     """
     return _mixed(of_rows + numbers * np.uint64(0x9E3779B97F4A7C15))
 
 
 def mixed_total(of_rows: np.ndarray, number: int) -> np.uint64:
-    """One checksum for neighbouring rows, modulo 2^64, from theirs. `number`: of the first row."""
+    """One checksum, modulo 2^64, of consecutive rows from their checksums. `number`: of the first row."""
     return np.add.reduce(numbered(of_rows, np.arange(number, number + len(of_rows), dtype=np.uint64)), dtype=np.uint64)
 
 
 def row_checksums(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, sample: Sample = ALL) -> None:
-    """The checksum of each row, with NumPy. `weights`: of all columns."""
+    """Each row's checksum, by NumPy. `weights`: of all columns."""
     for row in range(min(sample.step, len(matrix))):
         every, some = slice(row, None, sample.step), sample.columns_of(row, matrix.shape[1], matrix.itemsize)
         weighted = slice(0) if row else slice(None, None, WEIGHTED_ROWS // sample.step)
@@ -628,34 +625,34 @@ def row_checksums(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, sam
 
 
 def _sum_rows(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, weighted: slice) -> None:
-    """The checksums of all elements of each row. In the `weighted` rows each is multiplied by the weight of its column; in the
-    others it is not, because NumPy adds several times as fast as it does that."""
+    """The checksum of all elements of each row. In the `weighted` rows, elements are multiplied by their columns' weights; not in
+    the others, because NumPy adds several times as fast without."""
     words, (rows, columns), per_word = matrix.view(_WORDS[matrix.itemsize]), matrix.shape, 8 // matrix.itemsize
     starts_a_word = columns and int(weights[0]) & 1
-    in_rows = matrix.strides[1] == matrix.itemsize  # else it is the transpose of such a matrix
+    in_rows = matrix.strides[1] == matrix.itemsize  # else columns are contiguous
     if per_word > 1 and in_rows and starts_a_word and not (columns % per_word or matrix.strides[0] % 8 or matrix.ctypes.data % 8):
         words, weights = words.view(np.uint64), weights[::per_word]
     if words.dtype == np.uint64:
         np.add.reduce(words, axis=1, out=into)
         np.einsum("ij,j->i", words[weighted], weights, out=into[weighted])
         return
-    unweighted = weights & (~weights + np.uint64(1))  # the lowest bit that is set: a weight is odd but for the shift
+    unweighted = weights & (~weights + np.uint64(1))  # the lowest set bit: a weight is an odd number, shifted
     for part in pieces(Span(0, rows), max(1, _AT_ONCE // max(1, 8 * columns))):
         np.einsum("ij,j->i", words[part.slice].astype(np.uint64), unweighted, out=into[part.slice])
     np.einsum("ij,j->i", words[weighted].astype(np.uint64), weights, out=into[weighted])
 
 
-# Threads in C for each link whose copies are summed: for one, 8 and 14 took as long as 12 on 16 cores, and copies want the
-# memory, too; for two, 12 in all took 1.2 times as long as 20 on 32 cores.
+# C threads for each link whose copies are summed. For one link, 8 and 14 took as long as 12 on 16 cores, and copies need memory
+# bandwidth, too; for two, 12 in all took 1.2 times as long as 20 on 32 cores.
 _MOST_THREADS = 12
 _LANES = 16  # as in pool.h
-_AGAIN = 256  # one of so many rows of C is summed once more in the end: a tile's copy may have written into another tile
+_AGAIN = 256  # one of these rows of C is summed again at the end: a tile's copy may have written into another tile
 
 
 class RowsToSum(NamedTuple):
-    """Rows and columns of a matrix in host memory, and where their checksums go.
+    """Rows and columns of a matrix in host memory, and the destinations of their checksums.
 
-    These are whole arrays and places in them, since slices of arrays would take longer to make than these numbers.
+    Arrays are whole, with indices, because slicing NumPy arrays would take longer.
     """
 
     operand: str
@@ -664,25 +661,24 @@ class RowsToSum(NamedTuple):
     columns: Span
     weights: np.ndarray  # of all columns
     checksums: np.ndarray
-    first: int  # where among the checksums the first row's goes
+    first: int  # the index of the first row's checksum
     totals: np.ndarray
-    place: int  # which of the totals the rows are added to, each checksum mixed with its row's number
+    place: int  # the index of the total to which the checksums are added, each mixed with its row's number
     number: int  # of the first row in its matrix
 
 
 class RowChecksums:
-    """Makes the checksums of the rows of one product. No array that it was given may be freed before `wait` or `abandon` has
-    returned.
+    """The row checksums of one product, summed in the background by C threads, each part after its event. Without the C library,
+    `wait` sums all by NumPy.
 
-    Threads of the C library sum rows in the background, when the events before are complete. Without it, `wait` sums all by
-    NumPy.
+    No array that it was given may be freed before `wait` or `abandon` has returned.
     """
 
     def __init__(self, threads: int, links: int = 1, sample: Sample = ALL, *, in_c: bool = True) -> None:
-        """`links`: the number of devices whose copies bring the rows. `sample`: the lines to sum of each piece."""
+        """`links`: the number of devices that copy these rows. `sample`: the lines to sum in each piece."""
         self._threads, self._sample, self._by_numpy = threads, sample, list[RowsToSum]()
-        self._of_c: list[tuple[int, ...]] = []  # of C, what `sum_again` takes
-        self._arrays: dict[int, tuple[np.ndarray, int]] = {}  # by id, the arrays that the threads use, and their addresses
+        self._of_c: list[tuple[int, ...]] = []  # rows of C: arguments of `sum_again`
+        self._arrays: dict[int, tuple[np.ndarray, int]] = {}  # by id, the arrays that the threads use, with their addresses
         self._events: list[Event] = []  # that the threads wait for
         self._process, self._library, self._batch = os.getpid(), adder(), None
         if in_c and self._library.loaded is not None:
@@ -693,7 +689,7 @@ class RowChecksums:
         self.abandon()
 
     def sum(self, rows: RowsToSum, event: Event, device: Device, link: int = 0) -> None:
-        """Have these rows summed after the event of the device. Those of one link and direction come in this order."""
+        """Sum these rows after the device's event. Events of one link and direction must complete in the order of the calls."""
         how = device.event_wait
         if not self._batch:
             self._by_numpy.append(rows)
@@ -704,7 +700,7 @@ class RowChecksums:
             self._put(rows, ctypes.byref(how), event.ptr, 2 * link + (rows.operand == "C"))
 
     def wait(self) -> None:
-        """Wait until all rows have been summed, of which all copies are complete. Some rows of C are then summed once more."""
+        """Wait until all rows are summed. Some rows of C are then summed again. Call it when all copies are complete."""
         if self._batch and (failure := self._library.loaded.wait_for(self._library.pool, self._batch)):
             raise DeviceUnavailable(f"a copy from or to the device failed (CUDA error {failure})", code="gpu-failed")
         for where in self._of_c:
@@ -721,9 +717,9 @@ class RowChecksums:
         self.abandon()
 
     def abandon(self) -> None:
-        """Sum nothing more. When this returns, no array is read."""
+        """Cancel. When this returns, no thread reads an array."""
         batch, self._batch = self._batch, None
-        if batch and self._process == os.getpid():  # a fork's child has no such threads
+        if batch and self._process == os.getpid():  # a forked child has no such threads
             self._library.loaded.drop(self._library.pool, batch)
         self._arrays.clear()
         for kept in (self._events, self._of_c, self._by_numpy):
@@ -749,7 +745,7 @@ class RowChecksums:
 
 
 def row_parts(rows: np.ndarray, at_once: int) -> Iterable[slice]:
-    """Some rows at a time; the first of each part is a multiple of WEIGHTED_ROWS."""
+    """Parts of the rows, of about `at_once` bytes; each begins at a multiple of WEIGHTED_ROWS."""
     together = WEIGHTED_ROWS * rows.shape[1] * rows.itemsize
     for part in rows_of_about(at_once, Span(0, -(-len(rows) // WEIGHTED_ROWS)), together):
         yield slice(part.lo * WEIGHTED_ROWS, part.hi * WEIGHTED_ROWS)
