@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""NCCL: its library, the communicator of all ranks' GPUs, and the transport that brings B by an allgather, C by sends.
+"""NCCL: the library, the communicator of all ranks' GPUs, and the transport: B by allgather, C by send and receive.
 
-Each rank loads some rows of B over its GPU's own link, and an allgather brings all ranks the others. C of other nodes goes from
-their GPUs to those of the root's node.
+Each rank loads some rows of B over its GPU's own link, and an allgather distributes them. GPUs of other nodes send their C to the
+GPUs of the root's node.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ if TYPE_CHECKING:
 
 _LIBRARY = "libnccl.so.2"
 _BINDINGS = "cupy_backends.cuda.libs.nccl"
-_ROWS, _COLUMNS = 64, 1024  # of the matrix that each rank sends in a test: enough for NCCL to split it
-_SENT_AHEAD = 16  # pieces: so many can be sent while the host does something else, and NCCL always has room for them
+_ROWS, _COLUMNS = 64, 1024  # of each rank's test matrix: large enough for NCCL to split it
+_SENT_AHEAD = 16  # pieces in flight: enough while the host is busy, few enough for NCCL's queue
 
 
 @cache
 def load_nccl() -> Any:
-    """CuPy's bindings. DeviceUnavailable, with what to install, where they or the library cannot be loaded."""
+    """CuPy's bindings. DeviceUnavailable, with what to install, if they or the library cannot be loaded."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of several lines, where CuPy does not find the library: we raise instead
+        warnings.simplefilter("ignore")  # CuPy's multi-line warning about a missing library: raised below instead
         try:
             module = importlib.import_module("cupy.cuda.nccl")
         except ImportError as error:
             raise _unavailable(error) from None
     if module.available:
         return module
-    # CuPy leaves the search to the dynamic loader, which does not look where pip installs the library. Once it is loaded from
-    # there by its path, the bindings, whose import failed, can be imported.
+    # CuPy relies on the dynamic loader, which does not search where pip installs the library. After loading it by path, the
+    # bindings can be imported.
     try:
         for path in _installed_by_pip():
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
@@ -67,7 +67,7 @@ def load_nccl() -> Any:
 
 
 def _installed_by_pip() -> list[Path]:
-    """The library of nvidia-nccl-cu12 or nvidia-nccl-cu13, which install to the same folder."""
+    """The library of nvidia-nccl-cu12 or nvidia-nccl-cu13, which share a folder."""
     try:
         package = importlib.util.find_spec("nvidia.nccl")
     except ImportError:
@@ -83,7 +83,7 @@ def _unavailable(error: Exception) -> DeviceUnavailable:
 
 @contextmanager
 def _as_device_unavailable() -> Iterator[None]:
-    """Turn NCCL's errors, whose messages have several lines, into a DeviceUnavailable of one line."""
+    """Turn NCCL's multi-line errors into a one-line DeviceUnavailable."""
     try:
         yield
     except (load_nccl().NcclError, KeyError) as error:  # CuPy lacks names for some of NCCL's codes, and raises KeyError
@@ -91,32 +91,31 @@ def _as_device_unavailable() -> Iterator[None]:
 
 
 class DeviceGroup:
-    """One rank's part in the communicator of all ranks' GPUs. Ranks create and test it together, keep it, and create it anew
-    after a failure. `init_communicator`, `connect` and `destroy` are collective. No two ranks may use the same GPU.
+    """One rank's part in the NCCL communicator of all ranks' GPUs, which is kept between products and recreated after a failure.
+    `init_communicator`, `connect` and `destroy` are collective. No two ranks may use the same GPU.
 
-    All operations of a communicator run on one stream, in the order in which they were enqueued. None completes before the other
-    ranks concerned have enqueued their parts: so that order must be such on all ranks that none waits for an operation that
-    another rank has behind it.
+    All operations run on one stream, in the order of enqueueing, and complete only after the other ranks involved have enqueued
+    their parts. So all ranks must enqueue matching operations in a consistent order, or they deadlock.
     """
 
     def __init__(self, team: Team, device: CudaDevice) -> None:
         self._team, self._device = team, device
         self._communicator: Any = None  # CuPy's
-        # Aborts the communicator when it is garbage-collected or Python ends. CuPy would call ncclCommDestroy then, which is
-        # collective and hangs where another rank does not call it.
+        # Aborts the communicator when this object is collected or Python ends. CuPy would call ncclCommDestroy instead, which is
+        # collective and hangs if another rank does not call it.
         self._abort_once: Any = None
         self._tested = False
-        self._connected: set[frozenset[tuple[int, int]]] = set()  # the senders with their receivers that were tested
+        self._connected: set[frozenset[tuple[int, int]]] = set()  # tested sets of (sender, receiver)
 
     def init_communicator(self) -> None:
-        """Create and test the communicator, unless it is there. DeviceUnavailable on all ranks, with the reason, if that fails
-        on one or a rank receives wrong data."""
+        """Create and test the communicator if needed. DeviceUnavailable on all ranks, with the reason, if that fails on one or a
+        rank receives wrong data."""
         try:
             with self._team.phase("prepare", timed=False) as checking, busy():
                 if self._communicator is None:
                     load_nccl()
                 checking.mine = self._tested
-            # After a failure some ranks may have aborted it and others not: then all create it anew.
+            # After a failure only some ranks may have aborted it: then all recreate it.
             if not all(checking.all):
                 self.abort()
                 self._create()
@@ -126,12 +125,12 @@ class DeviceGroup:
             raise
 
     def connect(self, receivers: Mapping[int, int]) -> None:
-        """Connect the devices of senders, by rank, with those of the ranks that receive from them, and test that, unless it was
-        done before. DeviceUnavailable on all ranks if it fails on one."""
+        """Connect each sender's device with its receiver's (`receivers[sender]`), and test them, unless done before.
+        DeviceUnavailable on all ranks if it fails on one."""
         pairs = frozenset(receivers.items())
         if pairs not in self._connected:
             try:
-                # A decision that is remembered tests nothing again, and a connection that failed has ended the communicator.
+                # A cached decision skips this test, and a failed connection has aborted the communicator.
                 self.init_communicator()
                 self._test(receivers)
             except BaseException:
@@ -140,15 +139,15 @@ class DeviceGroup:
             self._connected.add(pairs)
 
     def allgather_rows(self, matrix: Any, rows_of: Sequence[Span], after: list[Event]) -> Event:
-        """In place: send rows `rows_of[own rank]` of this rank's matrix to all others, and receive theirs (an Allgatherv). The
-        matrix has the same shape on all ranks.
+        """In-place Allgatherv: send rows `rows_of[own rank]` of the matrix to all others, and receive theirs. The matrix has the
+        same shape on all ranks.
 
         Call `wait_for` before any call that blocks the host until this is complete.
         """
         (address, _), row_bytes = place_of(matrix), row_stride(matrix)
 
         def allgather(communicator: Any, nccl: Any, stream: int) -> None:
-            # By a broadcast from each: ncclAllGather would want the same number of rows from all ranks.
+            # One broadcast from each rank: ncclAllGather requires the same number of rows from all.
             nccl.groupStart()
             try:
                 for rank, rows in enumerate(rows_of):
@@ -160,10 +159,9 @@ class DeviceGroup:
 
         return self._enqueue("exchange", after, allgather)
 
-    # The phases "send" and "receive" are in no table: most of their time they wait, and "gather" is what remains of them when all
-    # is multiplied.
+    # No table shows the phases "send" and "receive", which mostly wait; "gather" shows their time after the last multiplication.
     def send(self, matrix: Any, to: int, after: list[Event]) -> Event:
-        """Send rows of a matrix, with the gaps between them, to a rank that receives a matrix of the same shape and row stride.
+        """Send a matrix, including the gaps between its rows, to a rank that receives one of the same shape and row stride.
 
         The first send between two ranks connects their devices, which blocks the host until both have enqueued their parts.
         """
@@ -191,7 +189,7 @@ class DeviceGroup:
         return self._device.enqueue(phase, after, enqueue, "nccl")
 
     def done(self, event: Event) -> bool:
-        """Whether an operation is complete, without waiting. DeviceUnavailable if it failed and no longer can be."""
+        """Whether an operation is complete. Does not wait. DeviceUnavailable if it has failed."""
         if self._device.done(event):
             return True
         with _as_device_unavailable():
@@ -199,21 +197,21 @@ class DeviceGroup:
         return False
 
     def wait_for(self, event: Event, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Poll until an operation is complete, and call `meanwhile` between two polls. PhaseEnded if a rank fails before it
-        submits its part: the other ranks' devices would wait for it for ever."""
+        """Poll until an operation is complete, calling `meanwhile` between polls. PhaseEnded if a rank fails before it enqueues
+        its part, for which the other devices would wait forever."""
         pause = pauses(self._team)
         while not self.done(event):
             meanwhile()
             next(pause)
 
     def abort(self) -> None:
-        """Give the communicator up at once, after a failure on this rank or another, and end its operations in flight."""
+        """Abort the communicator and its operations in flight, after a failure on any rank."""
         if self._forget() is not None:
-            with suppress(Exception):  # the failure that led here is reported already
+            with suppress(Exception):  # the failure that led here has been reported already
                 self._abort_once()
 
     def destroy(self) -> None:
-        """Give the communicator up. Collective, and nothing may be in flight."""
+        """Destroy the communicator. Collective; nothing may be in flight."""
         communicator = self._forget()
         if communicator is not None:
             communicator.destroy()
@@ -228,14 +226,14 @@ class DeviceGroup:
         team, context = self._team, gpu_context(self._device.gpu.index)
         with team.phase("prepare", timed=False) as sharing, busy(), context, _as_device_unavailable():
             sharing.mine = load_nccl().get_unique_id() if team.rank == 0 else None
-        # Blocks until all ranks call it. They do: a rank that failed before would have ended the phase above on all.
+        # Blocks until all ranks call it. They do: an earlier failure would have ended the phase above on all ranks.
         with team.phase("prepare", timed=False), busy(), context, _as_device_unavailable():
             self._communicator = load_nccl().NcclCommunicator(team.size, sharing.all[0], team.rank)
             self._abort_once = weakref.finalize(self, self._communicator.abort)
 
     def _test(self, receivers: Mapping[int, int] | None = None) -> None:
-        """Let every rank receive a matrix from every other; with `receivers`, these from their senders. DeviceUnavailable where
-        one is not what was sent."""
+        """Send test matrices from every rank to every other; with `receivers`, only from senders to their receivers.
+        DeviceUnavailable if one arrives changed."""
         team, device = self._team, self._device
         rows_of = [Span(rank * _ROWS, (rank + 1) * _ROWS) for rank in range(team.size)]
         to = {} if receivers is None else receivers
@@ -249,8 +247,7 @@ class DeviceGroup:
             mine = matrix[rows_of[team.rank].slice]
             loaded = device.copy_in(mine, own, [])
         try:
-            # To connect two devices, NCCL blocks both hosts until both have come so far. They do: what can fail before was done
-            # in the phase above.
+            # NCCL blocks both hosts until both connect. They do: everything that can fail before is in the phase above.
             with team.phase("prepare", timed=False), busy():
                 if receivers is None:
                     moved = [self.allgather_rows(matrix, rows_of, [loaded])]
@@ -261,10 +258,10 @@ class DeviceGroup:
                     self.wait_for(event)
                 device.copy_out(received, matrix, [loaded, *moved])
         except BaseException:
-            self.abort()  # before the device is waited for
+            self.abort()  # before `finish`, which would wait for it
             raise
         finally:
-            device.finish()  # before the memory is freed
+            device.finish()  # before memory is freed
         with team.phase("prepare", timed=False):
             for source in sources:
                 if not np.array_equal(received[rows_of[source].slice], pattern_of(source, _ROWS, _COLUMNS)):
@@ -273,44 +270,46 @@ class DeviceGroup:
 
 
 def _extent(matrix: Any) -> int:
-    """The bytes from a matrix's first element to its last one."""
+    """The bytes from a matrix's first to its last element, with gaps."""
     rows, columns = matrix.shape
     return (rows - 1) * row_stride(matrix) + columns * matrix.itemsize if rows and columns else 0
 
 
 class DeviceGather:
-    """C of other nodes on its way from device to device to the root's node, tile by tile, while others are multiplied. Made for a
+    """Sends C of other nodes from device to device to the root's node, tile by tile, during the multiplication. Constructed for a
     plan by all ranks, and used for any number of products, each from `begin` to `wait_for_stored`.
 
-    The ranks of other nodes send their tiles in pieces. Those of the root's node receive them in a few slots of their devices'
-    memory. The schedule is deadlock-free, whatever the devices run side by side. Every rank enqueues what it sends or receives
-    behind all the product's collectives of B, which wait for nothing of C, on the same stream. Then no multiplication waits for
-    another rank any more. A rank either sends or receives. A sender sends its tiles in the order in which it multiplies them. A
-    receiver has one order, in which every sender's pieces are in theirs. So the first piece that has not arrived is one that its
-    sender comes to next. What an operation waits for on its own device was enqueued before it: so all this holds even where a GPU
-    runs everything in that order.
+    Ranks of other nodes send their tiles in pieces; ranks of the root's node receive them in a few slots of device memory. The
+    schedule is deadlock-free, however little the devices run concurrently:
 
-    One communicator brings B and C. Of two, NCCL's kernels may keep each other from running, in another order on each GPU.
+    * On the one NCCL stream, sends and receives follow all collectives of B, which never wait for C. After these, no
+      multiplication waits for another rank.
+    * A rank either sends or receives. Senders send tiles in the order of multiplication, and a receiver's order preserves each
+      sender's. So the first missing piece is always the next one of its sender.
+    * An operation waits only for operations enqueued before it on its device, so this holds even if a GPU runs everything in
+      order.
+
+    B and C share one communicator: kernels of two could block each other, in a different order on each GPU.
     """
 
     def __init__(self, plan: Plan, rank_device: RankDevice, c: RowView) -> None:
-        """`c`: the rows of C in this node's memory. On the root's node these are all."""
+        """`c`: the rows of C in this node's memory; on the root's node all rows."""
         team = rank_device.team
         self._team, self._plan, self._rank_device, self._c = team, plan, rank_device, c
         self._device, self._group, self._share = rank_device.device, rank_device.device_group, plan.shares[team.rank]
         of_ranks = receivers(plan)
         self._group.connect(of_ranks)
         self._to = of_ranks.get(team.rank, -1)
-        self.sends = team.rank in of_ranks  # whether this rank's tiles are sent, and not copied to this node's memory
-        self._own: deque[Event] = deque()  # of this rank's tiles, until they are multiplied and copied
-        self.is_open = False  # all collectives of the product are enqueued
-        self._to_send: deque[tuple[Any, list[Event]]] = deque()  # pieces, each with what it is sent after
+        self.sends = team.rank in of_ranks  # this rank's tiles are sent, not copied to this node's memory
+        self._own: deque[Event] = deque()  # of this rank's tiles, until multiplied and copied
+        self.is_open = False  # all collectives of B are enqueued
+        self._to_send: deque[tuple[Any, list[Event]]] = deque()  # pieces, with the events before the send
         self._sending: deque[Event] = deque()
         self._pieces, self._slots = pieces_received(plan, team.rank), slots_of(plan, team.rank)
         self._tiles = sum(tile.completes for arrival in self._share.order for tile in arrival.releases)
-        self._computed: list[list[Event]] = []  # on a receiver, for each of its tiles, so far
-        self._receiving: deque[tuple[SentPiece, Any, Event]] = deque()  # each with the memory where it arrives
-        self._copied: list[Event] = []  # of each piece that is or will be in host memory
+        self._computed: list[list[Event]] = []  # on a receiver, of its submitted tiles
+        self._receiving: deque[tuple[SentPiece, Any, Event]] = deque()  # pieces with their slot memory
+        self._copied: list[Event] = []  # of the pieces' D2H copies
 
     def begin(self) -> None:
         self.is_open = False
@@ -318,7 +317,7 @@ class DeviceGather:
             kept.clear()
 
     def computed(self, tile: Tile, source: Any, after: list[Event]) -> None:
-        """Note that a tile of this rank is in `source` when the events are complete."""
+        """Note that a tile of this rank will be in `source` when the events are complete."""
         if not self.sends:
             self._computed.append(after)
             return
@@ -326,12 +325,12 @@ class DeviceGather:
         self.advance()
 
     def will_be_stored(self, tile: Tile, event: Event) -> None:
-        """Note that a tile of this rank is multiplied, and copied if it is not sent, when the event is complete."""
+        """Note that a tile of this rank will be multiplied, and copied unless sent, when the event is complete."""
         self._own.append(event)
 
     def advance(self) -> None:
-        """Send what is computed, or will be without waiting for another rank; but not all at once. Copy what has arrived to host
-        memory, and receive into the slots that are free, or will be without waiting for another rank."""
+        """Progress without waiting: enqueue sends of submitted tiles, up to `_SENT_AHEAD`; copy arrived pieces to host memory;
+        and enqueue receives into slots that are free or will be without another rank."""
         while self._sending and self._group.done(self._sending[0]):
             self._sending.popleft()
         while self.is_open and self._to_send and len(self._sending) < _SENT_AHEAD:
@@ -339,15 +338,15 @@ class DeviceGather:
             self._sending.append(self._group.send(part, self._to, after))
         while self._receiving and self._group.done(self._receiving[0][-1]):
             piece, there, event = self._receiving.popleft()
-            # Submitted only now, since a copy to pageable memory blocks the host until it is made.
+            # Not submitted earlier, since a copy to pageable memory blocks the host until it is complete.
             into = self._c[piece.rows][:, piece.columns.slice]
             self._copied.append(self._device.copy_received(into, there, [event]))
         while self.is_open and self._receive_next():
             pass
 
     def wait_for_stored(self) -> None:
-        """Wait until this rank's part of C has been sent, or all that it receives is in host memory, whose time from this rank's
-        last tile on is noted as "gather". PhaseEnded if a rank fails meanwhile."""
+        """Wait until this rank's C is sent, and all received pieces are in host memory. The time after this rank's last tile
+        counts as "gather". PhaseEnded if a rank fails meanwhile."""
         self._wait_until(self._own_are_done)
         began = time.perf_counter()
         self._team.enter("gather")
@@ -367,16 +366,16 @@ class DeviceGather:
         return not self._own
 
     def _is_complete(self) -> bool:
-        """Whether nothing is left to be sent or received."""
         if self._to_send or self._sending or len(self._copied) < len(self._pieces):
             return False
         return not self._copied or self._device.done(self._copied[-1])
 
     def _receive_next(self) -> bool:
-        """Receive the next piece, if its slot is copied from and enough of this rank's tiles are submitted. Whether it was.
+        """Enqueue the receive of the next piece, if its slot's copy and enough of this rank's tiles are submitted. Returns
+        whether it did.
 
-        Enough are about as many as its sender has submitted then: a kernel that waits for a piece would take multiprocessors
-        from multiplications.
+        Enough means about as many as its sender has submitted by then: a receive kernel that waits for its piece takes SMs from
+        multiplications.
         """
         number, plan = len(self._copied) + len(self._receiving), self._plan
         if number == len(self._pieces) or len(self._receiving) == SLOTS:
@@ -396,8 +395,8 @@ class DeviceGather:
 
 
 class NcclTransport(HostTransport):
-    """For products of which all panels fit on the devices: then all ranks load them in the same order, as collectives must be. A
-    is copied as by HostTransport, and so is C, unless it goes to another node."""
+    """Requires that all panels fit on the devices: then all ranks load them in the same order, as collectives need. Copies A like
+    HostTransport, and C unless it goes to another node."""
 
     def __init__(
         self,
@@ -410,8 +409,8 @@ class NcclTransport(HostTransport):
         in_place: Container[str] = (),
         gather: DeviceGather | None = None,
     ) -> None:
-        """`rows_of[rank]`: the rows of B that this rank loads. `matrices.b` has at least those of the calling one. `gather`:
-        brings C of other nodes to the root's; None where it stays where it is computed."""
+        """`rows_of[rank]`: the rows of B that this rank loads; `matrices.b` has at least the calling rank's. `gather`: sends C of
+        other nodes to the root's; None if C stays on its node."""
         super().__init__(device, rank, matrices, observer, in_place=in_place)
         self._device_group, self._own_rows, self._rows_of = device_group, rows_of[rank], rows_of
         self._gather, self._panels = gather, 0
@@ -427,14 +426,14 @@ class NcclTransport(HostTransport):
             return super()._copy_in(arrival, into, after)
         assert arrival.index == arrival.slot == len(self._gathered), "ranks that gather panels in different orders mix them up"
         loaded = self._device.copy_in(into[self._own_rows.slice], self._matrices.b[self._own_rows][:, arrival.span.slice], after)
-        # Enqueued here and not in `exchange`: copies out may block the host, and must not delay a collective of later panels.
+        # Enqueued here, not in `exchange`: D2H copies may block the host, and must not delay collectives of later panels.
         self._gathered.append(self._device_group.allgather_rows(into, self._rows_of, [*after, loaded]))
         self._open_gather()
         return self._gathered[-1]
 
     def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
-        # A copy to pageable memory blocks the host until the tile is computed. If a rank has failed, its panel never arrives:
-        # so wait where that is noticed.
+        # A copy to pageable memory blocks the host until the tile is computed, and the panel of a failed rank never arrives. So
+        # wait here first, where failures are noticed.
         gather = self._gather
         if gather is None:
             self._device_group.wait_for(self._gathered[tile.slot])
@@ -444,6 +443,6 @@ class NcclTransport(HostTransport):
         return after[-1] if gather.sends else super().store(tile, source, after)
 
     def _open_gather(self) -> None:
-        """Let C leave or arrive once all collectives of B are enqueued: none of them may have to wait for C."""
+        """Allow C to move once all collectives of B are enqueued, so that none waits for C."""
         if self._gather is not None:
             self._gather.is_open = len(self._gathered) == self._panels

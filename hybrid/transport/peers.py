@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The transports by CUDA IPC, where a node's processes open each other's device memory and events, or for CPUs shared files.
+"""The transport "peers": the processes of a node open each other's device memory and events by CUDA IPC (for CPUs: shared files).
 
-"peers": each rank loads some rows of B over its GPU's own link, and copies the others from its peers. The root's own arrays no
-other process can read: the root opens every GPU's buffers, copies each its rows of A and B over that GPU's own link, and copies
-the tiles of C back (root push). The other ranks copy B from their peers, and multiply.
+Each rank loads some rows of B over its GPU's own link, and copies the others from its peers. If the operands are the root's
+private arrays, which other processes cannot read, the root opens every GPU's buffers, copies rows of A and B to each GPU over
+that GPU's own link, and copies the tiles of C back ("root push"); the other ranks copy B from their peers and multiply.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 @record
 class LinkRequest:
-    """What is to be open: `sizes[rank]` bytes of every rank's device, and for each rank so many events that others can wait for.
+    """The IPC links to open: `sizes[rank]` bytes of each rank's device memory, and `events` events of each rank.
 
-    `driver`: the rank that opens all the others' memory, each on a device of its own on that GPU; None: each rank does.
+    `driver`: the only rank that opens all others' memory, each on its GPU; None: each rank opens all others'.
     """
 
     topology: Topology
@@ -44,13 +44,13 @@ class LinkRequest:
 
 
 class NodeLinks:
-    """What a rank has open of the devices of its node's ranks, by CUDA IPC, or for CPUs by shared files.
+    """A rank's open IPC links to the devices of its node (for CPUs: shared files).
 
-    Either all ranks open the buffers of all others, to fetch rows of B from them. Or one rank, the driver, opens all of them,
-    each on a device of its own on that GPU, to copy the root's arrays to and from all GPUs.
+    All ranks open the buffers of all others to fetch rows of B. With a driver, that rank also opens each rank's buffers on that
+    rank's GPU, to copy the root's arrays to and from all GPUs.
 
-    `opened[rank]`: that rank's memory, opened on this rank's device. On the driver, `devices[rank]` is a device on that rank's
-    GPU, and `opened_by_driver[rank]` its memory, opened there. `loaded[rank]` and `multiplied[rank]`: events of that rank.
+    `opened[rank]`: that rank's memory, opened on this rank's device. On the driver, `devices[rank]` is a `Device` on that rank's
+    GPU, and `opened_by_driver[rank]` its memory, opened there. `loaded[rank]` and `multiplied[rank]`: that rank's events.
     """
 
     def __init__(self, team: Team, device: Device, wanted: LinkRequest) -> None:
@@ -63,7 +63,7 @@ class NodeLinks:
         self.multiplied: dict[int, list[Event]] = {}
 
     def with_more(self, wanted: LinkRequest) -> LinkRequest:
-        """What is wanted, and no less of it than is open, so that products of several shapes in turn find all open."""
+        """`wanted`, enlarged to what is open, so that alternating shapes do not reopen links."""
         there = self.wanted
         if not (self.are_open and there.topology == wanted.topology and there.driver == wanted.driver):
             return wanted
@@ -71,8 +71,8 @@ class NodeLinks:
         return replace(wanted, sizes=sizes, events=max(there.events, wanted.events))
 
     def offer(self, memory: Any, device_on: Callable[[int], Device]) -> Any:
-        """What the other ranks need for `open`: handles of this rank's memory and events, and of those of a driver's devices.
-        `device_on(rank)`: makes a device on that rank's GPU."""
+        """This rank's handles for `open` on the others: its memory and events, and on a driver the events of its devices.
+        `device_on(rank)`: creates a `Device` on that rank's GPU."""
         own, wanted, team = self._device.make_ipc_events(self.wanted.events), self.wanted, self._team
         if team.rank == wanted.driver:
             self.devices = {rank: self._device if rank == team.rank else device_on(rank) for rank in team.node_ranks}
@@ -80,7 +80,7 @@ class NodeLinks:
         return self._device.handle(memory), own, of_driver | ({team.rank: own} if self.devices else {})
 
     def open(self, offers: Sequence[Any]) -> None:
-        """Open what this rank needs of the others' offers."""
+        """Open the links from all ranks' `offers`."""
         team = self._team
         others = [rank for rank in team.node_ranks if rank != team.rank]
         for rank in others:
@@ -108,18 +108,18 @@ class NodeLinks:
 
 @record
 class Peer:
-    """A rank of the node, as this rank's device reaches it. All of its panels fit on its device."""
+    """A rank of the node and its device, seen from this rank. The device holds all of its panels at once."""
 
     share: RankShare
     local_rank: int
-    b_rows: Span  # the rows of B that it loads
-    buffers: Buffers  # on its device, whose memory is opened here
-    loaded: list[Event]  # IPC events: its row panels are loaded, then its rows of each column panel or k-slab
-    multiplied: list[Event]  # IPC events: its tiles are computed, in order
+    b_rows: Span  # the rows of B that the peer loads
+    buffers: Buffers  # on the peer's device, opened here
+    loaded: list[Event]  # IPC events for its loads: row panels, then its rows of each column panel or k-slab
+    multiplied: list[Event]  # IPC events for its tiles, in order
 
     @property
     def loads(self) -> int:
-        """The number of panels, or slabs, that the rank loads."""
+        """The number of panels and slabs that the rank loads."""
         return len(self.share.row_panels) + self.share.pieces_of_b
 
     def rows_of(self, arrival: Arrival) -> Span:
@@ -140,7 +140,7 @@ class _FetchesFromPeers(ABC):
 
     def exchange(self, arrival: Arrival, into: Any) -> list[Event]:
         events = []
-        # Every rank begins with its successor, so that not all of them read from the same GPU at the same time.
+        # A ring: every rank starts with its successor, so that they do not all read from the same GPU.
         for other in sorted(self._peers, key=lambda other: (other <= self._rank, other)):
             if other != self._rank:
                 rows = self._peers[other].rows_of(arrival).slice
@@ -150,12 +150,12 @@ class _FetchesFromPeers(ABC):
 
     @abstractmethod
     def _loaded(self, rank: int, arrival: Arrival) -> Event:
-        """The event that a peer's rows of the panel are loaded, once it was recorded. PhaseEnded if a rank fails before."""
+        """Wait until the event for a peer's rows of the panel is recorded, and return it. PhaseEnded if a rank fails before."""
 
 
 class PeersTransport(_FetchesFromPeers, HostTransport):
-    """For products of which all panels fit on the devices: then none is overwritten while peers may still read it. A and C are
-    copied as by HostTransport."""
+    """Requires that all panels fit on the devices, so that none is overwritten while peers read it. Copies A and C like
+    HostTransport."""
 
     def __init__(
         self,
@@ -187,8 +187,7 @@ class PeersTransport(_FetchesFromPeers, HostTransport):
 
 
 class RootPushReceiver(_FetchesFromPeers, Transport):
-    """The transport of every rank but the root: it waits for what the root loads, and tells the root which tiles are
-    computed."""
+    """Root push on every rank but the root: waits for the root's loads, and tells the root which tiles are computed."""
 
     def __init__(self, device: Device, flags: NodeFlags, rank: int, root: int, peers: Mapping[int, Peer]) -> None:
         Transport.__init__(self)
@@ -215,11 +214,10 @@ class RootPushReceiver(_FetchesFromPeers, Transport):
 
 
 class RootPushDriver(_FetchesFromPeers, Transport):
-    """The transport of the root: it submits all loads of all ranks, then its own share, then the copies of the other ranks'
-    tiles of C.
+    """Root push on the root: submits the loads of all ranks, then its own share, then the D2H copies of the other ranks' tiles.
 
-    `matrices`: the whole ones. `links`: for each rank a device of this process on that rank's GPU, on whose streams its copies
-    run. `remote_buffers`: each rank's buffers, as opened on that device.
+    `matrices`: the whole matrices. `links`: for each rank a `Device` of this process on that rank's GPU, with the streams for its
+    copies. `remote_buffers`: each rank's buffers, opened on that device.
     """
 
     def __init__(
@@ -246,7 +244,7 @@ class RootPushDriver(_FetchesFromPeers, Transport):
             for rank, peer in self._peers.items()
             if rank != self._rank
         }
-        # Every rank's first arrival, then every rank's second, and so on: so all GPUs' links are busy.
+        # Round robin over the ranks, to keep all GPUs' links busy.
         orders = [[(rank, arrival) for arrival in peer.share.order] for rank, peer in self._peers.items()]
         for rank, arrival in filter(None, chain.from_iterable(zip_longest(*orders))):
             peer, link = self._peers[rank], self._links[rank]
@@ -259,7 +257,7 @@ class RootPushDriver(_FetchesFromPeers, Transport):
             number = peer.event_number(arrival)
             self._events[rank, number] = event
             link.record_ipc_event(number, event, self._flags, _flag_of(self._peers, rank, arrival))
-            self._will_tell(rank, arrival, event)
+            self._report_later(rank, arrival, event)
 
     def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
         return self._loaded(self._rank, arrival)
@@ -277,10 +275,10 @@ class RootPushDriver(_FetchesFromPeers, Transport):
             pass
 
     def _store_computed(self) -> bool:
-        """Copy the next tile of each of the other ranks that has computed it; whether there was any.
+        """Copy each other rank's next tile, if computed. Returns whether there was any.
 
-        A copy is submitted only when its tile is computed. Where processes share a GPU by time slices, a stream that waits for
-        another process's event would go on only in this process's next slice.
+        A copy is submitted only once its tile is computed. If processes share a GPU by time slices, a stream that waits for
+        another process's event would continue only in this process's next slice.
         """
         any_computed = False
         for rank, tiles in self._to_store.items():
@@ -313,11 +311,11 @@ def make_peers_transport(
     panels: Arriving | None,
     in_place: Mapping[str, Any],
 ) -> tuple[Transport, Buffers]:
-    """The transport, and the buffers that it fills, as `make_transport`."""
+    """The transport and its buffers, as from `make_transport`."""
     team, device, once = rank_device.team, rank_device.device, rank_device.once_for_plan
     driver = plan.root if plan.at_root else None
     row_panels, pieces_of_b = _pieces(plan)
-    events = max(row_panels + pieces_of_b, row_panels * pieces_of_b)  # one for each panel that is loaded, or tile computed
+    events = max(row_panels + pieces_of_b, row_panels * pieces_of_b)  # for each loaded panel, or each computed tile
     wanted = LinkRequest(team.topology, tuple(each.layout.bytes for each in plan.shares), events, driver)
     links, flags = rank_device.connect(wanted, flags_of(plan))
 
@@ -342,31 +340,31 @@ def make_peers_transport(
 
 
 def flags_of(plan: Plan) -> int:
-    """The flags that a transport needs of a rank: one for each tile, or at a root that loads for all peers one for each of their
-    panels."""
+    """The number of flags that a transport needs for each rank: one for each tile, or at a driving root one for each panel of
+    each rank."""
     row_panels, pieces_of_b = _pieces(plan)
     return max(row_panels * pieces_of_b, max(map(len, plan.topology.nodes)) * (row_panels + pieces_of_b))
 
 
 def _pieces(plan: Plan) -> tuple[int, int]:
-    """The row panels of the rank that has most, and the pieces in which B comes."""
+    """The largest number of row panels of a rank, and the number of pieces of B."""
     return max(len(each.row_panels) for each in plan.shares), plan.shares[0].pieces_of_b
 
 
 def _flag_of(peers: Mapping[int, Peer], rank: int, arrival: Arrival) -> int:
-    """The number of the flag that the root sets when it has recorded the IPC event of this rank's panel."""
+    """The flag that the root sets after recording the IPC event of this rank's panel."""
     before = sum(peer.loads for other, peer in peers.items() if other < rank)
     return before + peers[rank].event_number(arrival)
 
 
-_SIZE = 64  # rows and columns of the matrix that every rank fetches from every other
+_SIZE = 64  # rows and columns of the test matrix
 _BYTES = _SIZE * _SIZE * 8
 
 
 def probe(rank_device: RankDevice) -> None:
-    """Let every rank fetch a matrix from the device of every other of its node, before a plan relies on it. Every rank calls it.
+    """Test "peers" before a plan relies on it: every rank fetches a matrix from every other device of its node. Collective.
 
-    DeviceUnavailable on all ranks, with the reason, if one of them cannot, or does not get what was sent.
+    DeviceUnavailable on all ranks, with the reason, if a rank cannot, or receives wrong data.
     """
     team, device = rank_device.team, rank_device.device
     wanted = LinkRequest(team.topology, (2 * _BYTES,) * team.size, events=1)
@@ -375,7 +373,7 @@ def probe(rank_device: RankDevice) -> None:
     with team.phase("prepare", timed=False):
         written = device.matrix(rank_device.memory, 0, _SIZE, _SIZE, "float64")
         fetched = device.matrix(rank_device.memory, _BYTES, _SIZE, _SIZE, "float64")
-        own = pattern_of(team.rank, _SIZE, _SIZE)  # referred to until it has been copied
+        own = pattern_of(team.rank, _SIZE, _SIZE)  # stays alive until copied
         device.record_ipc_event(0, device.copy_in(written, own, []), flags, 0)
         for rank, memory in links.opened.items():
             flags.wait(rank, 0)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A rank's device with what is kept from product to product (memory, views of it, flags, links to other ranks), and the transport
-that a plan has decided on."""
+"""A rank's device with the state kept between products (memory, views of it, flags, links to other ranks), and the construction
+of a plan's transport."""
 
 from __future__ import annotations
 
@@ -23,47 +23,46 @@ from hybrid.ranks.shared_memory import NodeFlags
 from hybrid.ranks.team import Team
 from hybrid.transport.base import Arriving, CopyObserver, HostTransport, RankMatrices, Transport
 
-# A product uses one transport, so the modules of the others than the host's are loaded where one is made: most products start
-# sooner without them.
+# Modules of transports other than the host's are loaded on use, so that most products start sooner.
 if TYPE_CHECKING:
     from hybrid.transport.nccl import DeviceGather, DeviceGroup
     from hybrid.transport.peers import LinkRequest, NodeLinks
 
 
-_MOST_KEPT_PLANS = 128
-# Of a device, what is kept for plans takes at most so much beside `memory`, or that part of it, unless one plan takes more.
-_MOST_KEPT_BYTES, _MOST_KEPT_PART = 512 << 20, 1 / 4
+_MAX_PLANS = 128
+# Device memory of plan caches, beside `memory`: at most the larger of these bytes and this part of `memory`, or one plan.
+_CACHE_BYTES, _CACHE_PART = 512 << 20, 1 / 4
 
 
 @dataclass
-class _KeptForPlan:
-    """What has been made for plans with these shares."""
+class _PlanCache:
+    """Objects cached for plans with these shares."""
 
     shares: object
-    device_bytes: int = 0  # beside the reserved memory
+    device_bytes: int = 0  # of device memory beside `RankDevice.memory`
     made: dict[object, Any] = field(default_factory=dict)
 
 
 class RankDevice:
-    """One rank's device. `reserve`, `connect`, `meet` and `refusal` are called by all ranks of the team together."""
+    """One rank's device. `reserve`, `connect`, `meet` and `refusal` are collective."""
 
     def __init__(
         self, team: Team, make: Callable[[Gpu | None], Any], gpus: Sequence[Gpu | None] = (), key: object = None
     ) -> None:
-        """`make`: makes a device of this process, on a GPU or on the CPU. `gpus`: of all ranks. `key`: `device_key` of the plan,
-        since one with another key needs another RankDevice."""
+        """`make`: creates a `Device` of this process on a GPU, or on the CPU for None. `gpus`: of all ranks. `key`: the plan's
+        `device_key`; plans with another key need another RankDevice."""
         self.team, self._make, self._gpus, self.key = team, make, gpus, key
         self.gpu = gpus[team.rank] if gpus else None
         self.device = make(self.gpu)
         self.memory: Any = None
         self.reserved = 0  # bytes of `memory`
-        self.memory_version = 0  # another one after each change of the reserved memory, and after each failure
-        self._last_writer: object = None  # of the last `used_by`
+        self.memory_version = 0  # changes with each change of the reserved memory, and after each failure
+        self._last_writer: object = None  # argument of the last `used_by`
         self.flags: NodeFlags | None = None
         self.ready_kernels: set[tuple[str, str, bool]] = set()  # name, dtype, accumulating: compiled on all ranks' devices
-        self._kept: dict[int, _KeptForPlan] = {}  # for the last plans, by the ids of their shares, that of the newest last
+        self._caches: dict[int, _PlanCache] = {}  # by the id of the plan's shares, the newest last
         self.links: NodeLinks | None = None  # to the other ranks of the node
-        self._probed: Topology | None = None  # whose ranks have fetched from each other's devices
+        self._probed: Topology | None = None  # the topology for which `probe` succeeded
         self._refusals: dict[tuple[str, Topology], str] = {}
 
     @cached_property
@@ -73,8 +72,8 @@ class RankDevice:
         return DeviceGroup(self.team, self.device)
 
     def refusal(self, transport: str, *, again: bool) -> str:
-        """Why the devices cannot be joined for "peers" or "nccl", the same on all ranks; empty where they can. A refusal is
-        remembered for the topology, unless `again`."""
+        """Why the devices cannot use the transport "peers" or "nccl", the same on all ranks; "" if they can. Refusals are cached
+        by topology; `again`: test again."""
         key = transport, self.team.topology
         if again or not self._refusals.get(key):
             self._refusals[key] = ""
@@ -91,33 +90,30 @@ class RankDevice:
         return self._refusals[key]
 
     def reserve(self, size: int) -> None:
-        """Have at least `size` bytes of the device's memory, which other ranks need not open."""
+        """Reserve at least `size` bytes of device memory, not open to other ranks."""
         if self.links is not None and self.links.are_open:
             with self.team.phase("prepare", timed=False):
                 self.close()
         with self.team.phase("prepare", timed=False):
-            self.links = None  # in a later phase than `close`: until then other processes may hold a driver's events
+            self.links = None  # in a later phase than `close`: before, other processes may hold a driver's events
             if self.memory is None or self.reserved < size:
                 self._reserve(size, shared=False)
 
     def _reserve(self, size: int, *, shared: bool) -> None:
-        """Allocate the memory anew."""
         self._forget_views()
         self.memory_version += 1
         self.memory, self.reserved = None, 0  # the old block is freed first: there may be no room for both
         self.memory, self.reserved = self.device.reserve(size, shared=shared), size
 
     def connect(self, wanted: LinkRequest, flag_count: int) -> tuple[NodeLinks, NodeFlags]:
-        """Have all ranks' memory open as wanted, and so many flags for each rank.
-
-        Raises on all ranks if it fails on one; then nothing is open.
-        """
+        """Open the wanted links between all ranks, and provide `flag_count` flags for each rank. Raises on all ranks if it fails
+        on one; then nothing is open."""
         wanted = self.links.with_more(wanted) if self.links is not None else wanted
         if self.links is None or not self.links.are_open or self.links.wanted != wanted:
             try:
                 self._open(wanted)
             except HybridError:  # raised on all ranks
-                with self.team.phase("prepare", timed=False):  # before any owner frees memory that others have opened
+                with self.team.phase("prepare", timed=False):  # all close before any owner frees its memory
                     self.close()
                 raise
         assert self.links is not None
@@ -138,23 +134,23 @@ class RankDevice:
         self.links.are_open = True
 
     def _device_on(self, rank: int) -> Device:
-        """A device of this process on a rank's GPU, which may have another index here."""
+        """A `Device` of this process on another rank's GPU, whose index may differ here."""
         gpu = self._gpus[rank]
         here = next((each for each in usable_gpus() if each.uuid == gpu.uuid), None) if gpu else None
         made: Device = self._make(here)
         return made
 
     def meet(self, flag_count: int) -> NodeFlags:
-        """At least so many flags for each rank."""
+        """At least `flag_count` flags for each rank."""
         if self.flags is None or self.flags.flag_count < flag_count or self.flags.topology != self.team.topology:
             self.flags = NodeFlags(self.team, flag_count)
         return self.flags
 
     def prepare_copies(self, arrays: Sequence[Any], threads: int, *, again: bool) -> None:
-        """Prepare a product's copies from and to these arrays, of which the last is written, by this rank's devices.
+        """Prepare this rank's device copies from and to these arrays; only the last is written.
 
-        Memory is pinned, for as long as it lives, if products use it `again`: at once, or when this is called for it a second
-        time. Until then up to `threads` threads copy it through slots.
+        Memory is pinned, as long as it lives, on its second use, or at once with `again`. Until then up to `threads` threads copy
+        it through pinned staging buffers ("slots").
         """
         if not arrays:
             return
@@ -168,7 +164,7 @@ class RankDevice:
             for array in on_host:
                 self.device.pin(array)
         through_slots = [] if again else self.device.pin_again(on_host, threads)
-        for device in devices:  # this rank's first: threads wait for all devices' events as for its own
+        for device in devices:  # this rank's own first: its threads wait for the events of all devices
             if not device.use_slots(through_slots, max(1, threads // len(devices)), len(self.team.node_ranks)):
                 through_slots = []
         if any(array is arrays[-1] for array in through_slots):
@@ -176,28 +172,28 @@ class RankDevice:
         self.team.timeline.add("prepare", began, time.perf_counter())
 
     def give_up_copies(self) -> None:
-        """Begin no further part of a copy through slots. When this returns, no thread reads or writes the arrays."""
+        """Stop all copies through slots. When this returns, no thread accesses the arrays."""
         for device in self._all_devices():
             device.give_up()
 
     def _all_devices(self) -> Iterable[Any]:
-        """All devices of this process: a driver has one for each rank."""
+        """All `Device`s of this process; a driver has one for each rank."""
         of_driver = self.links.devices.values() if self.links is not None else ()
         return {id(each): each for each in (self.device, *of_driver)}.values()
 
     def drain(self) -> None:
-        """Wait for all work under way, after a failure, so that the next product meets nothing of it."""
+        """After a failure, wait for all submitted work, so that it does not disturb the next product."""
         self.memory_version += 1
         self._last_writer = None
         if "device_group" in self.__dict__:
             self.device_group.abort()  # first: a collective that some rank never joined has no end
         self.give_up_copies()
         for device in self._all_devices():
-            with suppress(Exception):  # the failure has been reported; a broken device will report again
+            with suppress(Exception):  # the failure has been reported already
                 device.finish()
 
     def close(self) -> None:
-        """Close the other ranks' memory. A driver's devices stay until all ranks have done so."""
+        """Close the other ranks' memory. A driver's devices stay until all ranks have closed theirs."""
         self._forget_views()
         if self.links is not None:
             self.links.close()
@@ -209,34 +205,33 @@ class RankDevice:
         self.links, self.memory, self.flags, self.reserved = None, None, None, 0
 
     def used_by(self, modular: object) -> bool:
-        """Note that a product begins, which writes to the memory. `modular`: what makes its remainders there; None for native
-        products. Returns whether the product before had the same, whose remainders are then still there."""
+        """Note that a product will overwrite the memory. `modular`: its emulated product, which keeps remainders there; None for
+        native products. Returns whether the previous product used the same, so that its remainders are still valid."""
         before, self._last_writer = self._last_writer, modular
         return before is modular
 
     def _forget_views(self) -> None:
-        self._kept.clear()
-        self._last_writer = None  # it has views, too
+        self._caches.clear()
+        self._last_writer = None  # it holds views too
 
     def once_for_plan(self, what: object, plan: Plan, make: Callable[[], Any], device_bytes: int = 0) -> Any:
-        """What `make` gave before for a plan with the same panels, or now gives. `device_bytes`: that it takes of the device,
-        beside `memory`.
+        """The result of `make`, cached for plans with the same panels. `device_bytes`: its device memory beside `memory`.
 
-        Views of device memory are kept so, and launches that work on them: making them takes longer than a small copy. They are
-        kept for many plans, for programs whose products have several shapes in turn.
+        Used for views of device memory and prepared launches, which take longer to create than a small copy. Many plans are
+        cached, for programs that alternate between shapes.
         """
         key = id(plan.shares)
-        kept = self._kept[key] = self._kept.pop(key) if key in self._kept else _KeptForPlan(plan.shares)
-        if what not in kept.made:
-            most = self.reserved + max(_MOST_KEPT_BYTES, int(self.reserved * _MOST_KEPT_PART))
-            while len(self._kept) > 1 and (len(self._kept) > _MOST_KEPT_PLANS or self.bytes_reserved + device_bytes > most):
-                del self._kept[next(iter(self._kept))]
-            kept.made[what] = make()
-            kept.device_bytes += device_bytes
-        return kept.made[what]
+        cache = self._caches[key] = self._caches.pop(key) if key in self._caches else _PlanCache(plan.shares)
+        if what not in cache.made:
+            most = self.reserved + max(_CACHE_BYTES, int(self.reserved * _CACHE_PART))
+            while len(self._caches) > 1 and (len(self._caches) > _MAX_PLANS or self.bytes_reserved + device_bytes > most):
+                del self._caches[next(iter(self._caches))]
+            cache.made[what] = make()
+            cache.device_bytes += device_bytes
+        return cache.made[what]
 
     def own_buffers(self, plan: Plan, rank: int, in_place: Mapping[str, Any]) -> Buffers:
-        """The buffers of what this rank computes in the reserved memory."""
+        """This rank's buffers, in the reserved memory except for operands `in_place`."""
         part, share = plan.on_device(rank)
         if in_place:
             return Buffers(self.device, self.memory, share, part.problem, in_place)
@@ -245,18 +240,17 @@ class RankDevice:
 
     @property
     def bytes_reserved(self) -> int:
-        """Bytes of the device that this project holds, for the next product to use."""
-        return self.reserved + sum(each.device_bytes for each in self._kept.values())
+        """Bytes of device memory held for the next products."""
+        return self.reserved + sum(each.device_bytes for each in self._caches.values())
 
 
 def device_key(plan: Plan, gpus: Sequence[Gpu | None]) -> tuple[object, ...]:
-    """What a rank's device depends on, for all ranks: where it is the same for the next plan, all of them keep their devices,
-    else none does."""
+    """What the ranks' devices depend on. If it is equal for the next plan, all ranks keep their devices, else none does."""
     return plan.device, plan.staged, tuple(gpus)
 
 
 def device_of_alone(team: Team, current: RankDevice | None, gpu: Gpu) -> RankDevice:
-    """The device of a process alone on this GPU, for which no kernel need be ready: `current`, or a new one."""
+    """The device on this GPU for a process alone, without a kernel: `current` if it fits, or a new one."""
     if current is not None and current.gpu == gpu:
         return current
     use_context_of(gpu)
@@ -266,7 +260,7 @@ def device_of_alone(team: Team, current: RankDevice | None, gpu: Gpu) -> RankDev
 def prepare_rank_device(
     team: Team, current: RankDevice | None, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel
 ) -> RankDevice:
-    """This rank's device, ready for the kernel: `current`, or a new one where that is None. Every rank calls it."""
+    """This rank's device, ready for the kernel: `current`, or a new one if None. Collective."""
     instance = (kernel.name, plan.problem.operand_dtype, plan.adds)
     if current is not None and instance in current.ready_kernels:
         current.device.use_kernel(kernel, plan.problem.operand_dtype, adding=plan.adds)
@@ -280,7 +274,7 @@ def prepare_rank_device(
 
 
 def _device(gpu: Gpu | None, plan: Plan | None = None, kernel: Kernel | None = None) -> Device:
-    """A device of this process: on the GPU, or where that is None the one that the plan names."""
+    """A `Device` of this process: on the GPU, or for None the plan's CPU device."""
     if gpu is not None:
         from hybrid.devices.cuda_device import CudaDevice
 
@@ -293,10 +287,10 @@ def _device(gpu: Gpu | None, plan: Plan | None = None, kernel: Kernel | None = N
 
 
 def operands_in_place(plan: Plan, rank: int, device: Device, matrices: RankMatrices | None) -> dict[str, Any]:
-    """The matrices, by operand, that the rank's device multiplies or writes where they lie, instead of in buffers.
+    """The matrices, by operand, that the rank's device uses in place, instead of buffers.
 
-    With row blocks they can be such: nothing has to be copied, unless other ranks need it, or memory is so short that panels
-    follow each other.
+    Possible for row blocks already on the device, unless other ranks need the operand, or memory is so short that panels replace
+    each other.
     """
     share = plan.shares[rank]
     if matrices is None or plan.parts or not (plan.has_row_blocks and plan.staged and share.order and share.holds_all):
@@ -316,10 +310,10 @@ def make_transport(
     in_place: Mapping[str, Any],
     device_gather: DeviceGather | None = None,
 ) -> tuple[Transport, Buffers]:
-    """The plan's transport, and the buffers that it fills. Every rank calls it.
+    """The plan's transport, and the buffers that it fills. Collective.
 
-    `matrices`: this rank's rows; where the operands are the root's arrays, the whole matrices at the root and None elsewhere.
-    `in_place`: what `operands_in_place` gave. `device_gather`: where C goes from device to device.
+    `matrices`: this rank's rows; if the operands are the root's arrays, the whole matrices at the root and None elsewhere.
+    `in_place`: from `operands_in_place`. `device_gather`: if C goes from device to device.
     """
     device, team = rank_device.device, rank_device.team
     if plan.transport == "peers":
