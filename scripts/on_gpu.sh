@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# What a machine with GPUs runs, since CI has none: the tests that need one, and the measurements that docs/measured records.
+# For a machine with GPUs, since CI has none: the tests that need one, and the measurements recorded in docs/measured.
 set -euo pipefail
 ROOT=$(cd "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 unset PYTHONDONTWRITEBYTECODE # what starts is timed: bytecode is kept, as it is for users
@@ -49,7 +49,7 @@ product() { within 120 "${LAUNCHER[@]}" -n 1 "$PYTHON" -m hybrid.matmul 8000 800
 
 lab_run() { measure 120 -m hybrid.lab run "docs/programs/$1" --kernel "$2" --device cuda; }
 
-# So many seconds; the command is shown as a reader can repeat it.
+# within SECONDS COMMAND…: prints the command so that a reader can repeat it.
 within() {
     printf '+ %s\n' "$(printf '%q ' "${@:2}")"
     timeout --kill-after=10 "$@"

@@ -69,7 +69,7 @@ launcher_on_path_is_usable() {
     locate
     if [[ -e $NOTES/unusable && $(<"$NOTES/unusable") == "$launcher" ]]; then return 1; fi
     is_complete system && return
-    is_writable || return # nothing can be tried: what is missing is said once it is clear which environment is to be taken
+    is_writable || return # nothing can be tried; what is missing is reported once the environment is chosen
     say "trying $launcher: once, about a minute"
     # In a subshell, since a setup that fails ends its shell.
     if (complete_in_turn system) 2>/dev/null; then return; fi
@@ -89,7 +89,7 @@ active_environment() {
 
 is_own() { [[ $1/.. -ef $ROOT && ${1##*/} == .venv* ]]; }
 
-# No two MPIs in one environment: they have files of the same names, and mpi4py takes the environment's before the system's.
+# One MPI per environment: two would have files of the same names, and mpi4py prefers the environment's to the system's.
 locate() {
     ENVIRONMENT=$(active_environment) || case $MPI in
         mpich) ENVIRONMENT=$ROOT/.venv ;;
@@ -108,7 +108,7 @@ configure_open_mpi() {
     MPIRUN+=(--oversubscribe --bind-to none)
     if ((EUID == 0)); then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
     [[ $MPI == openmpi ]] || return 0
-    # Its search for fabrics takes a second of every start, and han's broadcasts over TCP take most of a minute.
+    # Its search for fabrics takes a second of every start; han's broadcasts over TCP take most of a minute.
     export OMPI_MCA_btl="${OMPI_MCA_btl-^ofi}" OMPI_MCA_mtl="${OMPI_MCA_mtl-^ofi}"
     export OMPI_MCA_osc="${OMPI_MCA_osc-^ucx}" OMPI_MCA_coll="${OMPI_MCA_coll-^han}"
 }
@@ -125,7 +125,7 @@ launcher_name() {
     fi
 }
 
-# --- what is done already: a note for each part holds all that its installation was based on
+# --- installed parts: a note for each holds everything its installation depended on
 
 is_complete() {
     local part basis
@@ -139,7 +139,7 @@ is_complete() {
 
 is_writable() { [[ -w $ROOT && (! -e $ENVIRONMENT || -w $ENVIRONMENT) ]]; }
 
-# An active environment that cannot be completed from here is taken as it is, if the commands start in it. So is none with extras.
+# An active environment that is not writable is used if the commands start in it and no extras are wanted.
 has_this_package() {
     (($# == 1)) && ! is_own "$ENVIRONMENT" && type -P "${MPIRUN[0]}" >/dev/null &&
         (cd / && "$PYTHON" -c 'import hybrid.api, mpi4py') >/dev/null 2>&1 &&
@@ -162,14 +162,14 @@ driver() {
 must_be_created() {
     local root interpreter
     [[ -e $ENVIRONMENT ]] || return 0
-    is_own "$ENVIRONMENT" || return # an active one is completed as it is, also where this script of another checkout made it
+    is_own "$ENVIRONMENT" || return # an active one is completed, even if another checkout's script created it
     [[ -x $PYTHON && ! -e $NOTES/unfinished ]] || return 0
-    [[ -e $NOTES/origin ]] || return # somebody else made it, likewise
+    [[ -e $NOTES/origin ]] || return # created by somebody else: completed, too
     { read -r root && read -r interpreter; } <"$NOTES/origin"
     [[ $root != "$ROOT" || $interpreter != "${HYBRID_PYTHON:-$interpreter}" ]]
 }
 
-# --- doing it
+# --- installation
 
 complete_in_turn() {
     {
@@ -220,7 +220,7 @@ version_of() { "$1" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>
 
 is_supported() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }
 
-# Installing this package so that changes of its sources take effect (pip install -e) writes beside them.
+# An editable install (pip install -e) writes beside the sources.
 refuse_read_only() {
     is_writable && return
     ! active_environment >/dev/null || fail "the active environment $ENVIRONMENT lacks what is needed ($*, hybrid or mpi4py that starts with \
@@ -271,7 +271,7 @@ install() {
     extras=${extras#system}
     extras=${extras#,}
     set -- "$PYTHON" -m pip install --disable-pip-version-check -e "$ROOT${extras:+[$extras]}"
-    # Packages that a foreign environment has already stay as they are where setup.cfg allows it.
+    # A foreign environment keeps its packages if setup.cfg allows their versions.
     if is_own "$ENVIRONMENT"; then set -- "$@" -c "$ROOT/constraints.txt"; fi
     "$@" || "$@" # networks hiccup
 }

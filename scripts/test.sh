@@ -23,8 +23,8 @@ MOST_WORKERS=8
 unset PYTHONDONTWRITEBYTECODE
 
 RANKS=(0 2 4)
-CHOSEN=0    # by the caller's arguments: then a step may be left without tests
-MARKED=''   # the caller's -m narrows those of the steps
+CHOSEN=0    # 1: the caller selects tests, so a step may have none
+MARKED=''   # the caller's -m narrows each step's
 ARGUMENTS=(-p no:cacheprovider --color=no -rs)
 PASSED=0 FAILED=0 SKIPPED=0
 SUMMARY=$(printf '%-5s %7s  %s' ranks seconds result)
@@ -46,13 +46,13 @@ main() {
     sum_up
 }
 
-# The workers take the cores: threads of BLAS in each of them would mostly wait for one.
+# The workers use all cores: BLAS threads in each would mostly wait.
 run_alone() {
     run_tests 0 "$SECONDS_ALONE" env OPENBLAS_NUM_THREADS=1 \
         "$PYTHON" -m pytest -n "$(workers)" --dist worksteal -m "not mpi$MARKED"
 }
 
-# Twice as many as cores that this process may use, since many tests wait; but not all of a large machine's.
+# Twice the cores that this process may use, since many tests wait; limited on large machines.
 workers() {
     "$PYTHON" -c 'import sys; from hybrid.host.threads import core_quota, usable_cores
 print(max(1, min(int(sys.argv[1]), 2 * min(len(usable_cores()), int(core_quota() or sys.maxsize)))))' "$MOST_WORKERS"

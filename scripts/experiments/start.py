@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Starts what a public script does, from a checkout, also where the package is not installed, or from an installed package."""
+"""Starts an experiment from a checkout, installed or not, or from an installed package."""
 
 import os
 import sys
@@ -8,12 +8,12 @@ from importlib import import_module
 from pathlib import Path
 
 SCRIPTS = Path(__file__).resolve().parents[1]
-INSTALLED = (SCRIPTS.parent / "__init__.py").exists()  # in the package, not beside it: a checkout may be called hybrid, too
+INSTALLED = (SCRIPTS.parent / "__init__.py").exists()  # inside the package, whatever a checkout's folder is called
 ROOT = SCRIPTS.parents[1] if INSTALLED else SCRIPTS.parent  # the folder of the package
 
 
 def use_checkout() -> None:
-    """This process, and those that it starts, import `hybrid` and `experiments` from this checkout."""
+    """Let this process and its children import `hybrid` and `experiments` from this checkout."""
     ours = [str(ROOT), str(SCRIPTS)]
     others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path not in ours]
     os.environ["PYTHONPATH"] = os.pathsep.join([*ours, *others])
@@ -33,5 +33,4 @@ def main_of(module: str) -> Callable[[], int]:
 
 
 def run(module: str) -> None:
-    """Do it, to the end of this process."""
     sys.exit(main_of(module)())

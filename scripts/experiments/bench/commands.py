@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A benchmark by its name: python scripts/bench.py CASE [OPTION...]
+"""A benchmark by name: python scripts/bench.py CASE [OPTION...]
 
-Without a case they are listed.
+Without a case, lists them.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from hybrid.planning.machine_model import MachineModel
 from hybrid.ranks.launcher import mpirun
 from hybrid.reporting import jsonl
 
-CASES = {  # the function of a module of this folder, and what it measures
+CASES = {  # a module of this folder and its function, and what it measures
     "hosts": ("hosts:main", "from host memory to host memory, beside the program one writes by hand"),
     "check": ("products:check", "what the check of a product costs"),
     "precision": ("products:precision", "products from remainders beside cuBLAS"),
@@ -60,7 +60,7 @@ def _list(_: argparse.Namespace) -> int:
 
 
 def matmul(ranks: int, n: int, *options: str, environment: Mapping[str, str] | None = None) -> frame.Line:
-    """What `mpirun -n RANKS python -m hybrid.matmul n n n` records."""
+    """The record of `mpirun -n RANKS python -m hybrid.matmul n n n`."""
     words = [*mpirun(ranks), sys.executable, "-m", "hybrid.matmul", *[str(n)] * 3, *options]
     lines, failure = frame.ran(words, environment=environment)
     if failure:
@@ -72,9 +72,9 @@ def matmul(ranks: int, n: int, *options: str, environment: Mapping[str, str] | N
 
 _SCALING = """How does a product scale to many nodes? python scripts/bench.py scaling LINES.jsonl
 
-Of runs of hybrid.matmul on some numbers of nodes, whose JSON lines slurm/scaling.sbatch collects: the seconds on more nodes, of
-the same product (strong scaling) and of products with as many operations a node (weak scaling). The run on the fewest nodes is
-the first of both.
+For runs of hybrid.matmul on several numbers of nodes, whose JSON lines slurm/scaling.sbatch collects: the seconds of the same
+product (strong scaling), and of products with the same operations per node (weak scaling). The run on the fewest nodes is the
+reference of both.
 """
 
 
@@ -113,11 +113,11 @@ hybrid.matmul with one rank for each GPU, random numbers in float64, not verifie
   several interleaved row panels  arrive in turn with the k-slabs, instead of one
   peers fetch B                   from each other's GPUs, instead of over every rank's link
 
-The ratio is the time without by the time with, the median over the rounds. Anywhere: `--device emulate` or `cpu` runs it with
-small matrices, to see that it runs; HYBRID_MACHINE=FILE gives the model that the mechanisms are switched in.
+The ratio is the time without the mechanism over the time with it, the median over the rounds. `--device emulate` or `cpu` runs it
+anywhere with small matrices, as a test; HYBRID_MACHINE=FILE gives the machine model in which mechanisms are switched.
 """
 _NO_SLABS, _PEERS = {"least_slab_rows": 1 << 40}, "peers fetch B"
-# Fields of the machine model with and without each; the last is switched by --transport.
+# Fields of the machine model with and without each mechanism; --transport switches the last.
 MECHANISMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "k-slabs, not column panels": ({}, _NO_SLABS),
     "several column panels (no slabs)": (_NO_SLABS, {**_NO_SLABS, "most_column_panels": 1}),
@@ -144,7 +144,7 @@ def _ablated(options: argparse.Namespace) -> Iterator[frame.Line]:
     cases = [(gpus, n, mechanism) for gpus in options.gpus for n in options.sizes for mechanism in MECHANISMS]
     for gpus, n, name in frame.shown(cases, "cases"):
         if name == _PEERS and (gpus == 1 or options.device != "cuda"):
-            continue  # nobody fetches
+            continue  # there are no peers
         ways = zip(("with", "without"), MECHANISMS[name], ("auto", "host" if name == _PEERS else "auto"), strict=True)
         works = {way: partial(_seconds, options, gpus, n, model, transport) for way, model, transport in ways}
         times = frame.in_turns(works, options.rounds)
@@ -154,7 +154,7 @@ def _ablated(options: argparse.Namespace) -> Iterator[frame.Line]:
 
 
 def _seconds(options: argparse.Namespace, gpus: int, n: int, model: dict[str, Any], transport: str) -> float:
-    """Of a product, the median of one start."""
+    """The median seconds of a product in one start."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(vars(replace(MachineModel.read(os.environ.get("HYBRID_MACHINE", "")), **model)), file)
         file.flush()
@@ -196,14 +196,14 @@ began = time.perf_counter()
 a @ b
 print(time.perf_counter() - began)
 """
-# Small and thin products: both sides of a row take turns, with new results each time; a line for each row.
+# Small and thin products: both sides of a row take turns, with new results each time.
 THIN = ((1000, 64, 1500), (300, 200, 100), (64, 64, 64))
 ROOT_SIZE, OF_ROWS = 3000, 4000
-REST = 0.2  # seconds, and of a side's turn
+REST = 0.2  # seconds of a rest, and of a side's turn
 
 
 def alone(seconds: float) -> None:
-    """In one process, beside NumPy with as many threads of BLAS as ours; they look for work for a tenth of a second after each
+    """In one process, beside NumPy with as many BLAS threads as ours. BLAS threads spin for a tenth of a second after each
     product, so sides change after a rest."""
     random = np.random.default_rng(0)
     for n, l, m in THIN:
@@ -219,7 +219,7 @@ def alone(seconds: float) -> None:
 
 
 def by_ranks(seconds: float) -> None:
-    """By all ranks, beside collectives of mpi4py and NumPy; one thread of BLAS in each rank."""
+    """On all ranks, beside mpi4py's collectives and NumPy, with one BLAS thread in each rank."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
@@ -263,7 +263,7 @@ def row(name: str, by_hand: Callable[[], object], ours: Callable[[], object], se
     times: list[list[float]] = [[], []]
 
     def all_go_on(goes_on: bool = True) -> bool:
-        """What rank 0 says, when all ranks are here."""
+        """A barrier that broadcasts rank 0's value."""
         return bool(goes_on if comm is None else comm.bcast(goes_on))
 
     for call in (by_hand, ours) * 3:

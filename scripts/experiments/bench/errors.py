@@ -41,14 +41,14 @@ Make = Callable[[Random, tuple[int, int]], np.ndarray]  # a matrix
 
 _ACCURACY = """How large are the errors of products in every arithmetic? python scripts/bench.py accuracy [--sizes 512x1024x512]
 
-For each kind of matrices and each type: errors of sampled elements of C as parts of (|A||B|)ij, in units of 2^-53 or 2^-24,
+For each kind of matrices and each type: errors of sampled elements of C relative to (|A||B|)ij, in units of 2^-53 or 2^-24,
 against sums in extended precision. Products go through the pipeline of hybrid.multiply: natively, by the kernel that auto
-chooses; in the arithmetic that the guard chooses with --precision auto and fast, also where native kernels would be faster; and
-on a GPU by cuBLAS. With --device emulate the CPU runs the same kernels, slowly. In brackets: what was chosen, and what is proved
-of its errors.
+chooses; in the arithmetic that the guard chooses with --precision auto and fast, even if native kernels would be faster; and on a
+GPU by cuBLAS. With --device emulate the CPU runs the same kernels, slowly. In brackets: the chosen arithmetic, and its proved
+error bound.
 
---matrices N takes N random pairs of any of these kinds instead, one for each seed from --seed on, and counts those that are
-accepted; the exit code is 1 where errors are larger than allowed.
+--matrices N takes N random pairs of any of these kinds instead, one for each seed from --seed on, and counts accepted ones; the
+exit code is 1 if errors are larger than allowed.
 """
 
 
@@ -71,11 +71,12 @@ MATRICES: dict[str, Make] = {
     "integers": lambda random, shape: random.integers(-1000, 1001, shape).astype(np.float64),
 }
 ALL_MATRICES = (*MATRICES, "φ")  # any spread
-SUBNORMAL = {"float64": 2.0**-1060, "float32": 2.0**-140}  # by which A's subnormal numbers are multiplied
+SUBNORMAL = {"float64": 2.0**-1060, "float32": 2.0**-140}  # factors that make A's numbers subnormal
 
 
 def matrices_of(kind: str, dtype: str, sizes: Sizes, random: Random, *, varied: bool) -> tuple[np.ndarray, np.ndarray]:
-    """`varied`: multiplied by any number from 1 to 2 each: how much powers of two lose depends on it."""
+    """`varied`: A and B are multiplied by random numbers from 1 to 2, since the loss by scaling with powers of two depends on
+    it."""
     (n, l, m), factors = sizes, random.uniform(1, 2, 2) if varied else np.ones(2)
     make = spread(random.uniform(0, 2.5)) if kind == "φ" else MATRICES[kind]
     if kind == "orthogonal":
@@ -87,7 +88,7 @@ def matrices_of(kind: str, dtype: str, sizes: Sizes, random: Random, *, varied: 
         a, b = make(random, (n, l)), make(random, (l, m))
     if kind == "graded rows":
         a, b = a * 2.0 ** random.integers(-20, 21, (n, 1)), b * 2.0 ** random.integers(-20, 21, (1, m))
-    elif kind == "graded k":  # what is large along k in A is small in B
+    elif kind == "graded k":  # large along k in A, small in B
         grades = 2.0 ** np.linspace(-8, 8, l)
         a, b = a * grades, b / grades[:, None]
     elif kind == "halves":  # large elements of A meet only small ones of B
@@ -108,20 +109,20 @@ def matrices_of(kind: str, dtype: str, sizes: Sizes, random: Random, *, varied: 
 MODES = ("auto", "fast")  # of --precision
 NATIVE, CUBLAS = "native", "cublas"
 UNITS = {"float64": 2.0**-53, "float32": 2.0**-24}
-# Times native's errors, root mean square and maximum; 1.8 and 2.3 were seen, where powers of two lose most.
+# Times native's root mean square and maximum error; 1.8 and 2.3 were seen, where scaling by powers of two loses most.
 _ALLOWED = {"14 moduli": (2.0, 3.0)}
 
 
 def above(errors: Sequence[float], native: Sequence[float], arithmetic: str = "") -> bool:
-    """Whether root mean square or maximum are larger than native's, or than what this arithmetic may have. Where native is not
-    exact, an element may always err by one unit, as what is rounded once may."""
+    """Whether root mean square or maximum exceed native's, or this arithmetic's allowance. If native is not exact, an element may
+    always err by one unit, as after a single rounding."""
     rms, most = _ALLOWED.get(arithmetic, (1.0, 1.0))
     return errors[0] > rms * native[0] or errors[1] > max(most * native[1], 1.0 if native[1] else 0.0)
 
 
 class Sample:
-    """Some rows of A and columns of B, and the elements of C where they meet, in extended precision: 64 bits on x86, whose sums
-    NumPy adds up pairwise, and whose exponents are large enough for all products of float64."""
+    """Sampled elements of C in extended precision: 64 bits on x86, summed pairwise by NumPy, with exponents large enough for all
+    products of float64."""
 
     def __init__(self, a: np.ndarray, b: np.ndarray, most: int, random: Random) -> None:
         rows, columns = (np.sort(random.permutation(length)[:most]) for length in (len(a), b.shape[1]))
@@ -132,7 +133,7 @@ class Sample:
         self.elements = self._right.size
 
     def errors(self, c: np.ndarray) -> list[float]:
-        """Of the whole product: root mean square and maximum of |C - A·B| / |A||B|, in units of 2⁻⁵³ or 2⁻²⁴."""
+        """Root mean square and maximum of |C - A·B| / |A||B| in the sample, in units of 2⁻⁵³ or 2⁻²⁴."""
         off = np.abs(c[self._places] - self._right)
         with np.errstate(all="ignore"):
             errors = np.where(off == 0, 0, off / self._sizes / self._unit).astype(np.float64)
@@ -142,9 +143,9 @@ class Sample:
 def _product(
     device: Device, kernel: Kernel, problem: Problem, a: np.ndarray, b: np.ndarray, *, fast: bool | None
 ) -> tuple[np.ndarray, Computed]:
-    """C through the pipeline of `hybrid.multiply`, NaN where nobody wrote, and the arithmetic of its tiles from remainders.
-    `kernel`: of native tiles. `fast`: from remainders where the guard allows it, as --precision fast or as auto, also where small
-    matrices are multiplied natively by default; None: all tiles are native."""
+    """C through the pipeline of `hybrid.multiply`, with NaN where nobody wrote, and the arithmetic of its tiles from remainders.
+    `kernel`: of native tiles. `fast`: True or False: from remainders wherever the guard of --precision fast or auto allows it,
+    even for small matrices; None: all tiles are native."""
     moduli = 0 if fast is None else MOST_MODULI[problem.dtype]
     plan = make_plan(PlanRequest(problem, Topology.of_equal_nodes(1, 1), device=device.name, moduli=moduli))
     assert plan.moduli == moduli, "such panels leave no room for remainders"
@@ -159,7 +160,7 @@ def _product(
     return c, joined([modular.done if modular is not None else {}])
 
 
-SAMPLED, SAMPLED_OF_RANDOM = 24, 16  # rows and columns: an exact element takes longer than a product
+SAMPLED, SAMPLED_OF_RANDOM = 24, 16  # rows and columns: few, since exact elements take longer than the product
 SIZES = {"cuda": ((256, 64, 256), (256, 1024, 256), (256, 8192, 256)), "emulate": ((40, 200, 50),)}
 OF_RANDOM = {
     "cuda": ((512, 512, 512), (200, 333, 150), (384, 100, 256), (64, 2304, 96)),
@@ -172,7 +173,7 @@ def _pairs(options: argparse.Namespace) -> Iterator[tuple[int, str, str, Sizes]]
     if not options.matrices:
         yield from itertools.product([options.seed], options.kinds, options.dtypes, options.sizes)
     for seed in range(options.seed, options.seed + options.matrices):
-        random = np.random.default_rng([seed, 1])  # beside that of the matrices, which are the same if all of this is given
+        random = np.random.default_rng([seed, 1])  # independent of the matrices' generator
         kind, dtype = random.choice(options.kinds), random.choice(options.dtypes)
         yield seed, str(kind), str(dtype), options.sizes[random.integers(len(options.sizes))]
 
@@ -207,7 +208,7 @@ def _errors(options: argparse.Namespace) -> Iterator[frame.Line]:
             if computed:
                 proved = [error for _, error in computed.values() if error is not None]
                 chosen[name] = " and ".join(arithmetic.name for arithmetic in computed)
-                certified[name] = max(proved) if len(proved) == len(computed) else None  # a part of it is native
+                certified[name] = max(proved) if len(proved) == len(computed) else None  # None: a part is native
         size = {"n": n, "l": l, "m": m, **about, "seed": seed, "dtype": dtype, "kind": kind, "sampled": sample.elements}
         yield {**size, "errors": errors, "chosen": chosen, "certified": certified}
 
@@ -232,7 +233,7 @@ class Errors(frame.Results):
         )
 
     def _of_random(self) -> frame.Table:
-        """How many the guard accepted, and whose errors exceed native ones."""
+        """How many pairs the guard accepted, and how many have errors above native's."""
         seeds, rows = [line["seed"] for line in self.lines], []
         for dtype, how in itertools.product(UNITS, (*MODES, CUBLAS)):
             lines = [line for line in self.lines if line["dtype"] == dtype and how in line["errors"]]
@@ -256,7 +257,7 @@ def _accepted(line: frame.Line, mode: str) -> bool:
 
 
 def _cell(line: frame.Line, column: str) -> str:
-    """Root mean square and maximum, what was chosen, and what is proved."""
+    """Root mean square and maximum error, the chosen arithmetic, and its proved bound."""
     text = " / ".join(f"{value:.2g}" if value else "0" for value in line["errors"][column])
     if column not in MODES:
         return text
@@ -282,10 +283,10 @@ accuracy = frame.experiment(
 
 _DETECTION = """Which faults does the check find? python scripts/bench.py detection [--sizes 512 2000] [--faults 1000]
 
-Faults are planted into products of n×n matrices while CPUs compute them: a bit of an element is flipped, or two to four; its sign
-is turned, or it is set to zero; or a tile of 8×8 to 64×64 elements gets noise. The size of a fault is its largest change of an
-element, in units of the largest rounding error of any element of the right product; of integers, whose products have none, it is
-the change itself. As many right products are checked.
+Faults are planted into products of n×n matrices while CPUs compute them: one bit, or two to four, of an element are flipped; its
+sign is changed, or it is set to zero; or a tile of 8×8 to 64×64 elements gets noise. The size of a fault is its largest change of
+an element, in units of the largest rounding error in the right product; for integers, whose products have none, the change
+itself. As many right products are checked, too.
 """
 SMALLEST_TILE, LARGEST_TILE = 8, 64
 BOUNDS = (1.0, 3.0, 10.0, 20.0, 100.0)  # sizes between which faults are counted together
@@ -296,7 +297,7 @@ _WORDS = {4: np.uint32, 8: np.uint64}
 
 
 def bits(least: int, most: int, old: np.ndarray, random: Random, rounding: float) -> Any:
-    """So many bits are flipped."""
+    """Flip `least` to `most` random bits."""
     word: Any = _WORDS[old.itemsize](0)
     for bit in random.choice(8 * old.itemsize, random.integers(least, most + 1), replace=False).tolist():
         word |= word.dtype.type(1 << bit)
@@ -304,13 +305,13 @@ def bits(least: int, most: int, old: np.ndarray, random: Random, rounding: float
 
 
 def noise(old: np.ndarray, random: Random, rounding: float) -> Any:
-    """Its largest element is between a tenth and 10,000 rounding errors; of integers, it is of integers."""
+    """Add noise whose largest element is between a tenth and 10,000 rounding errors; whole numbers for integers."""
     more = random.standard_normal(old.shape)
     more *= rounding * 10 ** random.uniform(-1, 4) / np.abs(more).max()
     return (old + (np.rint(more) if rounding == 1.0 else more)).astype(old.dtype)
 
 
-# What is there instead of an element, or a tile.
+# Each returns what replaces an element or a tile.
 FAULTS: dict[str, Callable[[np.ndarray, Random, float], Any]] = {
     "one bit": partial(bits, 1, 1),
     "2 to 4 bits": partial(bits, 2, 4),
@@ -329,7 +330,7 @@ def _is_refused(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _operands(data: str, n: int, random: Random) -> tuple[np.ndarray, np.ndarray, float]:
-    """A, B, and the largest rounding error of an element of their product; 1 of integers."""
+    """A, B, and the largest rounding error of an element of their product; 1 for integers."""
     dtype = "float64" if data == "integers" else data
     draw = partial(random.integers, -99, 100) if data == "integers" else random.standard_normal
     a, b = (draw(size=(n, n)).astype(dtype) for _ in "AB")
@@ -347,7 +348,7 @@ def _with_fault(kind: str, a: np.ndarray, b: np.ndarray, rounding: float, random
 
     def spoil(into: np.ndarray, source: Any, before: Any) -> None:
         nonlocal size
-        while not size:  # a zero whose sign is turned is no fault
+        while not size:  # changing the sign of a zero is no fault
             side = int(random.integers(SMALLEST_TILE, LARGEST_TILE + 1)) if kind == "a tile" else 1
             corner = random.integers(np.array(into.shape) - side + 1).tolist()
             where = tuple(slice(first, first + side) for first in corner)

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""From matrices in host memory to their product at rank 0: how fast beside the program one writes by hand?
+"""From matrices in host memory to their product at rank 0: how fast, compared with a program written by hand?
 
-For each number of GPUs these are started, round by round and each round in another order, with `mpirun -n P`:
-  handwritten  Scatter, Bcast, CuPy, Gather; every buffer made before
+For each number of GPUs these are started with `mpirun -n P`, round by round and each round in another order:
+  handwritten  Scatter, Bcast, CuPy, Gather; every buffer allocated before
   ours         python -m hybrid.matmul, its matrices in memory shared by the ranks
-  wires        the same matrices copied to the GPUs and back, all at once and nothing multiplied: what the links allow
+  wires        the same matrices copied to the GPUs and back, all at once and nothing multiplied: the links' limit
   library      hybrid.multiply with rank 0's private arrays: checked, the same and new ones; unchecked, with and without out=
   shapes       hybrid.multiply of new arrays of 64 shapes up to n×n×n: the sum of all, each by itself, and in turn
   cublasxt     cuBLASXt's own call of one process, the best of several block sizes
   wall         the whole command with default flags, from the second start on (fewest and most GPUs); beside it mpirun alone,
-               and a program that only loads mpi4py, NumPy and CuPy and makes its GPU ready
+               and a program that only loads mpi4py, NumPy and CuPy and creates its GPU's context
 
     python scripts/bench.py hosts --gpus 1 2 4 --sizes 4000 8000 16000 --json hosts.jsonl
 
-What a program has measured is recorded when it ends, also when it fails, takes too long or is interrupted. A part that
-fails is named and left out of later rounds; the others go on, and the exit code is 1. Anywhere: `--device cpu` or `emulate` runs
-the same with small matrices, to see that it runs.
+A program's results are recorded when it ends, even if it fails, takes too long or is interrupted. A part that fails is named and
+left out of later rounds; the others go on, and the exit code is 1. `--device cpu` or `emulate` runs the same anywhere with small
+matrices, as a test.
 """
 
 import argparse
@@ -49,7 +49,7 @@ SIZES, WALL_SIZE = (4000, 8000, 16000), 8000
 PARTS = ("handwritten", "ours", "wires", "library", "shapes", "cublasxt", "wall")
 _LIMIT = 90.0  # seconds that a program may take
 _RECORDERS = ("schema", "command", "date", "versions", "machine")  # keys that are written for every line
-# What no program with MPI, NumPy and a GPU can do without: they are loaded, and the rank's GPU is made ready.
+# The least that a program with MPI, NumPy and a GPU does: load them, and create the rank's CUDA context.
 _IMPORTS = """\
 import sys
 import numpy
@@ -63,7 +63,7 @@ if "cuda" in sys.argv:
 
 @dataclass(frozen=True)
 class Start:
-    """A program to start. `n`: its size, where it has only one. `whole`: what is timed is the whole program."""
+    """A program to start. `n`: its size, if only one. `whole`: the whole program is timed."""
 
     part: str
     gpus: int
@@ -71,16 +71,15 @@ class Start:
     command: Sequence[str]
     n: int = 0
     whole: bool = False
-    wanted: bool = True  # False: only to have been started before
+    wanted: bool = True  # False: a warm-up
 
     @property
     def name(self) -> str:
-        """Of what is left out later when it fails."""
+        """Names what is left out of later rounds if it fails."""
         return f"{self.part} on {self.gpus}" + (f" at {self.n}" if self.n else "")
 
 
 def starts(options: argparse.Namespace) -> Iterator[Start]:
-    """For each number of GPUs round by round, each round in another order."""
     parts = [part for part in PARTS if part in options.only]
     for gpus, number in product(options.gpus, range(options.rounds)):
         first = number % len(parts)
@@ -103,7 +102,7 @@ def _in_round(part: str, options: argparse.Namespace, gpus: int, number: int) ->
         imports = [*ranks, sys.executable, "-c", _IMPORTS, options.device]
         command = [*ranks, *python, "hybrid.matmul", *[str(n)] * 3, *device]
         for index in range(options.repeat + (number == 0) if gpus in (options.gpus[0], options.gpus[-1]) else 0):
-            # The first two take no notice of further arguments.
+            # The first two ignore further arguments.
             for name, words in (("launcher", [*ranks, "true"]), ("imports", imports), (part, command)):
                 yield Start(name, gpus, number, words, n, whole=True, wanted=name == "launcher" or number > 0 or index > 0)
     else:  # mpi4py ends all ranks when one fails
@@ -111,7 +110,7 @@ def _in_round(part: str, options: argparse.Namespace, gpus: int, number: int) ->
 
 
 def run(start: Start, limit: float) -> tuple[list[frame.Line], str]:
-    """Start it, and wait for it at most `limit` seconds. What it has measured, however it ends, and why it failed."""
+    """Run a program for at most `limit` seconds: its results, however it ends, and why it failed."""
     began = time.perf_counter()
     recorded, failure = frame.ran(start.command, limit)
     seconds = time.perf_counter() - began
@@ -123,7 +122,7 @@ def run(start: Start, limit: float) -> tuple[list[frame.Line], str]:
 
 
 def _as_ours(line: frame.Line, start: Start) -> frame.Line:
-    """A program's line as we record it; date, versions and machine are added again when it is written."""
+    """A program's line in our format; date, versions and machine are added when it is written."""
     kept = {"round": start.round, "mpi": line["versions"].get("mpi", "")}
     if line.get("command") != "matmul":
         return {**{key: line[key] for key in line if key not in _RECORDERS}, **kept}
@@ -133,7 +132,7 @@ def _as_ours(line: frame.Line, start: Start) -> frame.Line:
 
 
 def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
-    """All that is asked for. UsageError for what cannot be measured. `options.failed`: whether a part did that had to succeed."""
+    """All measurements asked for. UsageError for impossible ones. Sets `options.failed` if a required part failed."""
     options.failed = False
     if uneven := [(n, gpus) for n in options.sizes for gpus in options.gpus if n % gpus]:
         raise UsageError("{} rows cannot be scattered evenly to {} ranks".format(*uneven[0]))
@@ -153,17 +152,17 @@ def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
             raise HybridError(f"{start.name} ran on {', '.join(strange)}")
         yield from ({**about, **line} for line in lines if start.wanted)
         if reason:
-            options.failed |= start.part != "cublasxt" or bool(gpus)  # which may not be here
+            options.failed |= start.part != "cublasxt" or bool(gpus)  # without GPUs, cuBLASXt may be missing
             left_out.add(start.name)
             yield {**about, "part": None, "gpus": None, "n": None, "seconds": None, "left_out": f"{start.name}: {reason}"}
 
 
-# --- what is made of the lines
+# --- tables of the lines
 
 YARDSTICK = "handwritten"
 _TIMES = "float64, operands in host memory to C at rank 0, in ms (and how many times as fast as written by hand)"
 _SETUP = "Once, before the clock, in ms (the command: what it prepares; else the first product with all that it needs)"
-NAMES = {  # of what is in the table, in its order
+NAMES = {  # of the table's rows, in their order
     "handwritten": "written by hand",
     "ours": "ours, the command",
     "wires": "the copies alone, nothing multiplied",
@@ -180,7 +179,7 @@ NAMES = {  # of what is in the table, in its order
 
 
 class Cell:
-    """A part on so many GPUs at one size, in blocks of one size (0: none): the median over the rounds of their medians."""
+    """A part on one number of GPUs, at one size and block size (0: none): the median over the rounds of their medians."""
 
     def __init__(self, lines: Sequence[frame.Line]) -> None:
         self.block = lines[0].get("block", 0)
@@ -189,18 +188,18 @@ class Cell:
             by_round[line["run"], line["round"]].append(line["seconds"]["median"])
         self.medians = {number: statistics.median(times) for number, times in by_round.items()}
         self.seconds = statistics.median(self.medians.values())
-        # Once; the least: rounds after the first find files and kernels in caches.
+        # The least: rounds after the first find files and kernels in caches.
         self.setup = min((line["setup"] for line in lines if line.get("setup") is not None), default=None)
 
     def time(self, other: "Cell | None") -> str:
-        """And how many times the other's time, the median over the rounds that have both."""
+        """The time, and the other's time as a multiple of it: the median over the rounds that have both."""
         ratios = [other.medians[each] / own for each, own in self.medians.items() if each in other.medians] if other else []
         ratio = f" ({_number(statistics.median(ratios))} ×)" if ratios else ""
         return _number(1e3 * self.seconds) + ratio
 
 
 class Results(frame.MachineResults):
-    """By part, number of GPUs and size; of cuBLASXt with the best size of blocks."""
+    """Cells by part, number of GPUs and size; cuBLASXt's with the best block size."""
 
     command, again = "bench_hosts", "python scripts/bench.py hosts"
 
@@ -214,13 +213,11 @@ class Results(frame.MachineResults):
 
     @staticmethod
     def machine_of(line: frame.Line) -> str:
-        """GPUs, or what stood for them."""
         if line["gpu"]:
             return f"{line['gpus_there']} × {line['gpu']}"
         return f"{line['machine']['processor']}, {line['machine']['cores']} cores: no GPU, device {line['device']}"
 
     def machine(self) -> str:
-        """With the versions of what was measured."""
         versions = self.lines[-1]["versions"]
         cupy = [f"{key} {versions[key]}" for key in ("cupy-cuda13x", "cupy-cuda12x") if key in versions]
         libraries = [line[key].split(",")[0] for key in ("mpi", "library") for line in self.lines if line.get(key)]
@@ -258,21 +255,20 @@ class Results(frame.MachineResults):
 
 
 def _number(value: float) -> str:
-    """Three digits or so."""
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
 
 
 # --- the programs
 
 DTYPE = "float64"
-_THREADS = 16  # that make random numbers
-_BLOCKS = (2048, 4096, 8192)  # rows and columns of cuBLASXt's blocks that are tried
+_THREADS = 16  # for random numbers
+_BLOCKS = (2048, 4096, 8192)  # block sizes of cuBLASXt
 
-Timed = tuple[str, list[float], dict[str, Any]]  # a part, the seconds of its products, what else its line has
+Timed = tuple[str, list[float], dict[str, Any]]  # a part, the seconds of its products, other keys of its line
 
 
 def uniform(n: int) -> np.ndarray:
-    """An ordinary n×n array of random numbers, its memory first touched by this thread."""
+    """A pageable n×n array of random numbers, first touched by this thread."""
     matrix = np.empty((n, n), DTYPE)
     matrix.fill(0)
     threads = min(_THREADS, os.cpu_count() or 1)
@@ -284,7 +280,7 @@ def uniform(n: int) -> np.ndarray:
 
 
 def seconds_of_all(comm: Any, work: Callable[[], Any], finish: Callable[[], Any] = lambda: None) -> float:
-    """From the moment when all ranks have come to the work until all have done it; `finish` waits for a rank's device."""
+    """The seconds from when all ranks begin the work until all have finished; `finish` waits for a rank's device."""
     comm.Barrier()
     began = time.perf_counter()
     work()
@@ -294,8 +290,8 @@ def seconds_of_all(comm: Any, work: Callable[[], Any], finish: Callable[[], Any]
 
 
 def handwritten(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
-    """The program one writes by hand with mpi4py and CuPy: Scatter A, Bcast B, to the GPU, A @ B, from the GPU, Gather C. Every
-    buffer is made and touched before the clock runs. Without a GPU NumPy stands for CuPy."""
+    """A program written by hand with mpi4py and CuPy: Scatter A, Bcast B, H2D, A @ B, D2H, Gather C. Every buffer is allocated
+    and touched before the clock runs. Without a GPU, NumPy replaces CuPy."""
     copy_in, copy_out = np.copy, lambda c, into: np.copyto(into, c)
     if device == "cuda":
         cupy = import_module("cupy")
@@ -304,7 +300,7 @@ def handwritten(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
     a, b = (uniform(n) if comm.rank == 0 else None for _ in "AB")
     comm.Barrier()
     began = time.perf_counter()
-    # Filled, so that all memory is touched; the whole one is C at rank 0, B elsewhere.
+    # Filled, to touch all memory; `whole` is C at rank 0, B elsewhere.
     whole, a_rows, c_rows = (np.full((rows, n), np.nan) for rows in (n, n // comm.size, n // comm.size))
     comm.Barrier()
     setup = time.perf_counter() - began
@@ -325,14 +321,14 @@ def handwritten(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
         yield "handwritten", times, {"setup": setup, "error": refuse_wrong("the product", a, b, c)}
 
 
-# By part: whether it is checked, and whether C is given.
+# By part: check, and whether `out` is given.
 _LIBRARY = {"library, checked": (True, True), "library, new arrays": (True, False), "library": (False, True),
             "library, new C": (False, False)}  # fmt: skip
 
 
 def library(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
-    """hybrid.multiply of rank 0's private arrays: with its check of the same arrays and of new ones each time, and without it,
-    with and without `out`. The first and the last product of each are compared."""
+    """hybrid.multiply of rank 0's private arrays: checked, with the same arrays and with new ones each time; unchecked, with and
+    without `out`. The second and the last product of each are compared."""
     a, b = (uniform(n) if comm.rank == 0 else None for _ in "AB")
     c = np.full((n, n), np.nan) if comm.rank == 0 else None
 
@@ -354,7 +350,7 @@ def library(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
 
 
 def shapes(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
-    """hybrid.multiply of new arrays of rank 0's, whose sides are at random up to n: all shapes by themselves, and in turn."""
+    """hybrid.multiply of new arrays at rank 0 with random sides up to n: each shape repeatedly, and all shapes in turn."""
     rng, whole = np.random.default_rng(1), uniform(n)
     least, most = np.log(min(64, n)), np.log(n)
     sides = np.exp(rng.uniform(least, most, (64, 3))).astype(int)
@@ -373,8 +369,8 @@ def shapes(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
 
 
 def wires(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
-    """A and B from the host to the GPUs and C back, all at the same time, and nothing is multiplied: no product is faster whose
-    matrices take this way. Every rank copies its rows of the memory that its node's ranks share, over its own GPU's link."""
+    """Copies A and B to the GPUs and C back, all at the same time, without a product: a lower bound for products with these
+    copies. Every rank copies its rows of node-shared memory over its own GPU's link."""
     on: Any = Device(staged=True)
     if device == "cuda":
         from hybrid.devices.cuda_device import CudaDevice
@@ -385,7 +381,7 @@ def wires(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
     whole = [hybrid.empty((n, n), DTYPE, comm=comm) for _ in "ABC"]
     on_host = [matrix[rows.slice] for matrix in whole if matrix is not None]
     assert len(on_host) == len(whole), "all ranks are on one node"
-    memory = [on.reserve(n * n * np.dtype(DTYPE).itemsize, shared=False) for _ in on_host]  # rows with padding, and more
+    memory = [on.reserve(n * n * np.dtype(DTYPE).itemsize, shared=False) for _ in on_host]  # more than the padded rows need
     on_device = [on.matrix(part, 0, len(rows), n, DTYPE) for part in memory]
     for matrix in on_host:
         matrix.fill(comm.rank)
@@ -401,14 +397,14 @@ def wires(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
 
 
 def cublasxt(gpus: int, n: int, device: str, repeat: int) -> Iterator[Timed]:
-    """cuBLASXt: one call multiplies matrices in host memory, its blocks spread over the GPUs of a process: operands in memory
-    that CUDA allocated before the clock; ordinary arrays, which the call page-locks and releases again; and ordinary arrays."""
+    """cuBLASXt: one call of a process multiplies matrices in host memory on several GPUs: page-locked operands, allocated before
+    the clock runs; pageable ones that the call registers and unregisters; and pageable ones."""
     import cupy
     import cupyx
     from cupy_backends.cuda.libs import cublas
 
     version = cublas.getVersion(cupy.cuda.device.get_cublas_handle())
-    libcublas, handle = ctypes.CDLL(f"libcublas.so.{version // 10000}"), ctypes.c_void_p()  # what CuPy has loaded is found
+    libcublas, handle = ctypes.CDLL(f"libcublas.so.{version // 10000}"), ctypes.c_void_p()  # CuPy has loaded it
 
     def call(name: str, *arguments: Any) -> None:
         if status := getattr(libcublas, f"cublasXt{name}")(*arguments):
@@ -426,9 +422,9 @@ def cublasxt(gpus: int, n: int, device: str, repeat: int) -> Iterator[Timed]:
     kinds = {"page-locked": (locked, 0), "registered": (ordinary, 1), "pageable": (ordinary, 0)}
     for (kind, (matrices, registers)), side in product(kinds.items(), _BLOCKS):
         call("SetBlockDim", handle, side)
-        call("SetPinningMemMode", handle, registers)  # whether a call page-locks what is not
+        call("SetPinningMemMode", handle, registers)  # whether a call registers pageable memory
         a, b, c = (ctypes.c_void_p(matrix.ctypes.data) for matrix in matrices)
-        # cuBLAS is column-major: our row-major C = A·B is its Cᵀ = Bᵀ·Aᵀ, with the operands exchanged and none transposed.
+        # cuBLAS is column-major: our row-major C = A·B is its Cᵀ = Bᵀ·Aᵀ, with exchanged operands and no transposition.
         arguments = (handle, 0, 0, size, size, size, one, b, size, a, size, zero, c, size)
         setup = frame.seconds_of(call, "Dgemm", *arguments)
         matrices[2].fill(np.nan)
@@ -438,8 +434,8 @@ def cublasxt(gpus: int, n: int, device: str, repeat: int) -> Iterator[Timed]:
 
 
 def _program() -> None:
-    """`python -m experiments.bench.hosts PART DEVICE REPEAT GPUS N... --json FILE`, by all ranks: each product is compared with
-    float64 after the clock has stopped, elements that nobody writes are NaN, and the first warms up."""
+    """`python -m experiments.bench.hosts PART DEVICE REPEAT GPUS N... --json FILE`, on all ranks. Products are compared with
+    float64 after the clock has stopped; elements that nobody writes are NaN; the first product warms up."""
     part, device, repeat, gpus, *sizes, _, path = sys.argv[1:]
     comm: Any = None
     if part != "cublasxt":
@@ -449,7 +445,7 @@ def _program() -> None:
 
         comm = MPI.COMM_WORLD
         if comm.size == 1:
-            unname_files()  # nobody else opens them, and a failure would leave them
+            unname_files()  # no other process opens them, and a failure would leave them
     parts = {"handwritten": handwritten, "library": library, "shapes": shapes, "wires": wires, "cublasxt": cublasxt}
     for n in map(int, sizes):
         for name, times, more in parts[part](comm or int(gpus), n, device, int(repeat)):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Is the runner as fast as the network between nodes? python scripts/bench.py nodes [--nodes 2 4] [--rate 1gbit] [--json FILE]
 
-Network namespaces stand for nodes, joined by links of that rate, with one rank on each, or --ranks. In turn run our programs,
-whose products are checked, the simplest ones of mpi4py and NumPy (MPI_Allgatherv of B, a product, and MPI_Gatherv of C), and
-ScaLAPACK's pdgemm, where it is installed. All on CPUs, one thread a rank. Either operands are made where they are needed and C is
-gathered at rank 0; or operands lie on all ranks, in blocks of rows (pdgemm: block-cyclically), and C stays there. Beside the
-seconds of a product stands what the busiest node received, by its interface's counter. As root.
+Network namespaces act as nodes, joined by links of that rate, with one rank on each, or --ranks. In turn run our programs, whose
+products are checked, the simplest ones of mpi4py and NumPy (MPI_Allgatherv of B, a product, and MPI_Gatherv of C), and
+ScaLAPACK's pdgemm if installed. All on CPUs, one thread a rank. Either operands are generated where they are needed and C is
+gathered at rank 0; or operands and C are distributed, by blocks of rows (pdgemm: block-cyclically). Shown are a product's seconds
+and the bytes that the busiest node received, by its interface's counter. Needs root.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from hybrid.core.problem import block
 from hybrid.errors import DeviceUnavailable, HybridError, one_line
 from hybrid.ranks.launcher import family_of, mpirun
 
-# --- network namespaces of this machine that stand for nodes: each has one link to a switch, of a chosen rate both ways
+# --- network namespaces as nodes: each has one link to a switch, of the same rate both ways
 
 _IP = shutil.which("ip") or "/sbin/ip"
-# Of tc's token bucket: what may pass at once, and how long a packet may wait.
+# tc's token bucket filter: the burst size, and the longest wait of a packet.
 _BUCKET = ("burst", "256kb", "latency", "50ms")
-_SLOW_BUCKET = ("burst", "1600", "latency", "30s")  # one packet after the other, and none is lost
-SLOW = "64kbit"  # on links of this rate a job's start takes seconds, most of them amid messages
-_NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"')  # then a host's name, and a command
-# `ssh ADDRESS WORD…` for mpirun: the words are a shell's, as ssh has it.
+_SLOW_BUCKET = ("burst", "1600", "latency", "30s")  # one packet at a time, and none is lost
+SLOW = "64kbit"  # at this rate a job's start takes seconds, most of them within messages
+_NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"')  # is followed by a host's name and a command
+# `ssh ADDRESS WORD…` for mpirun: a shell evaluates the words, as with ssh.
 _LAUNCHER = """\
 #!/bin/sh
 while [ "${1#-}" != "$1" ]; do shift; done
 name=PREFIX$((${1##*.} - 1)); shift
 exec ip netns exec "$name" unshare --uts sh -c 'hostname "$0"; eval "$*"' "$name" "$@"
 """
-# The only way to another node is the link. Without "put" ScaLAPACK's pdgemm is faster, and MPICH 4.0 does not hang at its end.
+# Other nodes are reachable only by the link. Without "put" ScaLAPACK's pdgemm is faster, and MPICH 4.0 does not hang at its end.
 _TRANSPORTS = {
     "MPICH": {
         "UCX_TLS": "tcp,self",
@@ -59,7 +59,7 @@ _TRANSPORTS = {
         "FI_PROVIDER": "tcp",
         "FI_TCP_IFACE": "eth0",
     },
-    # Its han module's broadcasts over TCP take most of a minute.
+    # Broadcasts of the han module take most of a minute over TCP.
     "Open MPI": {
         "OMPI_MCA_pml": "ob1",
         "OMPI_MCA_btl": "self,sm,tcp",
@@ -71,7 +71,7 @@ _TRANSPORTS = {
 
 
 class Network:
-    """Nodes, which exist within the context. `rate`: of each link, as tc writes it (1gbit); empty: not limited."""
+    """A context with nodes. `rate`: of each link, in tc's notation (1gbit); empty: unlimited."""
 
     def __init__(self, nodes: int, rate: str, ranks_per_node: int = 1) -> None:
         self._ranks_per_node, self.ranks = ranks_per_node, nodes * ranks_per_node
@@ -115,7 +115,7 @@ class Network:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def launch(self) -> tuple[list[str], dict[str, str]]:
-        """The words before a command with which mpirun starts it on all nodes, and their environment."""
+        """The words, and their environment, with which mpirun starts a command on all nodes."""
         words, first, ssh = mpirun(self.ranks), self.names[0], str(self._folder / "launcher")
         family = family_of(words[0])
         hosts = ",".join(f"10.78.0.{number + 1}:{self._ranks_per_node}" for number in range(len(self.names)))
@@ -123,16 +123,16 @@ class Network:
             words += ["-launcher", "ssh", "-launcher-exec", ssh, "-iface", "eth0", "-hosts", hosts]
         else:
             words += ["--prtemca", "plm_ssh_agent", ssh, "--prtemca", "prte_if_include", "eth0", "--host", hosts]
-        # What Open MPI's launcher leaves in the temporary folder when it is killed goes with this one.
+        # TMPDIR: what a killed launcher of Open MPI leaves is removed with the folder.
         return [_IP, "netns", "exec", first, *_NAMED, first, *words], {**_TRANSPORTS[family], "TMPDIR": str(self._folder)}
 
     def run(self, command: Sequence[str], limit: float) -> str:
-        """Standard output of a command that mpirun has started on all nodes."""
+        """Run a command on all nodes by mpirun; returns its standard output."""
         words, more = self.launch()
         try:
             code, out, err = frame.ended([*words, *command], limit, env={**os.environ, **more}, cwd=self._folder)
         finally:
-            for name in self.names:  # the launcher's processes on the nodes do not all end with it
+            for name in self.names:  # not all of the launcher's processes on the nodes end with it
                 for process in _ip("netns", "pids", name).split():
                     with suppress(ProcessLookupError):
                         os.kill(int(process), signal.SIGKILL)
@@ -143,7 +143,7 @@ class Network:
         return out
 
     def bytes_received(self) -> Mapping[str, int]:
-        """By each node, from the beginning."""
+        """By node, since the beginning."""
         counter = "/sys/class/net/eth0/statistics/rx_bytes"
         return {name: int(self._in(name, "cat", counter)) for name in self.names}
 
@@ -153,7 +153,7 @@ class Network:
 
 
 def why_not() -> str:
-    """Why there can be no such network here; empty if there can."""
+    """Why such a network is impossible here; empty if it is possible."""
     if os.geteuid() != 0:
         return "needs root, for network namespaces"
     if missing := [program for program in ("ip", "tc", "unshare") if shutil.which(program) is None]:
@@ -177,7 +177,7 @@ def _ip(*words: str) -> str:
 # --- the programs
 
 Sizes = tuple[int, int, int]
-Program = Callable[[Network, Sizes], float]  # its seconds
+Program = Callable[[Network, Sizes], float]  # returns its seconds
 SHAPES: dict[str, Sizes] = {
     "square": (4000, 4000, 4000),
     "long sums": (500, 20000, 500),
@@ -188,7 +188,7 @@ OURS, ALLGATHER = "ours, checked", "Allgatherv"
 OURS_STAYS, ALLGATHER_STAYS = f"{OURS}, C stays", f"{ALLGATHER}, C stays"
 OURS_2D, PDGEMM = f"{OURS}, 2-D blocks, C stays", "pdgemm, C stays"
 _LIMIT = 300.0  # seconds that a run may take
-_BLOCKS = (64, 128, 256)  # rows and columns of pdgemm's blocks that are tried
+_BLOCKS = (64, 128, 256)  # block sizes of pdgemm
 
 
 class Results(frame.Results):
@@ -205,7 +205,7 @@ class Results(frame.Results):
 
 
 def _grid_of(processes: int) -> tuple[int, int]:
-    """The one nearest to a square."""
+    """The grid of processes nearest to a square."""
     rows = max(divisor for divisor in range(1, math.isqrt(processes) + 1) if processes % divisor == 0)
     return rows, processes // rows
 
@@ -215,7 +215,7 @@ def _measured(options: argparse.Namespace) -> Iterator[frame.Line]:
         raise DeviceUnavailable(f"namespaces cannot stand for nodes here: {reason}")
     import mpi4py
 
-    mpi4py.rc.initialize = False  # every line says which MPI it is, but this process is no rank
+    mpi4py.rc.initialize = False  # lines name the MPI, but this process is no rank
     import mpi4py.MPI
 
     programs: dict[str, Program] = {
@@ -248,7 +248,7 @@ def _compared(network: Network, shape: str, programs: Mapping[str, Program], opt
     of_pdgemm = [name for name in measured if name.startswith(PDGEMM)]
     slower = sorted(of_pdgemm, key=lambda name: statistics.median(seconds for seconds, _ in measured[name]))[1:]
     for name, each in measured.items():
-        if name in slower:  # with another size of blocks it is faster
+        if name in slower:  # another block size is faster
             continue
         times, counts = [seconds for seconds, _ in each], [received for _, received in each]
         yield {
@@ -275,10 +275,10 @@ def _python(way: str, network: Network, sizes: Sizes) -> float:
 
 
 def on_nodes(way: str, n: int, l: int, m: int) -> None:
-    """A product of operands that lie on the ranks, of which rank 0 prints the seconds.
+    """A product of distributed operands. Rank 0 prints its seconds.
 
-    allgather: the simplest program that is right: rows of A and B, all of B gathered, C gathered at rank 0; stays: C is not.
-    rows: hybrid.multiply on row blocks, whose product stays on the ranks, and is checked; blocks: on those of a grid.
+    allgather: the simplest correct program: rows of A and B, Allgatherv of B, Gatherv of C at rank 0; stays: without the Gatherv.
+    rows: hybrid.multiply of row blocks, checked, with C distributed; blocks: of blocks of a grid.
     """
     import numpy as np
     from mpi4py import MPI
@@ -313,7 +313,7 @@ def on_nodes(way: str, n: int, l: int, m: int) -> None:
             comm.Gatherv(part, [c, [m * each for each in of_a]])
 
     if way in ("rows", "blocks"):
-        multiplied(few, few)  # what is made once, such as communicators
+        multiplied(few, few)  # warm-up, which makes communicators
     comm.Barrier()
     began = time.perf_counter()
     if way in ("rows", "blocks"):
@@ -326,7 +326,7 @@ def on_nodes(way: str, n: int, l: int, m: int) -> None:
 
 
 def _scalapack() -> Any:
-    """ScaLAPACK, with OpenBLAS below it. HybridError where it is not installed."""
+    """ScaLAPACK on OpenBLAS. HybridError if it is not installed."""
     blas, library = map(find_library, ("openblas", "scalapack-mpich"))
     if not (blas and library):
         raise HybridError("pdgemm needs ScaLAPACK (apt-get install libscalapack-mpich-dev libopenblas-dev)")
@@ -335,8 +335,8 @@ def _scalapack() -> Any:
 
 
 def pdgemm(side: int, n: int, l: int, m: int, rows: int, columns: int) -> None:
-    """ScaLAPACK's product of matrices in square blocks, which lie block-cyclically on a grid of rows×columns processes. The first
-    prints the seconds; a process ends with 1 where C·x is not A·(B·x)."""
+    """ScaLAPACK's product of matrices distributed block-cyclically, in square blocks, over a grid of rows×columns processes. The
+    first prints the seconds; a process ends with 1 if C·x is not A·(B·x)."""
     import numpy as np
 
     def by_address(*numbers: int) -> list[Any]:
@@ -349,7 +349,7 @@ def pdgemm(side: int, n: int, l: int, m: int, rows: int, columns: int) -> None:
     random, place = np.random.default_rng(rank.value), divmod(rank.value, columns)
 
     def made(*shape: int, filled: bool = False) -> tuple[np.ndarray, Any]:
-        """A process's part, column-major, and the whole one's descriptor."""
+        """This process's part, column-major, and the whole matrix's descriptor."""
         parts = zip(shape, (side, side), place, (0, 0), (rows, columns), strict=True)
         local = [library.numroc_(*by_address(*each)) for each in parts]
         descriptor = (ctypes.c_int * 9)()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Products in one process, one way beside others, in turns: what the check costs, precisions beside cuBLAS, element types.
+"""Products in one process, several ways in turns: the cost of the check, precisions beside cuBLAS, element types.
 
 Every way's product is compared with float64 (integers: exactly) before it is timed.
 """
@@ -65,9 +65,9 @@ def _case(
     *,
     twice: bool = False,
 ) -> Callable[[], int]:
-    """A benchmark. `ways_of` the device, sizes, type and a choice: what its line says, the operands and the ways to multiply
-    them. The first calls are not timed, since our second one builds what later ones launch. `twice`: each is called once more
-    just before it is timed."""
+    """A benchmark. `ways_of(device, sizes, type, choice)` yields the line's keys, the operands and the ways to multiply them. The
+    first two calls are not timed, since our second call records the work that later ones replay. `twice`: each way is called once
+    more just before it is timed."""
 
     class OfCase(Results):
         command, again = f"bench_{name}", f"python scripts/bench.py {name}"
@@ -107,9 +107,9 @@ def _case(
 
 _CHECK = """What does the check of every product cost? python scripts/bench.py check [--sizes 4000 8000]
 
-hybrid.multiply with its check and without it, in turns, medians, by one process: of arrays in host memory into an array that
-is given (out=), and of RowBlocks, which lie on the GPU where there is one. Each kind is called twice in a row, and the second
-call is timed, as in a program that makes the same kind of product again and again.
+hybrid.multiply with and without its check, in turns, medians, by one process: of arrays in host memory with out=, and of
+RowBlocks, on the GPU if there is one. Each kind is called twice in a row, and the second call is timed, as in a program that
+repeats the same kind of product.
 """
 
 
@@ -132,9 +132,9 @@ def _checked(device: str, sizes: Sizes, dtype: str, place: str) -> Iterator[tupl
 
 _PRECISION = """How fast are products from remainders beside cuBLAS? python scripts/bench.py precision [--sizes 8192]
 
-Of matrices that lie on one GPU, and C stays there: cuBLAS as CuPy calls it, unchecked, beside hybrid.multiply with its check, for
-each precision: one call of each in turns, round by round, medians. Every way's product is compared with sampled rows and columns
-in float64.
+For matrices on one GPU, with C there, too: cuBLAS as CuPy calls it, unchecked, beside hybrid.multiply with its check in each
+precision: one call of each in turns, round by round, medians. Every way's product is compared with sampled rows and columns in
+float64.
 """
 _PRECISIONS = ("native", "auto", "fast")
 
@@ -150,7 +150,7 @@ def _precise(device: str, sizes: Sizes, dtype: str, fill: str) -> Iterator[tuple
 
 
 def _by_library(device: str, a: Any, b: Any, dtype: str | None = None, *, from_host: bool = False) -> Any:
-    """CuPy's product on a GPU, with all copies `from_host`, else NumPy's. `dtype`: to which the operands are converted."""
+    """CuPy's product on a GPU, with all copies if `from_host`; else NumPy's. `dtype`: converts the operands."""
     cupy = import_module("cupy") if device == "cuda" else None
     there = map(cupy.asarray, (a, b)) if cupy else (a, b)
     first, second = (array.astype(dtype or array.dtype, copy=False) for array in there)
@@ -163,10 +163,10 @@ def _by_library(device: str, a: Any, b: Any, dtype: str | None = None, *, from_h
 
 _TYPES = """How fast are products of complex numbers and of integers? python scripts/bench.py types [--sizes 4096 8192]
 
-hybrid.multiply with its check, beside the library's matmul (CuPy's on a GPU, NumPy's on a CPU) without one: of operands that lie
-on one GPU, where C stays as well, and of operands in host memory, where the library's time is that of all copies, too. One call
-of each in turns, round by round, medians. Integers have results of int64: the library gets operands that are converted to it, as
-a part of its time. They fill their type, as far as no sum exceeds int64.
+hybrid.multiply with its check, beside the library's matmul (CuPy's on a GPU, NumPy's on a CPU) without one: of operands and C on
+one GPU, and of operands in host memory, where the library's time includes all copies. One call of each in turns, round by round,
+medians. Integers have int64 results: the library's time includes converting its operands. Integers fill their type, unless a sum
+could exceed int64.
 """
 
 

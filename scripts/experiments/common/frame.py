@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The frame of all experiments: options, recorded lines, their tables as text or Markdown, and how a script ends.
+"""The frame of all experiments: options, recorded lines, their tables as text or Markdown, and exit codes.
 
-An experiment is a function that yields lines, and a class that makes tables of them. A recorded line names the script that wrote
-it (`command`), what that was told (`arguments`), and the start that it belongs to (`run`); schema, date, versions and machine are
-those of hybrid.reporting.jsonl. The other keys are the experiment's own.
+An experiment is a function that yields lines, and a class that makes tables of them. A recorded line names its script
+(`command`), the script's `arguments` and start (`run`); schema, date, versions and machine are those of hybrid.reporting.jsonl.
+The other keys are the experiment's own.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ Option = tuple[tuple[str, ...], dict[str, Any]]  # as `add_argument` takes it
 Line = dict[str, Any]
 Measure = Callable[[Options], Iterable[Line]]
 Work = Callable[[Options], int]
-_GRACE = 5.0  # seconds a program may take to end when it is told to
-END = "end"  # the part of a run's last line: all that was asked for has been measured
-OURS = re.compile(r"(?!hybrid: [^…]*… )hybrid(\.\w+)?: ")  # of what a program prints; the others are progress
+_GRACE = 5.0  # seconds a program may take to end after a signal
+END = "end"  # `part` of a complete run's last line
+OURS = re.compile(r"(?!hybrid: [^…]*… )hybrid(\.\w+)?: ")  # a message of ours, and no progress
 _ERROR = re.compile(r"hybrid\.|[\w.]*(Error|Exception)\b")
 
 
-# --- options, and how a script ends
+# --- options and exit codes
 
 
 def option(*names: str, **how: Any) -> Option:
@@ -53,14 +53,13 @@ def option(*names: str, **how: Any) -> Option:
 
 
 positive = at_least(1)
-# What the lectures' scripts have in common.
+# Options of all lectures' scripts.
 _ON_CPU = "emulate: the GPU's kernels on the CPU (auto)"
 DEVICE = option("--device", choices=("auto", "cuda", "emulate"), default="auto", help=_ON_CPU)
 QUICK = option("--quick", action="store_true", help="small sizes: under a minute without a GPU")
 
 
 def sizes(words: str) -> tuple[int, int, int]:
-    """From 512 or 256x1024x256."""
     lengths = [int(length) if length.isdecimal() else 0 for length in words.split("x")]
     if len(lengths) not in (1, 3) or min(lengths) < 1:
         raise argparse.ArgumentTypeError(f"{words} is neither N nor NxLxM")
@@ -71,7 +70,7 @@ def sizes(words: str) -> tuple[int, int, int]:
 def experiment(
     description: str | None, results: type[Results], measured: Measure, *options: Option, work: Work | None = None
 ) -> Callable[[], int]:
-    """A script that measures, records and shows; `work`: what it does instead, where that is what the options ask for."""
+    """The main function of a script that measures, records and shows. `work`: replaces that, for scripts with more modes."""
 
     def main() -> int:
         parser = parser_of(description, *options)
@@ -94,7 +93,7 @@ def parser_of(description: str | None, *options: Option) -> Parser:
 
 
 def command(parser: Parser, work: Work) -> int:
-    """Read the options and do this work; the exit code. What can be refused is refused before anything is measured."""
+    """Read the options and do the work; returns the exit code. Refuses wrong file names before anything is measured."""
 
     def refused_or_done() -> int:
         options = parser.parse_args()
@@ -112,8 +111,8 @@ def command(parser: Parser, work: Work) -> int:
 
 
 def present(options: Options, results: type[Results], measured: Measure) -> int:
-    """Print, and where asked for draw, the lines of --from, or else what is measured; the exit code. Each line is recorded as
-    soon as it is there: what a run that is cut short has measured stays."""
+    """Print, and if asked for draw, the lines of --from or of a new measurement; returns the exit code. Each line is recorded at
+    once, so that an interrupted run keeps its results."""
     if options.source:
         lines = results.recorded(options.source)
     else:
@@ -135,7 +134,7 @@ def present(options: Options, results: type[Results], measured: Measure) -> int:
 
 
 def shown(items: Sequence[Item], title: str) -> Iterator[Item]:
-    """How far they are is told in a line that goes away on a terminal, and elsewhere in a line now and then."""
+    """The items, with progress shown."""
     with Progress() as progress:
         for done, item in enumerate(items):
             progress(title, done, len(items))
@@ -143,7 +142,7 @@ def shown(items: Sequence[Item], title: str) -> Iterator[Item]:
 
 
 def refuse_too_large(n: int, l: int, m: int, item: int = 4) -> None:
-    """DoesNotFit where the host cannot hold its own copies of the matrices."""
+    """DoesNotFit if the host cannot hold its copies of the matrices."""
     needed, free = item * (n * l + l * m + n * m), memory.available_host_bytes()
     if needed > free:
         raise DoesNotFit(f"A, B and C take {text.readable(needed)} of the host's memory, which has {text.readable(free)}")
@@ -153,8 +152,8 @@ def refuse_too_large(n: int, l: int, m: int, item: int = 4) -> None:
 
 
 def ended(words: Sequence[str], limit: float | None = None, **how: Any) -> tuple[int | None, str, str]:
-    """Start a program and wait for it: its exit code, None where it had not ended after `limit` seconds, and what it has printed
-    on standard output and error. Nothing that it has started goes on."""
+    """Run a program: its exit code (None if it had not ended after `limit` seconds), standard output and standard error. Its
+    whole process group is killed at the end."""
     with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True, **how)
         code: int | None = None
@@ -175,8 +174,8 @@ def ended(words: Sequence[str], limit: float | None = None, **how: Any) -> tuple
 
 
 def ran(words: Sequence[str], limit: float | None = None, environment: Mapping[str, str] | None = None) -> tuple[list[Line], str]:
-    """Run a program that takes --json FILE for at most `limit` seconds: the lines that it has recorded, however it ends, and why
-    it failed; "" where it did not."""
+    """Run a program with --json FILE for at most `limit` seconds: the lines that it has recorded, however it ends, and why it
+    failed ("" if it did not)."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "lines.jsonl")
         code, out, err = ended([*words, "--json", str(path)], limit, env={**os.environ, **(environment or {})})
@@ -185,8 +184,8 @@ def ran(words: Sequence[str], limit: float | None = None, environment: Mapping[s
 
 
 def told_error(*streams: str) -> str:
-    """Of what a program that failed has printed, beside its launcher: all lines of ours, else the last that tells an error,
-    of the first stream that has any lines; else its last line."""
+    """The error in the output of a failed program and its launcher, from the first stream that is not empty: all messages of
+    ours, else the last line with an error, else the last line."""
     for stream in streams:
         lines = [line.strip() for line in stream.replace("\0", "").strip().splitlines()]
         ours = [line for line in lines if OURS.match(line)]
@@ -200,7 +199,6 @@ def told_error(*streams: str) -> str:
 
 
 def spread(times: Sequence[float]) -> dict[str, float]:
-    """Median, min and max."""
     return dict(vars(Spread.of(times)))
 
 
@@ -211,7 +209,7 @@ def seconds_of(work: Callable[..., Any], *arguments: Any) -> float:
 
 
 def in_turns(works: Mapping[str, Callable[[], float]], rounds: int, title: str = "") -> dict[str, list[float]]:
-    """The seconds of each, which it returns itself, round by round in changing order."""
+    """The seconds that each work returns, round by round in changing order."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for number in shown(range(rounds), title) if title else range(rounds):
         start = number // 2 % len(works)
@@ -239,7 +237,7 @@ def duration(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of as many cells as there are heads. `sides`: a letter for each column, l or r, where its text stands."""
+    """A table. `sides`: l or r for each column."""
 
     heads: Sequence[str]
     sides: str
@@ -251,7 +249,6 @@ class Table:
         assert {len(row) for row in (self.heads, self.sides, *self.rows)} == {len(self.heads)}, self.title
 
     def markdown(self) -> str:
-        """Ends with the end of a line."""
         if not any(self.heads):
             return "\n".join(f"{line}\n" for line in ([self.title] if self.title else []) + [" ".join(row) for row in self.rows])
         heading = f"{self.title}:\n\n" if self.title else ""
@@ -260,7 +257,6 @@ class Table:
 
 
 def remarks(lines: Sequence[str], title: str = "") -> Table:
-    """Sentences that belong together."""
     return Table([""], "l", [[line] for line in lines], title)
 
 
@@ -273,24 +269,24 @@ def printed(tables: Iterable[Table]) -> Iterator[str]:
 
 
 class Results:
-    """The lines to be shown, the last of them measured last. Subclasses say them as tables, and may draw them."""
+    """The lines to show, the last measured one last. Subclasses make tables of them, and may draw them."""
 
-    command: ClassVar[str]  # what its lines have as `command`
-    again: ClassVar[str]  # what starts it
-    draw: Callable[[str], None] | None = None  # a picture in a file; UsageError where nothing was measured that it shows
+    command: ClassVar[str]  # `command` of its lines
+    again: ClassVar[str]  # the command line that starts it
+    draw: Callable[[str], None] | None = None  # writes a picture to a file; UsageError if no line shows in it
 
     def __init__(self, lines: Sequence[Line]) -> None:
         self.lines = lines
 
     @classmethod
     def selected(cls, lines: Sequence[Line]) -> list[Line]:
-        """Of the script's lines those of the last run that came to its end; empty where none did."""
+        """The lines of the script's last complete run; none without one."""
         ended = [line.get("run") for line in lines if line.get("part") == END]
         return [line for line in lines if ended and line.get("run") == ended[-1] and line.get("part") != END]
 
     @classmethod
     def recorded(cls, path: str) -> list[Line]:
-        """The selected lines of a file. UsageError when there is none."""
+        """The selected lines of a file. UsageError if there are none."""
         lines = [line for line in jsonl.read(path) if line.get("command") == cls.command]
         if not lines:
             raise UsageError(f"{path} has no lines of {cls.again}")
@@ -302,17 +298,16 @@ class Results:
         raise NotImplementedError
 
     def exit_code(self) -> int:
-        """Of the script, where nothing failed."""
         return 0
 
     @property
     def of_gpu(self) -> bool:
-        """Else times say nothing of a GPU."""
+        """Whether the times are a GPU's."""
         return bool(self.lines[-1]["device"] == "cuda")
 
     @staticmethod
     def machine_of(line: Line) -> str:
-        """The processor too: some times are its own, and those of whole programs depend on it."""
+        """GPU and processor: some times are the processor's, and those of whole programs depend on it."""
         processor = f"{line['machine']['processor']}, {line['machine']['cores']} cores"
         if line.get("gpu"):
             return f"{line['gpu']}, {processor}"
@@ -322,11 +317,10 @@ class Results:
         return self.machine_of(self.lines[-1])
 
     def caption(self) -> str:
-        """Machine and dates."""
         return "; ".join([self.machine(), ", ".join(dict.fromkeys(line["date"][:10] for line in self.lines))])
 
     def markdown(self) -> str:
-        """The tables, and where the numbers come from, with the commands of the runs."""
+        """The tables, then the machine, dates and commands of the runs."""
         runs = dict.fromkeys(
             (line["date"][:10], shlex.join([*self.again.split(), *line["arguments"]]))
             for line in self.lines
@@ -337,7 +331,7 @@ class Results:
 
 
 class MachineResults(Results):
-    """Of lines that runs add to, one after the other: all that were measured on the machine of the last one."""
+    """Results that several runs add to: all lines measured on the machine of the last line."""
 
     @classmethod
     def selected(cls, lines: Sequence[Line]) -> list[Line]:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Does every CUDA kernel compile, and fit, on every GPU? python scripts/compile_kernels.py [--targets sm_80 sm_90a]
 
-Needs NVRTC and its bindings (pip install '.[nvrtc13]', or nvrtc12 for sm_60 and sm_70), but neither GPU nor driver. What each GPU
-launches is compiled to machine code: the catalogue's kernels for each width of copies, those of the greeting, the check, and
-products from remainders. Prints a line for each fault: what does not compile, does not fit on the GPU or spills registers. Ends
-with 1 if there is any.
+Needs NVRTC and its bindings (pip install '.[nvrtc13]', or nvrtc12 for sm_60 and sm_70), but neither GPU nor driver. Compiles all
+that each GPU launches to machine code: the catalogue's kernels for each width of copies, those of the greeting, the check, and
+products from remainders. Prints a line for each fault: a kernel that does not compile, does not fit on the GPU or spills
+registers. Ends with 1 if there is any.
 
---ship writes the machine code that the wheel brings along into kernels/cubins instead (`python -m build -C cubins=on` does it).
+--ship instead writes the wheel's machine code into kernels/cubins (`python -m build -C cubins=on` does it).
 """
 
 import argparse
@@ -57,17 +57,17 @@ Job = tuple[str, str]  # a source, and the architecture for which it is compiled
 
 @dataclass
 class Resources:
-    """What one instance of a kernel takes of a GPU, as NVIDIA's assembler (ptxas) says."""
+    """The resources of a kernel's instance, as reported by ptxas."""
 
     registers: int  # of a thread
-    shared: int  # bytes that the source declares
-    spilled: int  # bytes that are stored and loaded
-    most_threads: int  # of a block, by its __launch_bounds__; 0: it has none
+    shared: int  # bytes declared in the source
+    spilled: int  # bytes stored and loaded
+    most_threads: int  # of a block, by its __launch_bounds__; 0: none
 
 
 def resources_in(log: str, ptx: str) -> dict[str, Resources]:
-    """By mangled name, what `--ptxas-options=-v` says in `log` of each kernel, with the functions that it calls; and the kernels'
-    PTX of their __launch_bounds__."""
+    """Each kernel's resources, by mangled name: from the `log` of `--ptxas-options=-v`, and from the PTX its
+    __launch_bounds__."""
     bounds = {
         name: int(x) * int(y) * int(z)
         for name, x, y, z in re.findall(r"\.entry (\w+)\([^)]*\)\s*\.maxntid (\d+), (\d+), (\d+)", ptx)
@@ -85,17 +85,17 @@ def resources_in(log: str, ptx: str) -> dict[str, Resources]:
 
 @dataclass
 class Compiled:
-    """What became of the instances of one source: what they take, or the first error."""
+    """The compiled instances of one source: their resources, or the first error."""
 
     resources: dict[str, Resources] = field(default_factory=dict)
     error: str = ""
     warnings: set[str] = field(default_factory=set)
     names: dict[str, str] = field(default_factory=dict)  # mangled
-    cubin: bytes = b""  # of all together
+    cubin: bytes = b""  # of all instances
 
 
 class Nvrtc:
-    """The compiler's library, which loads without a driver. Its methods may be called from several threads at once."""
+    """The compiler's library, which needs no driver. Methods may be called from several threads at once."""
 
     def __init__(self) -> None:
         try:
@@ -110,7 +110,7 @@ class Nvrtc:
         self.version = f"{major}.{minor}"
 
     def compile(self, source: Path, expressions: Sequence[str], target: str) -> Compiled:
-        """All instances of a source together: where one does not compile, none does."""
+        """Compile all instances of a source together: an error in one fails all."""
         library, call, done = self._library, self._call, Compiled()
         program = call(library.nvrtcCreateProgram, source.read_bytes(), source.name.encode(), 0, None, None)
         try:
@@ -120,7 +120,7 @@ class Nvrtc:
             status, *_ = library.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
             log = self._text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program)
             lines = [line.strip() for line in log.splitlines()]
-            # But for the warning that the oldest targets will go some day.
+            # Without the warning about support for the oldest targets.
             done.warnings = {each for each in lines if re.search(r"\bwarning\b.*:", each) and "Architectures prior" not in each}
             if status != library.nvrtcResult.NVRTC_SUCCESS:
                 done.error = next((line for line in lines if re.search(r"\b(error|fatal)\s*:", line)), status.name)
@@ -147,12 +147,12 @@ class Nvrtc:
         return results[0] if len(results) == 1 else results
 
 
-# --- what is launched
+# --- launches
 
 _MOST_EXPONENT = 53
-# Elements that can be copied at once, up to 16 bytes.
+# Elements per copy, up to 16 bytes.
 WIDTHS = {"int8": (1, 4, 8, 16), "float16": (1, 2, 4, 8), "bfloat16": (1, 2, 4, 8), "float32": (1, 2, 4), "float64": (1, 2)}
-OTHERS = ("greeting", "check", "remainders")  # than the catalogue's kernels
+OTHERS = ("greeting", "check", "remainders")  # kernels outside the catalogue
 
 
 @dataclass
@@ -162,8 +162,8 @@ class Gpu:
 
 
 def of_kernel(kernel: Kernel, capability: int, *, widest: bool = False) -> Iterator[Launch]:
-    """Of each type the form that such a GPU launches, with each width (or only the largest), once more where the kernel adds to
-    C."""
+    """For each type the form that such a GPU launches, with each width (or only the largest), and once more if the kernel can add
+    to C."""
     for dtype in kernel.dtypes if kernel.source else ():
         form = next((form for form in kernel.forms.get(dtype, ()) if form.capability <= capability), None)
         widths = () if form is None else WIDTHS[dtype] if form.by_width else (1,)
@@ -172,8 +172,8 @@ def of_kernel(kernel: Kernel, capability: int, *, widest: bool = False) -> Itera
 
 
 def of_others(name: str, target: str, capability: int) -> Iterator[Launch]:
-    """The kernels of the greeting, of the check, or of products from remainders. One for a single architecture is launched on no
-    other target."""
+    """The kernels of the greeting, the check, or products from remainders. A kernel for a single architecture is compiled only
+    for that."""
     if name == "greeting":
         yield Launch(greeting.SOURCE, greeting.KERNEL, (1, 1), (greeting.MOST_BLOCK, 1), 0)
     elif name == "check":
@@ -209,7 +209,7 @@ def _of_remainders(gpu: Gpu) -> Iterator[Launch]:
 
 
 def _moduli_of(dtype: str) -> list[int]:
-    """How many moduli a product may take, but for one: of integers of all sizes, and of other numbers whatever their ratio."""
+    """All numbers of moduli above one that a product may take: of integers of any size, and of other numbers of any ratio."""
     integers = [Summary(2.0**exponent, integral=True, in_range=True) for exponent in range(_MOST_EXPONENT + 1)]
     one, other = Summary(1.0, integral=True, in_range=True), Summary(1.0, integral=False, in_range=True)
     chosen = {choose(a, one, 1, dtype, lambda: 0.0, fast=False)[0].moduli for a in integers}
@@ -220,12 +220,12 @@ def _moduli_of(dtype: str) -> list[int]:
 
 # --- machine code for the wheel
 
-CAPABILITIES = (80, 86, 90, 100, 120)  # 8.9 takes the machine code for 8.6
-_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "pb": 4}]  # an instruction has 16 bytes
+CAPABILITIES = (80, 86, 90, 100, 120)  # 8.9 runs the machine code for 8.6
+_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "pb": 4}]  # instructions have 16 bytes
 
 
 def shipped_launches(capability: int) -> Iterator[Launch]:
-    """Those of products with the default settings, whose matrices fit on the GPU."""
+    """The launches of products with default settings whose matrices fit on the GPU."""
     for dtype, size in OPERAND_SIZES.items():
         if dtype not in ELEMENTS:
             continue
@@ -240,7 +240,7 @@ def shipped_launches(capability: int) -> Iterator[Launch]:
 
 
 def ship(nvrtc: Nvrtc) -> int:
-    """Compile them all, several sources at once, and leave nothing else in the folder."""
+    """Compile all shipped launches; the folder then contains nothing else."""
     wanted = [
         (launch.architecture or architecture_of(capability), launch)
         for capability in CAPABILITIES
@@ -261,7 +261,7 @@ def ship(nvrtc: Nvrtc) -> int:
 # --- faults
 
 TARGETS = ("sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
-_REGISTERS = 256  # that a warp is given at a time
+_REGISTERS = 256  # allocation unit of a warp's registers
 _MULTIPROCESSORS = {model.capability: model.multiprocessor for model in MODELS}
 
 
@@ -274,7 +274,7 @@ def capability_of(target: str) -> int:
 
 
 def faults_of(launch: Launch, target: str, done: Compiled) -> Iterator[str]:
-    """What keeps the launch from starting, or makes it slow, on its target."""
+    """Why the launch cannot start, or is slow, on its target."""
     if done.error:
         yield f"does not compile: {done.error}"
         return
@@ -293,11 +293,11 @@ def faults_of(launch: Launch, target: str, done: Compiled) -> Iterator[str]:
 
 
 def compile_all(nvrtc: Nvrtc, wanted: Iterable[tuple[str, Launch]]) -> dict[Job, Compiled]:
-    """Launches, each with its target. The library lets other threads run while it compiles."""
+    """Compile launches, each for its target, in parallel: NVRTC releases the GIL."""
     expressions: dict[Job, dict[str, None]] = {}
     for target, launch in wanted:
         expressions.setdefault((launch.source, target), {})[launch.expression] = None
-    # Long sources take longest: they come first, lest one of them ends alone.
+    # Long sources first, so that none of them runs alone at the end.
     jobs = sorted(expressions, key=lambda job: len(expressions[job]) * (KERNELS / job[0]).stat().st_size, reverse=True)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         futures = [pool.submit(nvrtc.compile, KERNELS / job[0], [*expressions[job]], job[1]) for job in jobs]
@@ -324,7 +324,7 @@ def work(options: argparse.Namespace) -> int:
     compiled = compile_all(nvrtc, wanted)
     for warning in sorted(set[str]().union(*(done.warnings for done in compiled.values()))):
         print(f"warning: {warning}", file=sys.stderr)
-    faults: dict[str, list[str]] = {}  # an error that many instances share is one fault
+    faults: dict[str, list[str]] = {}  # an error shared by many instances is one fault
     for target, launch in wanted:
         for fault in faults_of(launch, target, compiled[launch.source, target]):
             faults.setdefault(f"{launch.source}, {target}: {fault}", []).append(launch.expression)

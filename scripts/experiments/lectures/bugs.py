@@ -25,7 +25,7 @@ from hybrid.errors import HybridError
 
 @dataclass(frozen=True)
 class Bug:
-    """An error: the program, texts of it and what the document has instead, how the lab runs it, and why it goes wrong."""
+    """An error: the program, its texts and the document's wrong ones, the lab's options, and why it goes wrong."""
 
     name: str
     document: str
@@ -99,7 +99,7 @@ BUGS = (
 
 
 def shown(bug: Bug, seed: list[str], folder: Path) -> bool:
-    """Print the whole story of one error. False if it did not show."""
+    """Print one error: the change, the lab's report and the reason. False if the lab did not find it."""
     right = (folder / bug.program).read_text(encoding="utf-8")
     wrong = right
     for old, new in bug.changes:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The figures of four lectures, measured here beside the lecture's numbers: on a GPU by CUDA events, else on the CPU's CUDA
-runtime, where products are checked and nothing is said of speed."""
+"""The figures of four lectures, measured beside the lectures' numbers: on a GPU by CUDA events; on the CPU's CUDA runtime
+products are only checked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from hybrid.reporting import svg
 
 
 def _alone(runtime: cuda.Runtime, kernel: str, operands: tuple[np.ndarray, np.ndarray], repeat: int) -> dict[str, float]:
-    """The seconds of a kernel by itself."""
     return frame.spread(runtime.kernel_seconds(cuda.kernel_of(kernel), *operands, repeat))
 
 
@@ -41,7 +40,7 @@ _SIZES = {  # usual and quick ones
     "cuda": ((*range(100, 1000, 100), *range(1000, 8001, 1000)), (200, 1000, 2000)),
     "emulate": ((64, 100, 130), (64,)),
 }
-# GPU, compute capability, cores, size, and how many times faster shared memory made the whole program, as the module words it.
+# GPU, compute capability, cores, size, and how many times faster shared memory made the whole program, in the module's words.
 _PUBLISHED = (
     ("GT 9600M", "1.1", "32 cores", "1000", "7"),
     ("GT 330M", "1.2", "48 cores", "1000", "towards 2"),
@@ -100,7 +99,7 @@ _THREE = {"matmul1": ("naive", 13.8), "matmul2": ("tiled", 4.8)}  # the kernel o
 _LOOPS = {"loops": "i j k", "loops_ikj": "i k j"}  # of the sequential program's loops, by kernel
 N = 8000  # of the lecture
 _SIDES = {"cuda": (N, 1000), "emulate": (200, 72)}  # usual and quick ones
-_LEAST_EXTRAPOLATED = 500  # smaller matrices lie in caches, and times of theirs say nothing of 8000
+_LEAST_EXTRAPOLATED = 500  # smaller matrices fit into caches, so their times say nothing of 8000
 
 
 def _of_three(options: argparse.Namespace) -> Iterator[frame.Line]:
@@ -202,7 +201,7 @@ def _of_widths(options: argparse.Namespace) -> Iterator[frame.Line]:
 
 
 class Widths(frame.Results):
-    """The line of each program, at the width that is compared and at the ragged one."""
+    """Each program at the compared width and at the ragged one."""
 
     command, again = "lecture_2d", "python -m hybrid.lectures 2d"
 
@@ -263,7 +262,8 @@ Number = int | tuple[int, int]
 
 
 def covering(rows: int, columns: int, x: int, y: int) -> dict[str, Any]:
-    """A rows×columns matrix under blocks of x×y threads, one thread per element. UsageError for a block that no GPU takes."""
+    """A rows×columns matrix covered by blocks of x×y threads, one thread per element. UsageError for a block too large for any
+    GPU."""
     block = x * y
     if block > _MOST_THREADS:
         raise UsageError(f"a block of {x}×{y} has {block} threads, and {_MOST_THREADS} are the most")
@@ -280,11 +280,11 @@ def covering(rows: int, columns: int, x: int, y: int) -> dict[str, Any]:
 
 
 def tile_phase(tile: int) -> dict[str, Any]:
-    """What a block does with one pair of tile×tile tiles in shared memory: a multiplication and an addition a thread and step."""
+    """A block's work on one pair of tile×tile tiles in shared memory: one multiplication and addition per thread and step."""
     return {"loads": 2 * tile**2, "operations": tile**2 * 2 * tile}
 
 
-# What the documents say of launches, beside what the launches' numbers give.
+# The documents' numbers of launches, beside computed ones.
 _LAUNCHES: tuple[tuple[str, dict[str, Number], dict[str, Number]], ...] = (
     ("exercise 3", covering(150, 300, 16, 32),
      {"threads a block": 512, "grid": (19, 5), "blocks": 95, "threads": 48_640, "pass the bounds test": 45_000}),
@@ -296,7 +296,7 @@ _LAUNCHES: tuple[tuple[str, dict[str, Number], dict[str, Number]], ...] = (
 
 
 def explained(rows: int, columns: int, x: int, y: int) -> Iterator[str]:
-    """Lines that show the way to each number."""
+    """Lines that show how each number is computed."""
     yield f"C of {rows}×{columns} under blocks of {x}×{y} threads (x×y), one thread per element"
     numbers = covering(rows, columns, x, y)
     grid, blocks, block = (numbers[name] for name in ("grid", "blocks", "threads a block"))
@@ -324,7 +324,7 @@ def _text(number: Number) -> str:
     return "×".join(map(str, number)) if isinstance(number, tuple) else f"{number:,}"
 
 
-_MOST_DRAWN, _NUMBERED = 2000, 60  # blocks that a picture shows, and of which each has its number
+_MOST_DRAWN, _NUMBERED = 2000, 60  # most blocks that a picture shows, and that it numbers
 _LONG, _LEFT, _TOP, _BELOW = 640, 64, 70, 60  # of the longer side, and around a grid
 _STYLE = """\
 .covered { fill-opacity: 0.15 } .edge { fill: none; stroke-width: 2 } .blocks { fill: none; stroke-width: 0.7 }
@@ -336,7 +336,7 @@ _HATCHES = (
 
 
 def draw_launch(path: str, rows: int, columns: int, x: int, y: int) -> None:
-    """Blocks of x×y threads; below them, where x and y differ, the same with x and y exchanged. UsageError for too many."""
+    """Draw blocks of x×y threads, and if x and y differ also of y×x threads. UsageError for too many."""
     ways = {way: covering(rows, columns, *way) for way in ((x, y), (y, x))}
     if (most := max(numbers["blocks"] for numbers in ways.values())) > _MOST_DRAWN:
         raise UsageError(f"a picture of {most:,} blocks would be black: {_MOST_DRAWN:,} are the most")
@@ -375,7 +375,7 @@ def _grid(rows: int, columns: int, x: int, y: int, scale: float) -> Iterator[str
 
 _THREADS = {"naive": "nm", "row_per_thread": "n", "column_per_thread": "m"}  # a thread for each element, row, column
 _OF_C, _OF_VECTOR = {"cuda": (1024, 256), "emulate": (96, 48)}, {"cuda": (16384, 4096), "emulate": (512, 128)}
-_SLENDER = 16  # times as many rows as the square C has, or columns; its other sides a quarter: the same multiply-adds
+_SLENDER = 16  # times the square C's rows, or columns, with the other sides a quarter: the same multiply-adds
 
 
 def _of_grids(options: argparse.Namespace) -> Iterator[frame.Line]:
@@ -398,7 +398,7 @@ def _of_grids(options: argparse.Namespace) -> Iterator[frame.Line]:
 
 
 def _threads(line: frame.Line) -> int:
-    """Threads that have something to compute."""
+    """The threads with work."""
     return math.prod(line[side] for side in _THREADS[line["kernel"]])
 
 
@@ -441,7 +441,7 @@ class Grids(frame.Results):
 
 
 def _launch(line: frame.Line) -> str:
-    """Grid and block, as they stand between <<< and >>>; sides of 1 are left out, as dim3 allows."""
+    """Grid and block as in <<<grid, block>>>; sides of 1 are left out, as dim3 allows."""
     launch = launch_of(cuda.kernel_of(line["kernel"]), "float32", line["n"], line["m"], EMULATED_CAPABILITY)
     grid, block = (", ".join(map(str, side if side[1] > 1 else side[:1])) for side in (launch.grid, launch.block))
     return f"grid({grid}), block({block})"

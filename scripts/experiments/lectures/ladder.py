@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """How fast is every kernel of the catalogue beside cuBLAS? python -m hybrid.lectures ladder [--json lines.jsonl]
 
-On a GPU: for each type and size all rungs are checked against float64, then timed in turns with cuBLAS, in one run: in each
-round every kernel runs once, in changing order. Speeds are from medians; percentages are the median over the rounds of cuBLAS'
-time / the kernel's. A rung whose launch takes more than --longest seconds is left out.
+On a GPU: for each type and size all rungs are checked against float64, then timed in turns with cuBLAS: in each round every
+kernel runs once, in changing order. Speeds are from medians; percentages are the median over the rounds of cuBLAS's time / the
+kernel's. A rung whose launch takes more than --longest seconds is left out.
 
-Anywhere: `--loads` counts the loads of every element of A and B on the CPU.
+`--loads` counts the loads of every element of A and B, on the CPU.
 """
 
 import argparse
@@ -55,7 +55,7 @@ from hybrid.testing.checked_kernels import not_a_number, spread_of, stored
 Shape = tuple[int, int, int]  # n, l, m
 
 YARDSTICK = "cublas"
-ROW_BLOCK = (1000, 8000, 8000)  # what one of eight ranks has of 8000×8000
+ROW_BLOCK = (1000, 8000, 8000)  # one of eight ranks' part of 8000×8000
 PICTURED = (8192,) * 3
 # The catalogue's GPU kernels for matrices, from the first to the fastest, without the yardstick.
 RUNGS = [kernel for kernel in CATALOGUE if kernel.device == "cuda" and kernel.source and not kernel.vectors_only]
@@ -74,12 +74,12 @@ def shape_of(line: Line) -> Shape:
 
 
 def unit_of(dtype: str) -> str:
-    """Of what a record calls teraflops."""
+    """The unit of a record's teraflops."""
     return "TOPS" if dtype in BYTES else "TF/s"
 
 
 class Results(frame.MachineResults):
-    """By kernel, dtype and shape; of several lines the last one."""
+    """The last line of each kernel, dtype and shape."""
 
     command, again = "ladder", "python -m hybrid.lectures ladder"
 
@@ -93,12 +93,11 @@ class Results(frame.MachineResults):
         return line["gpu"]
 
     def of(self, kernel: str, dtype: str, shape: Shape) -> Line | None:
-        """None: not measured, or too slow to be."""
+        """None: not measured, or too slow."""
         line = self._lines.get((kernel, dtype, shape))
         return line if line and line["seconds"] else None
 
     def machine(self) -> str:
-        """GPU and versions."""
         last = self.lines[-1]
         major, minor, patch = last["cublas"] // 10000, last["cublas"] // 100 % 100, last["cublas"] % 100
         return f"{last['gpu']}, driver {last['driver']}, CuPy {last['cupy']}, cuBLAS {major}.{minor}.{patch}"
@@ -116,7 +115,7 @@ class Results(frame.MachineResults):
             yield frame.Table(heads, "ll" + "r" * (len(heads) - 2), rows, f"{dtype}, {unit_of(dtype)} (and % of cuBLAS)")
 
     def draw(self, path: str) -> None:
-        """Each rung's TF/s at 8192 as a bar, and cuBLAS's; for each dtype with a scale of its own."""
+        """Bars of each rung's TF/s at 8192, and cuBLAS's; each dtype has its own scale."""
         drawn, y = [], 20.0
         for dtype in self.dtypes:
             speeds = {name: line["teraflops"] for name in _names(dtype) if (line := self.of(name, dtype, PICTURED))}
@@ -131,7 +130,7 @@ class Results(frame.MachineResults):
         svg.write(path, title, (_NAMES + _LONGEST + 50, y), [*drawn, svg.text(12, y - _BAR / 2, title, "fill-soft")])
 
 
-_NAMES, _BAR, _LONGEST = 116, 17, 220  # pixels: of names, from bar to bar, of the longest bar
+_NAMES, _BAR, _LONGEST = 116, 17, 220  # pixels: width of names, height of a bar, length of the longest bar
 
 
 def _names(dtype: str) -> list[str]:
@@ -156,28 +155,27 @@ def _speed(line: Line | None) -> str:
 
 # --- loads, by formula and counted
 
-ALONE = ("naive", "row_per_thread", "column_per_thread")  # in these every thread loads all that it multiplies
+ALONE = ("naive", "row_per_thread", "column_per_thread")  # every thread loads all of its operands
 Counts = tuple[float, float, float]  # loads of an element: the least, the most, the mean
 
 
 def form_of(kernel: Kernel, dtype: str, capability: int) -> Form:
-    """The form that is launched on a GPU of that compute capability (times ten)."""
+    """The form launched on a GPU of this compute capability (times ten)."""
     return next(form for form in kernel.forms[dtype] if form.capability <= capability)
 
 
 def loads_of_elements(kernel: str, tile: Sequence[int], shape: Shape) -> tuple[int, int]:
-    """Of each element of A and of B, by the kernel's tile of C."""
+    """The loads of each element of A and of B, by the kernel's tile of C."""
     n, _, m = shape
     return (m, n) if kernel in ALONE else (-(-m // tile[1]), -(-n // tile[0]))
 
 
 def loads_per_multiply_add(kernel: str, tile: Sequence[int]) -> Fraction:
-    """For whole tiles."""
     return Fraction(2) if kernel in ALONE else Fraction(1, tile[0]) + Fraction(1, tile[1])
 
 
 def count_loads(kernel: Kernel, dtype: str, shape: Shape) -> tuple[Counts, Counts]:
-    """Of A and of B: run the kernel on the emulated GPU, which counts. DeviceUnavailable without a C++ compiler."""
+    """The loads of A and of B, counted by the emulated GPU. DeviceUnavailable without a C++ compiler."""
     n, l, m = shape
     types = storage(dtype), storage(dtype), sums_type(dtype)
     matrices = [np.ones(shape, of_matrix) for shape, of_matrix in zip(((n, l), (l, m), (n, m)), types, strict=True)]
@@ -190,7 +188,7 @@ def count_loads(kernel: Kernel, dtype: str, shape: Shape) -> tuple[Counts, Count
 
 
 def show_loads(kernels: Sequence[Kernel], dtypes: Sequence[str], shape: Shape) -> int:
-    """What is counted beside what the formulas say; 1 where it differs."""
+    """Print counts beside formulas; returns 1 if they differ."""
     heads = ["rung", "dtype", *(f"{matrix}: {what}" for matrix in "AB" for what in ("least", "most", "mean", "formula"))]
     n, _, m = shape
     rows, differs = [], 0
@@ -214,20 +212,20 @@ def show_loads(kernels: Sequence[Kernel], dtypes: Sequence[str], shape: Shape) -
 
 # --- times
 
-# cuBLAS as it is without being asked to round to less. It reads these when it is loaded.
+# Keep cuBLAS from using lower precision. It reads these variables when it is loaded.
 EXACT_CUBLAS = {"NVIDIA_TF32_OVERRIDE": "0", "CUBLAS_EMULATE_DOUBLE_PRECISION": "0", "CUBLAS_EMULATE_SINGLE_PRECISION": "0"}
-TIMED, WARM_UP = 0.08, 0.02  # seconds of one timing, and of launches just before it: the GPU's clock depends on the load
-NO_WARM_UP = 0.25  # seconds of a launch that is long enough by itself
-PROBE = 64  # a part of l, to learn whether a launch takes seconds or minutes
-PROBE_UNIT = 16  # of which that part is a multiple: cuBLAS multiplies bytes by fours
-# On random numbers rounding errors walk at random: they are about a fifth of eps·|row|·|column|, at most one or two of it
-# among millions. TF32's would be thousands of it, over √l. Matrix units do not round to nearest when they add.
+TIMED, WARM_UP = 0.08, 0.02  # seconds of one timing, and of launches just before it, since the GPU's clock depends on the load
+NO_WARM_UP = 0.25  # seconds of a launch that needs no warm-up
+PROBE = 64  # a probe multiplies 1/64 of l, to estimate whether a launch takes seconds or minutes
+PROBE_UNIT = 16  # a probe's l is a multiple of this: cuBLAS needs multiples of four for bytes
+# Rounding errors of random numbers are about a fifth of eps·|row|·|column|, and at most one or two of it among millions of
+# elements. TF32's would be thousands of it, over √l. Tensor cores do not round to nearest when they add.
 ROUNDINGS, ROUNDINGS_OF_HALVES = 16, 64
 
 
 @dataclass
 class Timed:
-    """A kernel on one type and shape, and the seconds that a launch takes."""
+    """A kernel on one type and shape, and the seconds of a launch."""
 
     kernel: Kernel
     multiply: Multiply
@@ -235,7 +233,7 @@ class Timed:
 
 
 class Bench:
-    """A GPU and fresh random matrices of one type and shape on it. C is full of NaN, or of what no product is."""
+    """A GPU and new random matrices of one type and shape on it. C is filled with NaN, or a number that no product gives."""
 
     def __init__(self, gpu: Gpu, dtype: str, shape: Shape) -> None:
         import cupy
@@ -250,7 +248,7 @@ class Bench:
         a, b = (stored(spread_of(dtype) * random.standard_normal(size, dtype=of_random), dtype) for size in ((n, l), (l, m)))
         self._nothing = not_a_number(of_sums.name)
         self._operands = a, b, cupy.full((n, m), self._nothing, of_sums)
-        # Column-major where cuBLAS has fast kernels for nothing else; that it must be made so is not timed.
+        # Column-major where cuBLAS has fast kernels only for that; the conversion is not timed.
         self._of_yardstick = (a, cupy.asfortranarray(b), self._operands[2]) if dtype in BYTES else self._operands
         if dtype not in BYTES:
             a, b = (numbers_of(operand).astype(of_sums, copy=False) for operand in (a, b))
@@ -260,7 +258,7 @@ class Bench:
         return self._of_yardstick if one.kernel.name == YARDSTICK else self._operands
 
     def _seconds(self, multiply: Multiply, operands: tuple[Any, Any, Any], launches: int, warm_up: int = 0) -> float:
-        """Of one of these launches, on average."""
+        """The mean seconds of these launches."""
         begin, end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
         for _ in range(warm_up):
             multiply(*operands)
@@ -272,7 +270,7 @@ class Bench:
         return self._cupy.cuda.get_elapsed_time(begin, end) / 1e3 / launches
 
     def prepare(self, one: Timed, longest: float) -> bool:
-        """Learn what a launch takes, and check what it gives. False: it takes too long. CheckFailed for a wrong product."""
+        """Estimate a launch's seconds, and check its product. False: it takes too long. CheckFailed for a wrong product."""
         a, b, c = self._operands_of(one)
         part = PROBE_UNIT * -(-a.shape[1] // (PROBE * PROBE_UNIT))
         short = a[:, :part], b[:part], c
@@ -283,7 +281,7 @@ class Bench:
         c.fill(self._nothing)
         one.launch_seconds = self._seconds(one.multiply, (a, b, c), 1)
         self._check.refuse_wrong(f"kernel {one.kernel.name}", c)
-        if one.launch_seconds < TIMED:  # of the first launch, loading the code was a part
+        if one.launch_seconds < TIMED:  # the first launch included loading the code
             one.launch_seconds = self._seconds(one.multiply, (a, b, c), 1)
         return one.launch_seconds <= longest or one.kernel.name == YARDSTICK
 
@@ -292,7 +290,7 @@ class Bench:
         return self._seconds(one.multiply, self._operands_of(one), math.ceil(TIMED / one.launch_seconds), warm_up)
 
     def resources(self, one: Timed) -> Line:
-        """What the kernel takes of the GPU; nothing is known of cuBLAS'."""
+        """The kernel's registers, shared memory and spills; unknown for cuBLAS."""
         if not isinstance(one.multiply, CompiledKernel):
             return dict.fromkeys(("expression", "tile", "registers", "shared", "spills"))
         a, b, c = self._operands

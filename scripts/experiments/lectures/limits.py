@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How large may matrices be, by the memory and by what a type holds exactly?"""
+"""How large may matrices be, by memory and by what a type holds exactly?"""
 
 import argparse
 import math
@@ -24,25 +24,25 @@ from hybrid.kernels.catalogue import BOTH, Kernel, fastest
 from hybrid.planning.decision import kernel_asked_for
 from hybrid.runs.operands import fill_rows
 
-# --- by the memory
+# --- by memory
 
 _LARGEST = """How large may N×N matrices be? python -m hybrid.lectures largest [--gpu-memory BYTES]
 
-Question 2 of the matrix multiplication module: N by the memory alone, floor(sqrt(bytes / (3·bytes an element))), beside the
-largest N that really runs in core, where the three matrices are allocated as multShare and multNoShare do: searched from above,
-multiplied and checked, of integers, so that the check is exact. Then the runner multiplies --times as large ones out of core, or
-as large as seven eighths of the host's free memory hold: it streams parts through the memory.
+Question 2 of the matrix multiplication module: N by memory alone, floor(sqrt(bytes / (3·bytes an element))), beside the largest N
+that really runs in core, with three matrices allocated as in multShare and multNoShare: searched from above, multiplied and
+checked with integers, so that the check is exact. Then the runner multiplies --times as large matrices out of core, or as large
+as seven eighths of the host's free memory hold: it streams parts through the GPU's memory.
 
-On a GPU its free memory counts, or --gpu-memory (HYBRID_GPU_MEMORY) of it; a search in all of a large GPU takes minutes.
-Without one 1 MiB of the CPU's memory stands for a GPU's (--quick: 256 KiB): the module's kernels run on the CPU's CUDA runtime,
-and the runner copies into buffers of that size as into a GPU's.
+On a GPU its free memory counts, or --gpu-memory (HYBRID_GPU_MEMORY) of it; a search in all of a large GPU takes minutes. Without
+one, 1 MiB of the CPU's memory replaces a GPU's (--quick: 256 KiB): the module's kernels run on the CPU's CUDA runtime, and the
+runner copies into buffers of that size as into a GPU's.
 """
-PIECE_BYTES = 256 << 20  # of a matrix that the host holds beside the device's
-_THREADS = 16  # that make numbers
-_OF_FREE_HOST_MEMORY = 7 / 8  # what is free changes between the search and the product
+PIECE_BYTES = 256 << 20  # of a matrix, on the host
+_THREADS = 16  # for random numbers
+_OF_FREE_HOST_MEMORY = 7 / 8  # free memory may shrink between the search and the product
 PRETENDED_MEMORY, QUICK_MEMORY = 1 << 20, 256 << 10
-MOST_EMULATED = 1024  # rows and columns: the CPU's CUDA runtime takes seconds for them, and hours for ten times as many
-PARTS = {  # of lines: what they are called
+MOST_EMULATED = 1024  # rows and columns: seconds on the CPU's CUDA runtime; ten times as many take hours
+PARTS = {  # of lines, and their names
     "theoretical": "by the memory alone",
     "in core": "three allocations, as in the module",
     "out of core": "runner, out of core",
@@ -50,13 +50,13 @@ PARTS = {  # of lines: what they are called
 
 
 def theoretical(memory: int, dtype: str) -> int:
-    """The largest N of which three N×N matrices are no more than `memory` bytes."""
+    """The largest N whose three N×N matrices take at most `memory` bytes."""
     return math.isqrt(memory // (3 * ITEM_SIZES[dtype]))
 
 
 def seconds_in_core(runtime: cuda.Runtime, kernel: Kernel, dtype: str, n: int) -> float | None:
-    """Of the kernel on three N×N matrices of the device, which are made and checked piece by piece; None where the memory ends.
-    The check is exact: all numbers are integers. CheckFailed for a wrong product."""
+    """The seconds of the kernel on three N×N matrices on the device, generated and checked piece by piece; None if memory is too
+    short. The check is exact: all numbers are integers. CheckFailed for a wrong product."""
     device, seed, x = runtime.device, secrets.randbits(63), np.random.default_rng().integers(1, 8, n).astype(np.float64)
     spans = list(pieces(Span(0, n), max(1, PIECE_BYTES // (n * ITEM_SIZES[dtype]))))
     try:
@@ -65,7 +65,7 @@ def seconds_in_core(runtime: cuda.Runtime, kernel: Kernel, dtype: str, n: int) -
         return None
 
     def load(matrix: str, target: Any, vector: np.ndarray) -> np.ndarray:
-        """Fill A or B on the device; its product with the vector."""
+        """Fill A or B on the device; returns its product with the vector."""
         product = np.empty(n)
         for span in frame.shown(spans, f"N = {n}, {matrix}"):
             part = np.empty((len(span), n), dtype)
@@ -85,9 +85,8 @@ def seconds_in_core(runtime: cuda.Runtime, kernel: Kernel, dtype: str, n: int) -
 
 
 def largest_in_core(runtime: cuda.Runtime, kernel: Kernel, dtype: str, most: int) -> tuple[int, float]:
-    """The largest N up to `most` that the kernel multiplies in core, to a thousandth, and its seconds. DoesNotFit where there is
-    none."""
-    seconds_in_core(runtime, kernel, dtype, 1)  # its code takes memory, too
+    """The largest N up to `most` that the kernel multiplies in core, to a thousandth, and its seconds. DoesNotFit without any."""
+    seconds_in_core(runtime, kernel, dtype, 1)  # loads the kernel's code, which takes memory
     for n in range(most, 0, -(most // 1000 + 1)):
         if (seconds := seconds_in_core(runtime, kernel, dtype, n)) is not None:
             return n, seconds
@@ -95,15 +94,13 @@ def largest_in_core(runtime: cuda.Runtime, kernel: Kernel, dtype: str, most: int
 
 
 def seconds_out_of_core(device: str, memory: int, dtype: str, n: int) -> float:
-    """Of the runner's product through so much of the device's memory. CheckFailed for a wrong one."""
+    """The seconds of the runner's product through `memory` bytes on the device. CheckFailed for a wrong product."""
     a, b = cuda.matrices("lecture", dtype, n, n, n)
     with hybrid.testing.pretend(gpu_memory=memory, staged=True):
         return frame.seconds_of(partial(hybrid.multiply, a, b, check="full", device="cuda" if device == "cuda" else "cpu"))
 
 
 class Largest(frame.Results):
-    """For each type the largest N of each part."""
-
     command, again = "largest", "python -m hybrid.lectures largest"
 
     def blocks(self) -> Iterator[frame.Table]:
@@ -143,7 +140,7 @@ def _largest(options: argparse.Namespace) -> Iterator[frame.Line]:
         about = {**runtime.about, "dtype": dtype, "memory": memory}
         most = theoretical(memory, dtype)
         yield {**about, "part": "theoretical", "n": most}
-        # With and without shared memory; on a GPU the fastest alone: the others take minutes there.
+        # With and without shared memory; on a GPU only the fastest kernel, since the others take minutes.
         usual = [fastest("cuda", dtype, most, runtime.capability).name] if runtime.gpu else ["naive", "tiled"]
         for name in options.kernels or usual:
             n, seconds = largest_in_core(runtime, cuda.kernel_of(name), dtype, most)
@@ -163,7 +160,7 @@ largest = frame.experiment(
 )  # fmt: skip
 
 
-# --- by the type
+# --- by type
 
 _PASCAL = """Question 4 of the matrix multiplication lecture: how large may Pascal's triangle be? python -m hybrid.lectures pascal
 
@@ -191,7 +188,7 @@ def multiplied(size: int, dtype: str, options: argparse.Namespace) -> list[np.nd
 
 
 def first_wrong(product: np.ndarray) -> tuple[int, int, str] | None:
-    """Row and column of the first element that is not the identity's, and what to say of it; None where all are."""
+    """Row and column of the first element that differs from the identity, and a text about it; None if all are right."""
     wrong = np.argwhere(product != np.eye(len(product), dtype=product.dtype))
     if not len(wrong):
         return None
@@ -206,7 +203,7 @@ def magnitude(row: int, column: int) -> int:
 
 
 def holds(dtype: str, number: int) -> bool:
-    """Whether the type has this number, exactly; floating point also has large ones that end in enough zero bits."""
+    """Whether the type holds this number exactly; floating point also holds large numbers that end in enough zero bits."""
     if dtype.startswith("int"):
         return number <= LIMITS[dtype]
     odd_part = number >> ((number & -number).bit_length() - 1) if number else 0
@@ -214,7 +211,7 @@ def holds(dtype: str, number: int) -> bool:
 
 
 def assess(dtype: str, options: argparse.Namespace) -> frame.Line:
-    """All three, and what is wrong first."""
+    """All three sizes, and the first wrong element."""
     fit = next(size for size in count(1) if not all(holds(dtype, math.comb(size, each)) for each in range(size + 1)))
     exact = next(size for size in count(1) if max(magnitude(size, each) for each in range(size + 1)) > LIMITS[dtype])
     right, wrong, again = 0, None, []

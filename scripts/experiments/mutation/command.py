@@ -38,8 +38,8 @@ _PASSED, _USAGE, _NO_TESTS = 0, 4, 5
 
 @dataclass(frozen=True)
 class Mutant:
-    """`tests`: pytest's arguments for the tests that should find it. `survives`: why no test can find it, or none should.
-    `ranks`: on which the tests marked mpi run."""
+    """`tests`: pytest's arguments for the tests that should find it. `survives`: why no test can or should find it. `ranks`:
+    numbers of ranks for the tests marked mpi."""
 
     file: str
     old: str
@@ -51,7 +51,7 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """The same as long as nothing of it changes but the reason why it survives."""
+        """Identifies the mutant, whatever `what`, `survives` and `ranks` say."""
         return hashlib.sha256(repr((self.file, self.old, self.new, self.tests)).encode()).hexdigest()[:12]
 
     @property
@@ -62,7 +62,7 @@ class Mutant:
 
 
 def catalogue(folder: Path, only: str = "*") -> list[Mutant]:
-    """Those of all files, or of the files and rooms that match."""
+    """All mutants, or those whose file of the catalogue, room, changed file or key matches."""
     mutants = {}
     for path in sorted(folder.glob("*.jsonl")):
         for given in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
@@ -73,7 +73,7 @@ def catalogue(folder: Path, only: str = "*") -> list[Mutant]:
 
 
 class Tree:
-    """A copy of all files that git knows or would add. What is imported there as `hybrid` is the copy."""
+    """A copy of all files that git tracks or would add. Tests there import `hybrid` from the copy."""
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.folder = folder
@@ -90,7 +90,7 @@ class Tree:
         self._environment = {**outside, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
 
     def tested(self, arguments: Sequence[str], ranks: int = 0) -> tuple[str, str]:
-        """What pytest finds, to the first failure: "passed", "found" or "no tests"; and the test that failed."""
+        """Run pytest to the first failure: "passed", "found" or "no tests"; and the test that failed."""
         how = ["--with-mpi", "-m", "mpi"] if ranks else ["-m", "not mpi"]
         words = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-p", "no:cacheprovider", "--color=no", *how, *arguments]
         code, out, err = frame.ended(mpirun(ranks) * (ranks > 0) + words, LIMIT, cwd=self.folder, env=self._environment)
@@ -107,7 +107,7 @@ _MISSED = ("survived", "no tests")
 
 
 def plant(root: Path, mutants: Sequence[Mutant], jobs: int) -> Iterator[dict[str, Any]]:
-    """Plant these mutants in copies of a checkout; a line for each."""
+    """Plant these mutants one by one in copies of a checkout; yields a line for each."""
     trees: SimpleQueue[Tree] = SimpleQueue()
 
     def tried(mutant: Mutant) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def plant(root: Path, mutants: Sequence[Mutant], jobs: int) -> Iterator[dict[str
 
 
 def _tried(mutant: Mutant, tree: Tree) -> tuple[str, str]:
-    """The verdict, and the test that has found it."""
+    """The verdict, and the test that found the mutant."""
     path, found = tree.folder / mutant.file, "no tests"
     before = path.read_text(encoding="utf-8") if path.exists() else ""
     if before.count(mutant.old) != 1:
@@ -143,7 +143,7 @@ def _tried(mutant: Mutant, tree: Tree) -> tuple[str, str]:
 
 
 def table(mutants: Iterable[Mutant], results: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """How many were found in each room, and those that were not."""
+    """How many mutants were found in each room, and each one that was not."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     missed = []
     for mutant in mutants:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Jobs of several ranks as users start them: wait for what they print, hit their processes, and see what stays.
+"""Jobs of several ranks as users start them: wait for their output, send signals to their processes, and find what they leave.
 
-What belongs to a job the kernel tells: processes have a variable in their environment that no other job has, and files lie in a
-/dev/shm and a /tmp that only this job sees (of root, or where users may make namespaces; elsewhere files are not looked for).
+A job's processes have a unique variable in their environment. Its files are in a /dev/shm and a /tmp of its own, which needs root
+or user namespaces; elsewhere files are not looked for.
 """
 
 from __future__ import annotations
@@ -30,28 +30,27 @@ from experiments.common.frame import OURS
 from experiments.start import ROOT
 from hybrid.ranks.launcher import family_of, mpirun
 
-LIMIT = 120.0  # seconds in which a job must do what is waited for, on a machine with much else to do
-LEAVING = 30.0  # seconds in which all processes of a job must be gone that has ended
-SHARED = "/dev/shm"  # noqa: S108 (where MPI libraries make their files)
+LIMIT = 120.0  # seconds that a job may take on a busy machine
+LEAVING = 30.0  # seconds after a job's end in which all of its processes must be gone
+SHARED = "/dev/shm"  # noqa: S108 (MPI libraries create files there)
 _VARIABLE = "JOB_OF_EXPERIMENTS"
 _OF_MPICH = re.compile(r"mpich_shm_|hydra_hwloc_xmlfile_")
 _RANK = re.compile(r"^(?:PMI_RANK|OMPI_COMM_WORLD_RANK)=(\d+)$", re.MULTILINE)
-# MPICH's and Open MPI's, and the shell above one on another node.
+# MPICH's and Open MPI's, and the shell that starts one on another node.
 _DAEMONS = r"hydra_pmi_proxy|hydra_bstrap_proxy|prted"
 _OF_LAUNCHERS = re.compile(rf"(\S*/)?({_DAEMONS}|mpiexec\S*|mpirun\S*|prte\w*) |\S*sh .*\b({_DAEMONS})\b")
 _CODE = re.compile(r" \[([a-z0-9-]+)\]$")
-_prctl, _PDEATHSIG = getattr(ctypes.CDLL(None), "prctl", None), 1  # of Linux
+_prctl, _PDEATHSIG = getattr(ctypes.CDLL(None), "prctl", None), 1  # Linux's
 
 
 @cache
 def open_mpi() -> bool:
-    """Whether mpirun is Open MPI's, and not MPICH's."""
     return family_of(mpirun(1)[0]) == "Open MPI"
 
 
 @cache
 def _unshare() -> list[str]:
-    """The beginning of a command that may mount what nobody else sees; empty where there is no leave for it."""
+    """The beginning of a command with mounts that no other process sees; empty without permission."""
     words = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--mount"]
     if shutil.which("unshare") is None:
         return []
@@ -64,13 +63,13 @@ def may_mount() -> bool:
 
 
 def has_own_tmp() -> bool:
-    """Whether a job can have a /tmp of its own: not where what it runs lies there."""
+    """Whether a job can have its own /tmp: not if it runs files from there."""
     needed = [Path(path).resolve() for path in (sys.executable, sys.prefix, sys.base_prefix, ROOT)]
     return may_mount() and not any(path.is_relative_to("/tmp") for path in needed)  # noqa: S108
 
 
 def private(mounts: Mapping[str, str]) -> list[str]:
-    """The words before a command that sees these folders (to: from; or "size=…" for an empty tmpfs) where they are mounted."""
+    """The beginning of a command with these mounts (target: source folder, or "size=…" for an empty tmpfs)."""
     script = "".join(
         f"mount -t tmpfs -o {source} tmpfs {target} && " if source.startswith("size=") else f"mount --bind {source} {target} && "
         for target, source in mounts.items()
@@ -80,7 +79,7 @@ def private(mounts: Mapping[str, str]) -> list[str]:
 
 @dataclass
 class End:
-    """How a job has ended. `left`: processes and files that stay, without those `of_mpich`."""
+    """How a job has ended. `left`: processes and files that it has left, except those `of_mpich`."""
 
     code: int
     out: str
@@ -90,22 +89,21 @@ class End:
 
     @property
     def lines(self) -> list[str]:
-        """Ours on standard error, but for progress. Open MPI's launcher may put a blank before them."""
+        """Our messages on standard error, without progress. Open MPI's launcher may put a blank before them."""
         return [line.strip() for line in self.err.splitlines() if OURS.match(line.strip())]
 
     @property
     def codes(self) -> list[str]:
-        """Those at the ends of the lines; a line without one is kept as it is."""
+        """The codes at the ends of the lines; a line without a code is kept."""
         return [found[1] if (found := _CODE.search(line)) else line for line in self.lines]
 
 
 class Job:
-    """Started when made: Python with these arguments, as a program alone (0 ranks) or by mpirun.
+    """Starts Python with these arguments, without a launcher (0 ranks) or by mpirun.
 
-    `shared_memory`: how large its /dev/shm is ("3m"), where that is to be one of its own.
-    `words`: before the command instead of mpirun's, of a job that has this machine's /tmp. `limits`: of resources (RLIMIT_…).
-    `ignoring`: signals that it is started to ignore. `limit`: seconds after which it is ended. `environment`: beside this
-    process's, but for HYBRID_….
+    `shared_memory`: the size ("3m") of a tmpfs for its /dev/shm. `words`: replace mpirun's before the command, and the job then
+    uses this machine's /tmp. `limits`: of resources (RLIMIT_…). `ignoring`: signals ignored from the start. `limit`: seconds
+    after which the job is killed. `environment`: added to this process's, without HYBRID_….
     """
 
     def __init__(
@@ -153,27 +151,26 @@ class Job:
 
     @property
     def launcher(self) -> int:
-        """mpirun; of a job without one its process."""
+        """The process of mpirun, or of a job without one."""
         return self._process.pid
 
     @property
     def out(self) -> str:
-        """What it has printed on standard output."""
         return _text(self._out.fileno())
 
     def wait_for(self, text: str) -> None:
-        """Wait until there is a line with this text on standard output."""
+        """Wait for a complete line with this text on standard output."""
         while text not in self.out.rpartition("\n")[0]:
             if self._process.poll() is not None and text not in self.out:
                 raise AssertionError(f"{text!r} was not printed within {self._limit} s: {self.end()}")
             time.sleep(0.02)
 
     def wait(self, seconds: float) -> None:
-        """TimeoutExpired where it has not ended after so many seconds."""
+        """TimeoutExpired if the job has not ended after these seconds."""
         self._process.wait(seconds)
 
     def processes(self) -> dict[int, list[int]]:
-        """Of each rank its supervisor and, where there is one by now, its worker; without a launcher rank 0 has all."""
+        """Each rank's supervisor, and its worker once it exists; without a launcher rank 0 has all."""
         ranks: dict[int, list[int]] = {}
         for process, environment in self._ours().items():
             rank = _RANK.search(environment)
@@ -182,16 +179,15 @@ class Job:
         return {rank: sorted(pair, key=lambda process: _parent(process) in pair) for rank, pair in ranks.items()}
 
     def launchers(self) -> list[int]:
-        """mpirun, and what it has started on each node to start ranks."""
+        """mpirun and its daemons on the nodes."""
         return [process for process in self._ours() if not _is_python(process)]
 
     def others(self) -> list[int]:
-        """All of its processes but those of its launcher."""
+        """All processes of the job except its launcher's."""
         return sorted(process for process in self._ours() if not _OF_LAUNCHERS.match(_command(process)))
 
     def _ours(self) -> dict[int, str]:
-        """The processes that have this job's token, and their environments. Of another user's the kernel tells nothing, nor of
-        what has ended and waits for its parent."""
+        """The processes with this job's token, and their environments; without other users' processes and zombies."""
         found = {}
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -209,14 +205,15 @@ class Job:
         self.send(signal.SIGKILL, *self._ours())
 
     def end(self) -> End:
-        """Wait for it, and for all of its processes but those of its launcher on other nodes, which are ended."""
+        """Wait for the job and all of its processes except its launcher's, which are killed."""
         _await(self.launcher, self._limit)
         overdue, end = time.monotonic() - self.began > self._limit, self.ended(LEAVING)
         assert not overdue, f"it had not ended after {self._limit} s: {end}"
         return end
 
     def ended(self, leaving: float) -> End:
-        """What stays of it after so many seconds, which is ended and removed, as is the job itself where it goes on."""
+        """Find what the job has left after `leaving` seconds; then kill its processes, itself if need be, and remove its
+        files."""
         deadline = time.monotonic() + leaving
         while (left := self.others()) and time.monotonic() < deadline:
             for process in left:
@@ -233,7 +230,7 @@ class Job:
         return end
 
     def discard(self) -> None:
-        """End it where it has not ended, and remove what it has left."""
+        """Kill the job, and remove its files."""
         self._overdue.cancel()
         self.kill()
         self._process.wait()
@@ -248,7 +245,7 @@ def _text(descriptor: int) -> str:
 
 
 def _prepare(limits: Mapping[str, int], ignoring: Sequence[int]) -> None:
-    """In the child. It ends with its parent; what a shell starts in the background ignores interrupts, and so would this."""
+    """In the child: die with the parent, and reset SIGINT and SIGHUP, which a shell's background processes ignore."""
     if _prctl is not None:
         _prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     for signum in (signal.SIGINT, signal.SIGHUP):
@@ -258,7 +255,7 @@ def _prepare(limits: Mapping[str, int], ignoring: Sequence[int]) -> None:
 
 
 def _await(process: int, seconds: float) -> None:
-    """Wait until the process has ended, for so many seconds at most."""
+    """Wait at most `seconds` for the process to end."""
     with suppress(OSError):  # it is gone
         descriptor = os.pidfd_open(process)
         select.select([descriptor], [], [], max(0.0, seconds))

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: MIT
 """Does every job end, soon and by one line? python scripts/ordeal.py [--minutes M] [--trials K] [--ranks P] [--json F]
 
-Jobs of 1 to 4 ranks, commands and a program over hybrid.multiply, are started, and at a random time one of their processes, or
-all, get a signal, are stopped for good or put to sleep; or the job gets too little memory, or too few files. Counted are
-jobs that had not ended after 30 s and four times what their work takes alone, the slowest end, failures that were not named by
-exactly one line of ours, and processes and files that stayed. Where nobody of ours is left to name it (the launcher or a
-supervisor was killed, or it is a program that has none) the launcher's own report is enough. Counted apart are files that stay
-then, or of a job whose MPI had not started; and a launcher that goes on when its job is gone, or has not begun. Ends with 1 for
-all that is not counted apart.
-Each job has a /dev/shm and a /tmp of its own where it may mount them (as root), so that several ordeals can run at a time; --from
-gives one table of the lines of all their runs, also of those that were cut short.
---products K: something else, K random products by --ranks GPUs, or what NumPy plays where there are none: is each right, and does
-no memory stay pinned, or taken, when its array is gone (programs/random_products.py)? One line of JSON, and 1 if not.
---inside: something else, one of 2 to P ranks raises at a random line of a call of hybrid.multiply, or is interrupted there. On
-which ranks is that raised, and is the next call right, or does it say that the communicator is lost?
+Starts jobs of 1 to 4 ranks, commands and a program over hybrid.multiply. At a random time one of their processes, or all, gets a
+signal, is stopped for good or paused; or the job has too little memory or too few files. Counts jobs that had not ended after 30
+s plus four times what their work takes alone, the slowest end, failures that were not named by exactly one line of ours, and
+processes and files left behind. If nobody of ours is left to name the failure (the launcher or a supervisor was killed, or the
+program has none), the launcher's own report is enough. Counted apart: files left then, or by a job whose MPI had not started; and
+a launcher that goes on when its job is gone or has not begun. Ends with 1 for anything that is not counted apart. As root each
+job has its own /dev/shm and /tmp, so that several ordeals can run at a time; --from gives one table of all their runs, including
+interrupted ones. --products K: instead, K random products on --ranks GPUs, or on NumPy's without any: is each right, and is all
+memory unpinned and freed with its array (programs/random_products.py)? Prints a line of JSON, and ends with 1 if not. --inside:
+instead, one of 2 to P ranks raises at a random line of a call of hybrid.multiply, or is interrupted there. On which ranks is that
+raised, and is the next call right, or does it say that the communicator is lost?
 """
 
 from __future__ import annotations
@@ -43,26 +41,26 @@ from hybrid.errors import DeviceUnavailable, HybridError
 from hybrid.ranks.launcher import mpirun
 
 _PROGRAMS = Path(__file__).with_name("programs")
-# What Open MPI does at a deadly signal, to print where the process stood, may never end (1 of 600 processes). A program has no
-# supervisor that would notice: so there it is left out, as docs/failures.md advises.
+# Open MPI's handler for deadly signals, which prints a stack trace, may hang (1 of 600 processes). A program has no supervisor
+# that would notice, so the handler is switched off, as docs/failures.md advises.
 OF_PROGRAMS = {"OMPI_MCA_opal_signal": ""}
 
-# --- jobs to which something is done
+# --- jobs with a fault
 
 STALL = 3.0  # seconds, --stall of every job
-LIMIT = 30.0  # seconds after the fault, beyond which a job hangs; beside those that its work takes
-_LEAVING = 10.0  # seconds that processes and files of an ended job may take to go
-_TIMES_USUAL = 4  # as long as usual a job may take, of several ranks beside other jobs
-_LONGEST = 300.0  # seconds that a command may take when all is well
-LATEST = 2.0  # seconds after the start at which the fault falls
-PAUSE = 4.5  # seconds for which a whole job is put to sleep: longer than --stall
-_OURS = re.compile(r"process|hybrid-|mpich_shm_|(vader|sm)_segment|ucx_shm_posix_")  # of what stays
+LIMIT = 30.0  # seconds after the fault and its work, after which a job hangs
+_LEAVING = 10.0  # seconds in which processes and files of an ended job must disappear
+_TIMES_USUAL = 4  # times the usual work time that several ranks may take beside other jobs
+_LONGEST = 300.0  # seconds that a command may take without a fault
+LATEST = 2.0  # seconds after the start: the latest time of a fault
+PAUSE = 4.5  # seconds for which a whole job is paused: longer than --stall
+_OURS = re.compile(r"process|hybrid-|mpich_shm_|(vader|sm)_segment|ucx_shm_posix_")  # of what a job leaves
 _OF_MPI = re.compile(rf" {SHARED}/(mpich_shm|sm_segment|vader_segment)")
 
-# No supervisor watches it: it is ended by its launcher, or by python -m mpi4py, which say so.
+# It has no supervisor: its launcher, or python -m mpi4py, ends it and says so.
 LIBRARY = ("-m", "mpi4py", str(_PROGRAMS / "products.py"), "40")
 _SLOW = ("--threads", "1", "--repeat", "3")
-# Products that take from a tenth of a second to several, with all parts of the command.
+# Products that take from a tenth of a second to several seconds, with all parts of the command.
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("-m", "hybrid.matmul", "3000", "2500", "2000", *_SLOW),
     ("-m", "hybrid.matmul", "4000", "4000", "4000", "--dtype", "float32", "--fill", "normal", *_SLOW),
@@ -71,14 +69,14 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("-m", "hybrid.paths", "ten", "--length", "9000", "--threads", "1"),
     LIBRARY,
 )
-Usual = dict[tuple[str, ...], tuple[list[str], float]]  # by command, what `usual` says
+Usual = dict[tuple[str, ...], tuple[list[str], float]]  # by command, the result of `usual`
 _DEADLY = (signal.SIGKILL, signal.SIGSEGV)
 _ENDING = tuple(getattr(signal, f"SIG{name}") for name in ("KILL", "TERM", "INT", "HUP", "ABRT", "SEGV", "USR1", "USR2"))
 
 
 @record
 class Fault:
-    """`signum`: None where the fault is a limit of resources."""
+    """`signum`: None if the fault is a resource limit."""
 
     name: str
     signum: int | None
@@ -87,17 +85,17 @@ class Fault:
 
     @property
     def kills_who_would_speak(self) -> bool:
-        """Nobody of ours is left to say a word, or to whom: the launcher itself reports, or the shell."""
+        """Whether nobody of ours is left to report: the launcher or the shell does."""
         return self.whom == "launcher" or (self.whom in ("supervisor", "rank", "all") and self.signum in _DEADLY)
 
 
 def faults(ranks: int, command: Sequence[str]) -> list[Fault]:
-    """All kinds of fault for a job of `ranks` ranks; 0 ranks: a job without a launcher."""
+    """All kinds of fault for a job of `ranks` ranks; 0: without a launcher."""
     library, launcher = command is LIBRARY, ["launcher"] * (ranks > 0)
     whom = ("rank",) if library else ("worker", "supervisor", "rank")
     found = [Fault("asleep", signal.SIGSTOP, "all")]
     found += [Fault(signal.Signals(signum).name, signum, who) for signum in _ENDING for who in (*whom, *launcher)]
-    if library:  # a rank of it that is stopped within a product keeps the others waiting
+    if library:  # if one of its ranks is stopped within a product, the others wait
         return found
     found += [Fault("SIGSTOP", signal.SIGSTOP, who) for who in (whom if ranks > 1 else whom[:2])]
     limits = {"few files": ("RLIMIT_NOFILE", 48), "little memory": ("RLIMIT_AS", 700 << 20)}
@@ -125,8 +123,7 @@ def _ends(job: Job, within: float) -> bool:
 
 
 def usual(command: Sequence[str]) -> tuple[list[str], float]:
-    """What a command says on standard error when all is well, and how many seconds it takes. HybridError where it does not
-    succeed."""
+    """A command's standard error without a fault, and its seconds. HybridError if it fails."""
     with _started(command) as job:
         ended = _ends(job, _LONGEST)
         seconds, end = time.monotonic() - job.began, job.ended(_LEAVING)
@@ -136,7 +133,7 @@ def usual(command: Sequence[str]) -> tuple[list[str], float]:
 
 
 def trial(number: int, dice: random.Random, most_ranks: int, known: Usual) -> frame.Line:
-    """The line of a random job to which a random fault is done at a random time. `known`: what is usual of each command."""
+    """The line of a random job with a random fault at a random time. `known`: the usual output and time of each command."""
     ranks, command = dice.randint(0, most_ranks), dice.choice(COMMANDS)
     fault, watched = dice.choice(faults(ranks, command)), command is not LIBRARY  # by supervisors
     usual_lines, usual_seconds = known[command]
@@ -146,13 +143,13 @@ def trial(number: int, dice: random.Random, most_ranks: int, known: Usual) -> fr
         if struck:
             processes = job.processes()
             starts = ranks > 0 and (len(processes) < ranks or not all(_has_started(each[-1]) for each in processes.values()))
-            # Where some rank has no supervisor yet, since Python is still reading modules, it ends as any program does.
+            # A rank without a supervisor, while Python still loads modules, ends as any program does.
             young = sum(map(len, processes.values())) < (2 if watched else 1) * max(1, ranks)
             _strike(job, fault, processes, dice, young=young)
         began = time.monotonic()
-        ended = _ends(job, LIMIT + _TIMES_USUAL * usual_seconds)  # it may have all of its work to do
+        ended = _ends(job, LIMIT + _TIMES_USUAL * usual_seconds)  # all of its work may be left
         seconds = time.monotonic() - began
-        # A launcher does not end the job when a rank ends before it has started MPI, as no supervisor of ours makes it.
+        # Without a supervisor of ours, a launcher does not end the job when a rank ends before it has started MPI.
         launcher_hung = not ended and (not job.others() or (starts and not watched))
         end = job.ended(_LEAVING)
     code, left = end.code if ended else None, [name for name in (*end.left, *end.of_mpich) if _OURS.match(Path(name).name)]
@@ -165,7 +162,7 @@ def trial(number: int, dice: random.Random, most_ranks: int, known: Usual) -> fr
 
 
 def _has_started(worker: int) -> bool:
-    """Whether MPI has its memory, and MPICH's has lost its name: until then files that it makes may have names still."""
+    """Whether MPI has mapped its shared memory, and MPICH has unlinked its file."""
     with suppress(OSError):
         maps = Path(f"/proc/{worker}/maps").read_text(errors="replace")
         of_mpi = [line for line in maps.splitlines() if _OF_MPI.search(line)]
@@ -187,19 +184,19 @@ def _strike(job: Job, fault: Fault, processes: Mapping[int, list[int]], dice: ra
 
 
 def _well(fault: Fault, code: int | None, said: Sequence[str], out: str, *, watched: bool = True) -> bool:
-    """Whether the job succeeded without a word of complaint, or failed by exactly one. `watched`: by supervisors, else the
-    launcher, or Python, says why."""
-    as_usual = not said and bool(out.strip())  # or what was finished when it was asked to end
+    """Whether the job succeeded without a complaint, or failed with exactly one. `watched`: by supervisors; otherwise the
+    launcher or Python says why."""
+    as_usual = not said and bool(out.strip())  # perhaps only the products finished when it was asked to end
     if code in (0, 128 + signal.SIGTERM) and as_usual:
         return True
     return bool(code) and (len(said) == 1 or (not said and (fault.kills_who_would_speak or not watched)))
 
 
-# What is counted, and which trials; what is _FAULTY must not be.
+# The columns of the table, and the trials counted in each. Those of _FAULTY must be 0.
 _COUNTED: dict[str, Callable[[frame.Line], bool]] = {
     "trials": lambda line: True,
     "hangs": lambda line: not (line["ended"] or line["launcher_hung"]),
-    "went on": lambda line: line["ended"] and not line["exit_code"],  # and did all of their work, which takes some time
+    "went on": lambda line: line["ended"] and not line["exit_code"],  # and finished their work
     "not by one line": lambda line: line["ended"] and not line["well"],
     "stayed": lambda line: bool(line["left"]) and not line["apart"],
     "stayed (apart)": lambda line: bool(line["left"]) and line["apart"],
@@ -217,7 +214,7 @@ class Results(frame.Results):
 
     @classmethod
     def selected(cls, lines: Sequence[frame.Line]) -> list[frame.Line]:
-        """Of all runs, also those that were cut short."""
+        """The lines of all runs, including interrupted ones."""
         return [line for line in lines if line.get("part") != frame.END]
 
     def blocks(self) -> Iterator[frame.Table]:
@@ -229,7 +226,7 @@ class Results(frame.Results):
         yield frame.Table(["fault", "to", trials, hangs, "slowest end", *others], "ll" + "r" * (1 + len(_COUNTED)), rows)
 
     def exit_code(self) -> int:
-        """1 if anything was not as it should be, but for what is counted apart."""
+        """1 for any fault, except what is counted apart."""
         return int(any(map(is_faulty, self.lines)))
 
 
@@ -263,7 +260,7 @@ _HEADS = ("trials", "on all", "on some", "on none", "next right", "next lost", "
 
 
 def tried_inside(options: argparse.Namespace) -> int:
-    """Print what came of the trials, by the kind of error; 1 where anything is not as it should be."""
+    """Print the trials' results by kind of error; returns 1 if any is bad."""
     counts: dict[str, Counter[str]] = {}
     began, first, dice = time.monotonic(), 0, random.Random(options.seed)  # noqa: S311 (no secret)
     while first < options.trials and time.monotonic() - began < 60 * options.minutes:
@@ -280,7 +277,7 @@ def tried_inside(options: argparse.Namespace) -> int:
 
 
 def _tried(seed: int, first: int, last: int, ranks: int) -> list[dict[str, Any]]:
-    """The lines of these trials, up to one after which the job ended too early."""
+    """The lines of these trials; the last one without a result if the job ended early."""
     ours: dict[str, Any] = {name: value for name, value in os.environ.items() if name.startswith("HYBRID_")}
     with tempfile.TemporaryDirectory() as folder:
         job = Job([_PROGRAMS / "broken_calls.py", seed, first, last], ranks, folder=Path(folder), limit=_ALONE,
@@ -295,7 +292,7 @@ def _tried(seed: int, first: int, last: int, ranks: int) -> list[dict[str, Any]]
 
 
 def _judged(line: dict[str, Any]) -> list[str]:
-    """The columns to which a trial adds."""
+    """The columns in which a trial counts."""
     if "next" not in line:
         return ["trials", "ended by a line" if "[rank-missing]" in line["said"] else "hung or died"]
     raised = sum(map(bool, line["said"]))
@@ -310,7 +307,7 @@ def _judged(line: dict[str, Any]) -> list[str]:
 
 # --- random products
 
-LARGEST, LARGEST_PLAYED = 2500, 300  # rows of random matrices, on GPUs and on what plays them
+LARGEST, LARGEST_PLAYED = 2500, 300  # rows of random matrices, on GPUs and on the fake CuPy
 
 
 def _random_products(options: argparse.Namespace) -> int:

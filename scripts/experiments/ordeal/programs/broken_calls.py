@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Calls of hybrid in which one rank raises, or is interrupted, at a random line: mpirun python broken_calls.py SEED FIRST LAST
 
-Rank 0 prints a JSON line for each trial: what was done, what every rank raised, and what came of the next call. A trial that
-takes longer than LIMIT ends the job, and ranks print where they stand.
+Rank 0 prints a JSON line for each trial: the call and the error, what every rank raised, and the result of the next call. A trial
+that takes longer than LIMIT ends the job with the ranks' stack traces.
 """
 
 import dis
@@ -41,7 +41,7 @@ class Product:
         return hybrid.multiply(A, np.eye(70))
 
 
-# --- calls: each gives what this rank gets, and what is right
+# --- calls: each returns this rank's result and the right one
 
 
 def at_root(a, b, by=hybrid.multiply, **options):
@@ -71,7 +71,7 @@ def of_transposed_rows(comm):
 
 
 def block(matrix, comm):
-    """Of a grid of one row of ranks."""
+    """This rank's block on a grid of one row of ranks."""
     first, last = (matrix.shape[1] * each // comm.size for each in (comm.rank, comm.rank + 1))
     return hybrid.Block2D(matrix[:, first:last], matrix.shape, [(0, len(matrix))], [(first, last)])
 
@@ -105,11 +105,11 @@ CALLS = {
     "plan": at_root(A, B, by_plan),
 }
 if os.environ.get("HYBRID_DEVICE") == "cuda":
-    del CALLS["nested"]  # the root computes it alone, and refuses a call within that
+    del CALLS["nested"]  # the root computes it alone, and refuses a nested call
 PANELS = {"HYBRID_STAGED": "1", "HYBRID_PANEL_ROWS": "20"}
 NODES = {"HYBRID_RANKS_PER_NODE": "1"}
 SETTINGS = [{}, PANELS, NODES, PANELS | NODES]
-KINDS = ("first", "warm", "other")  # of a new communicator, the same call once more, another call than the one before
+KINDS = ("first", "warm", "other")  # call on a new communicator, the same call again, a different call
 ERRORS = {each.__name__: each for each in (MemoryError, KeyboardInterrupt, ValueError, OSError, SystemExit)}
 SIGINTS = ("SIGINT at a line", "SIGINT at a time")
 
@@ -118,7 +118,7 @@ SIGINTS = ("SIGINT at a line", "SIGINT at a time")
 
 
 class Lines:
-    """The lines of the package that this thread runs: they are counted, or at a line of them `fail` is called."""
+    """Counts the package's lines that this thread runs, or calls `fail` at one of them."""
 
     def __init__(self, site=None, number=0, fail=None):
         self.seen, self._site, self._left, self._fail, self.failed_at = Counter(), site, number, fail, ""
@@ -147,8 +147,8 @@ class Lines:
 
 
 def never_raises(frame):
-    """Whether nothing is done next, or `__exit__` of a context is called: Python raises there only where lines are traced, and
-    then leaves the context open."""
+    """Whether the line does nothing, or calls a context's `__exit__`: only under tracing can Python raise there, and it then
+    leaves the context open."""
     instructions = (each for each in dis.get_instructions(frame.f_code) if each.offset >= frame.f_lasti)
     following = [(each.opname, each.argval) for each in itertools.islice(instructions, 3)]
     return following == [("LOAD_CONST", None)] * 3 or following[0][0] in ("NOP", "SWAP", "PUSH_EXC_INFO", "WITH_EXCEPT_START")
@@ -157,11 +157,11 @@ def never_raises(frame):
 # --- trials
 
 
-OUTSIDE = WORLD.Dup()  # of the package
+OUTSIDE = WORLD.Dup()  # not used by the package
 
 
 def told(mine):
-    """What all ranks tell each other. They wait without using the cores."""
+    """An Allgather in which ranks wait without using their cores."""
     all_have_come = OUTSIDE.Ibarrier()
     while not all_have_come.Test():
         time.sleep(1e-4)
@@ -169,7 +169,7 @@ def told(mine):
 
 
 def outcome(call, comm):
-    """What is wrong with a call; an empty text where it is right."""
+    """What is wrong with a call; empty if it is right."""
     try:
         got, wanted = call(comm)
     except RankMissing as lost:
@@ -181,7 +181,7 @@ def outcome(call, comm):
 
 
 def broken(call, comm, error, sites, dice):
-    """What comes of a call that fails on this rank, and at which line it did. `sites`: lines, and how often each is run."""
+    """The outcome of a call that fails on this rank, and the line where it failed. `sites`: lines, and how often each runs."""
 
     def fail():
         if error in ERRORS:
@@ -204,8 +204,8 @@ def broken(call, comm, error, sites, dice):
 
 
 def counted(call, comm):
-    """The lines of a call in which nothing fails, and how often each is run."""
-    before, os.environ["HYBRID_STALL"] = os.environ["HYBRID_STALL"], "0"  # it takes long
+    """The lines of a call without a fault, and how often each runs."""
+    before, os.environ["HYBRID_STALL"] = os.environ["HYBRID_STALL"], "0"  # tracing is slow
     with Lines() as lines:
         said = outcome(call, comm)
     os.environ["HYBRID_STALL"] = before

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A program over hybrid.multiply, which no supervisor watches: python -m mpi4py products.py PRODUCTS"""
+"""A program over hybrid.multiply, without a supervisor: python -m mpi4py products.py PRODUCTS"""
 
 import sys
 

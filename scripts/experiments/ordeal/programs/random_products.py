@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Random products on the ranks' GPUs, whatever memory holds the arrays: python random_products.py PRODUCTS SECONDS LARGEST SEED
 
-`scripts/ordeal.py --products` starts it, with a rank for each GPU. Arrays are new, used before, parts of others, read-only, in
-mappings and files, shared by the ranks, on the GPU. Earlier ones are freed while a product runs, and a thread writes beside the
-result, in the same pages. Matrices hold small whole numbers, so that all sums are exact: the product times a random matrix must
-be exactly what the operands give. Layouts, types and what is asked for beside products: tests/support/on_gpus.py.
+`scripts/ordeal.py --products` starts it, with a rank for each GPU. Arrays are new, used before, views, read-only, in mappings and
+files, shared by the ranks, or on the GPU. Earlier ones are freed while a product runs, and a thread writes next to the result, in
+the same pages. Matrices hold small whole numbers, so that all sums are exact: the product times a random matrix must equal the
+operands' exactly. Layouts, types and other options: tests/support/on_gpus.py.
 
-Prints one line of JSON at rank 0: products, wrong and failed ones, ranges of memory that were pinned when no array was there, and
-the process's memory over time. Ends with 1 if anything is not as it must be.
+Prints one line of JSON at rank 0: products, wrong and failed ones, ranges of memory still pinned without an array, and the
+process's memory over time. Ends with 1 for any fault.
 """
 
 import gc
@@ -35,18 +35,18 @@ from hybrid.devices.cuda_gpus import PinnedMemory, pinned_memory
 
 TYPES = {"float64": 10, "float32": 6, "complex128": 2}
 HOLDERS = ("GPU", "new", "used", "view", "mapping", "buffer", "file", "shared")
-POOL = 34 << 20  # bytes of an array that views are of: smaller ones are never pinned
+POOL = 34 << 20  # bytes of half the array of all views: smaller ones are never pinned
 EXTENTS = (0, 2 * POOL), (POOL // 2, 2 * POOL), (0, POOL + POOL // 2)  # of arrays on the same buffer
 MOST_BYTES = 30 << 20  # of a matrix that is such a view
-ROUNDS = 6  # after each, all arrays are freed, and memory is looked at
-LEVEL = 1.1, 64 << 20  # memory after the last rounds is at most so much more than after the first ones
+ROUNDS = 6  # after each, all arrays are freed, and memory is measured
+LEVEL = 1.1, 64 << 20  # memory may grow by this factor and these bytes from the first to the last rounds
 LARGEST_VALUE = 4
 
 comm = MPI.COMM_WORLD
 
 
 class Arrays:
-    """Where this rank's arrays come from. Operands and results have memory of their own, in the two halves of each pool."""
+    """Makes this rank's arrays. Operands and results do not overlap: each has its half of a pool."""
 
     def __init__(self, largest: int) -> None:
         self.largest = largest
@@ -58,17 +58,17 @@ class Arrays:
         self.renew()
 
     def renew(self) -> None:
-        """Give up all that was there."""
+        """Drop all arrays, and make new pools."""
         self.used.clear()
         self.memory = np.empty(2 * POOL, np.uint8)
-        # NumPy takes arrays on the same buffer for independent ones.
+        # For NumPy arrays on the same buffer are independent.
         buffers: dict[str, Any] = {"mapping": mmap.mmap(-1, 2 * POOL), "buffer": bytearray(2 * POOL)}
         self.on_buffers = {
             name: [np.ndarray((hi - lo,), np.uint8, each, lo) for lo, hi in EXTENTS] for name, each in buffers.items()
         }
 
     def make(self, dice: random.Random, holder: str, shape: tuple[int, int], dtype: str, *, result: bool) -> np.ndarray:
-        """A matrix of undefined contents."""
+        """An uninitialised matrix."""
         rows, columns = shape
         item, more = np.dtype(dtype).itemsize, dice.choice((0, 1, 5))
         if holder == "used":
@@ -93,7 +93,7 @@ class Arrays:
     def fill(self, dice: random.Random, array: np.ndarray) -> None:
         first = dice.randrange(997)
         values = self._noise[first : first + array.size].reshape(array.shape)
-        if not array.flags.writeable:  # of a file: through another mapping
+        if not array.flags.writeable:  # a file's: write through another mapping
             array = np.memmap(self._file, array.dtype, "r+", array.offset, array.shape)
         array[...] = values
         if array.dtype.kind == "c":
@@ -101,7 +101,7 @@ class Arrays:
 
 
 def free(arrays: list[Any]) -> None:
-    """At any time in the next product, by another thread."""
+    """Free the arrays in another thread, at a random time during the next product."""
     time.sleep(0.003 * random.random())  # noqa: S311
     while arrays:
         arrays.pop()
@@ -109,7 +109,8 @@ def free(arrays: list[Any]) -> None:
 
 @contextmanager
 def written_beside(guards: list[np.ndarray]) -> Iterator[list[int]]:
-    """A thread writes numbers to these while the context lasts; gives the last one, and how many do not hold it afterwards."""
+    """A context in which a thread writes numbers to the guards; yields the last number, and afterwards how many guards lack
+    it."""
     last, over = [1, 0], threading.Event()
 
     def write() -> None:
@@ -130,19 +131,19 @@ def written_beside(guards: list[np.ndarray]) -> Iterator[list[int]]:
 
 
 def guards_of(arrays: Arrays, out: np.ndarray | None, holder: str) -> list[np.ndarray]:
-    """Bytes beside a result that is a view."""
+    """The bytes before and after a result that is a view."""
     pools = {"view": arrays.memory, "mapping": arrays.on_buffers["mapping"][0]}
     if out is None or holder not in pools:
         return []
     pool = pools[holder]
     lo, hi = (int(each) - pool.ctypes.data for each in np.lib.array_utils.byte_bounds(out))
     if not POOL <= lo <= hi <= 2 * POOL:
-        return []  # it was too large, and is new
+        return []  # too large for a view, so a new array
     return [pool[max(POOL, lo - 64) : lo], pool[hi : hi + 64]]
 
 
 class Product:
-    """A product that all ranks draw alike."""
+    """A random product, the same on all ranks."""
 
     def __init__(self, seed: int, largest: int) -> None:
         self.dice = dice = random.Random(seed)  # noqa: S311
@@ -156,7 +157,7 @@ class Product:
         return f"{self.n}×{self.l}×{self.m} {self.dtype}: {self.holders}"
 
     def faults(self, arrays: Arrays, dying: ThreadPoolExecutor, device: str) -> str:
-        """What is wrong with it, on this rank."""
+        """Multiply, and return what is wrong on this rank."""
         dice, here, given = self.dice, comm.rank == 0, []
         for place, (holder, shape) in enumerate(
             zip(self.holders, [(self.n, self.l), (self.l, self.m), (self.n, self.m)], strict=True)
@@ -202,7 +203,7 @@ def _size(dice: random.Random, largest: int) -> int:
 
 
 def _seen(*factors: np.ndarray) -> np.ndarray:
-    """A matrix, or a product, times two random columns: all in whole numbers that float64 holds."""
+    """The factors' product times two random columns, exact in float64."""
     by = np.random.default_rng(factors[-1].shape[1]).integers(-99, 100, (factors[-1].shape[1], 2)).astype(float)
     for factor in factors[::-1]:
         by = factor.astype("complex128" if factor.dtype.kind == "c" else "float64") @ by
@@ -210,11 +211,11 @@ def _seen(*factors: np.ndarray) -> np.ndarray:
 
 
 class Watched:
-    """The arrays whose memory this process has pinned."""
+    """Records the arrays whose memory this process has pinned."""
 
     def __init__(self) -> None:
         self._owners: dict[int, Any] = {}
-        self.most = 0  # ranges that were pinned at once
+        self.most = 0  # ranges pinned at once
         watch = PinnedMemory._watch
 
         def watched(memory: PinnedMemory, owner: np.ndarray) -> None:
@@ -224,7 +225,7 @@ class Watched:
         PinnedMemory._watch = watched  # type: ignore[method-assign]
 
     def pinned_without_array(self) -> int:
-        """Ranges of pinned memory that are no live array's."""
+        """The number of pinned ranges without a live array."""
         there: dict[tuple[int, int], bool] = {}
         for key, (lo, hi) in dict(pinned_memory._registered).items():
             owner = self._owners[key]() if key in self._owners else None
@@ -248,7 +249,7 @@ def main(products: int, seconds: float, largest: int, seed: int, device: str = "
     while done < products and comm.bcast(time.monotonic() - began) < seconds:
         dying = ThreadPoolExecutor(1)
         for _ in range(-(-products // ROUNDS)):
-            again = done % 3 == 2  # with the same views: memory is pinned when it is seen again
+            again = done % 3 == 2  # the same views again: memory is pinned at its second use
             product = Product(seed * products + done - again, largest)
             try:
                 fault = product.faults(arrays, dying, device)
