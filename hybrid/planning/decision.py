@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""From what is known of the machine, a product and the settings: device, kernel, precision, plan and transport, each with its
-reason.
+"""Decides device, kernel, precision, plan and transport of a product, each with its reason, from machine and settings.
 
-`decide` is a function of the machine alone: of what the ranks of a run found, or of what `--explain` assumes. Where it depends on
-something that nobody has measured yet, it has the ranks find that out, and begins again. This module does not load NumPy, before
-which the number of threads must be settled.
+`decide` is a pure function of its arguments: of the machine that the ranks found, or that `--explain` assumes. If it needs a fact
+not measured yet, it has the ranks measure it and starts again. This module does not import NumPy, which must not load before the
+number of threads is set.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from hybrid.planning.tiling import OperandLocation, PlanRequest, soonest
 
 @record
 class Gpu:
-    """A GPU that this process can see; `index` is its number here, which other processes may count differently."""
+    """A GPU visible to this process. `index`: its number in this process; other processes may count differently."""
 
     index: int
     uuid: str
@@ -49,11 +48,10 @@ class Gpu:
 
 
 def choose_gpus(gpus_of_ranks: Sequence[Sequence[Gpu]]) -> list[Gpu | None]:
-    """A GPU for each rank, given which ones each can see; None where it sees none.
+    """A GPU for each rank, from the GPUs visible to each; None for a rank without.
 
-    Each rank takes the one that fewest ranks have taken so far, ranks that see fewest GPUs first. So all GPUs are used before
-    one is shared, whether a rank sees all of its node's GPUs or only its own. They are told apart by UUID, for every process
-    numbers those it sees from 0.
+    Each rank takes its least-used GPU; ranks that see the fewest GPUs choose first. So all GPUs are used before one is shared,
+    whether a rank sees all of its node's GPUs or only its own. UUIDs identify GPUs, since each process counts its own from 0.
     """
     users: Counter[str] = Counter()
     chosen: dict[int, Gpu] = {}
@@ -66,27 +64,27 @@ def choose_gpus(gpus_of_ranks: Sequence[Sequence[Gpu]]) -> list[Gpu | None]:
 
 @record
 class Processor:
-    """What a rank's number of CPU threads depends on."""
+    """The inputs for a rank's number of CPU threads."""
 
     cores: tuple[int, ...]
-    quota: float | None  # cores of a container's CPU limit; None: no limit
-    environment: Mapping[str, str]  # the variables that limit threads
+    quota: float | None  # a container's CPU limit in cores; None: no limit
+    environment: Mapping[str, str]  # variables that limit threads
 
 
 @record
 class Inventory:
-    """What one rank finds before a product."""
+    """One rank's resources before a product."""
 
     processor: Processor
     gpus: tuple[Gpu, ...]
-    why_no_gpu: str  # empty where GPUs were found, or not looked for
+    why_no_gpu: str  # empty if GPUs were found, or not searched
     free: FreeMemory
-    remembers: int = field(compare=False)  # the serial of the decision that this rank would take again; 0: none
+    remembers: int = field(compare=False)  # serial of the rank's cached decisions; 0: none
     model: MachineModel = H200
-    failed: bool = field(default=False, compare=False)  # a call has: what the ranks keep is to be forgotten
+    failed: bool = field(default=False, compare=False)  # a call has failed: the ranks must discard their cached state
 
 
-TESTED = {  # the transports that all ranks try before they take one, and what then has to succeed
+TESTED = {  # transports that all ranks test before use, and the condition
     "peers": "every rank fetches data from the GPUs of its node's other ranks",
     "nccl": "NCCL brings every rank's data to every other",
 }
@@ -94,10 +92,10 @@ TESTED = {  # the transports that all ranks try before they take one, and what t
 
 @record
 class Machine:
-    """What is known of all ranks: their inventories; and for each transport that was tested, why it failed, "" where it passed.
+    """All ranks' inventories, and the outcome of each tested transport: why it failed, "" if it passed.
 
-    `find_out`: gives the machine of which one thing more is known, for these GPUs, plan and kernel: the outcome of a test, or for
-    None free memory. None where nothing is unknown.
+    `find_out`: measures one more fact for these GPUs, plan and kernel, the test of a transport or for None free memory, and
+    returns the completed machine. None if all facts are known.
     """
 
     topology: Topology
@@ -111,7 +109,7 @@ class Machine:
 
     @property
     def is_measured(self) -> bool:
-        """Whether free memory was measured for this product; else it is what is known without asking the GPUs."""
+        """Whether free memory was measured for this product, including a query of the GPUs."""
         return all(rank.free.gpu_queried for rank in self.ranks)
 
     @property
@@ -124,12 +122,12 @@ core_quota_lately = ttl_cached(core_quota)
 
 
 def same_on_all_ranks(asked: Sequence[Mapping[str, Any]]) -> None:
-    """UsageError that names the first rank that asks for something else than rank 0. `asked[rank]`: what it asks for, by name."""
+    """UsageError naming the first rank whose request differs from rank 0's. `asked[rank]`: the request, by name of the option."""
     first = asked[0]
     for rank, other in enumerate(asked[1:], 1):
         for key in first:
             if other.get(key) != first[key]:
-                name = "" if key == "kind" else f"{key} "  # a kind's value says itself what it is
+                name = "" if key == "kind" else f"{key} "  # the value of "kind" needs no name
                 raise UsageError(
                     f"rank {rank} asks for {name}{other.get(key)}, rank 0 for {first[key]}: all ranks must ask for the same",
                     code="ranks-differ",
@@ -137,7 +135,7 @@ def same_on_all_ranks(asked: Sequence[Mapping[str, Any]]) -> None:
 
 
 def kernel_asked_for(settings: Settings) -> Kernel | None:
-    """The kernel asked for; None for auto. UsageError for unknown names and kernels of another device."""
+    """The requested kernel; None for auto. UsageError for unknown names and for kernels of another device."""
     if settings.kernel == "auto":
         return None
     one_of("kernel", settings.kernel, [kernel.name for kernel in CATALOGUE])
@@ -151,18 +149,18 @@ def kernel_asked_for(settings: Settings) -> Kernel | None:
 
 
 def may_use_gpus(settings: Settings) -> bool:
-    """Whether the device and the kernel that are asked for allow GPUs."""
+    """Whether the requested device and kernel allow GPUs."""
     kernel = named(settings.kernel)
     return settings.device in ("auto", "cuda") and (kernel is None or kernel.device == "cuda")
 
 
 def this_processor() -> Processor:
-    """This rank's, as it was a moment ago."""
+    """This rank's processor; its core quota as of a moment ago."""
     return Processor(usable_cores(), core_quota_lately(), {name: os.environ.get(name, "") for name in THREAD_VARIABLES})
 
 
 def threads_of_ranks(topology: Topology, settings: Settings, processors: Sequence[Processor]) -> list[Threads]:
-    """How many CPU threads each rank has, and why."""
+    """Each rank's number of CPU threads, with the reason."""
     chosen = []
     for rank, own in enumerate(processors):
         members = topology.nodes[topology.node_of(rank)]
@@ -173,7 +171,7 @@ def threads_of_ranks(topology: Topology, settings: Settings, processors: Sequenc
 
 @record
 class RankPlacement:
-    """Where one rank works."""
+    """One rank's host, cores, threads and GPU."""
 
     rank: int
     host: str
@@ -189,7 +187,7 @@ class RankPlacement:
 
 @record
 class Decision:
-    """How a product is to be computed: the same on all ranks."""
+    """How to compute a product; the same on all ranks."""
 
     plan: Plan
     kernel: Kernel
@@ -198,17 +196,17 @@ class Decision:
     transport_reason: str
     precision_reason: str  # why tiles may come from remainders, or are native
     placements: tuple[RankPlacement, ...]
-    shortage: DoesNotFit | None = None  # what is raised where the plan does not fit
-    needs_reserved: bool = False  # C fits only once the buffers of earlier products are given back
-    speed: float | None = None  # expected of the kernels, relative to the machine model's native ones; None: not known
+    shortage: DoesNotFit | None = None  # the error to raise if the plan does not fit
+    needs_reserved: bool = False  # C fits only after releasing the buffers of earlier products
+    speed: float | None = None  # expected kernel speed relative to the machine model's native kernels; None: unknown
 
     @property
     def reads_transposed(self) -> bool:
-        """Whether transposed operands are read as they lie: BLAS transposes, and so do H2D copies."""
+        """Whether transposed operands are read in place: BLAS transposes, and so do H2D copies."""
         return self.plan.staged or self.kernel.name == "blas"
 
     def threads_of_copies(self, rank: int) -> int:
-        """The threads that serve a rank's copies: where the root makes them for all ranks, those of all, whose cores are free."""
+        """The number of threads for a rank's copies. If the root copies for all ranks, it uses the cores of all."""
         users = self.placements if self.plan.at_root else self.placements[rank : rank + 1]
         return sum(placement.threads.count for placement in users)
 
@@ -219,13 +217,13 @@ class Decision:
         return f"{placement.name}{device}, kernel {self.kernel.name}"
 
     def multiplied_by(self, row: int, columns: Span) -> tuple[str, int | None]:
-        """Who computed these elements of C, for messages; and the rank, where it was one."""
+        """Who computed these elements of C, for messages; and the rank, or None if several did."""
         ranks = self.plan.multiplied_by(row, columns)
         return " or ".join(map(self.device_of, ranks)), ranks[0] if len(ranks) == 1 else None
 
 
 def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decision:
-    """Choose device, kernel, plan and transport. UsageError or DeviceUnavailable where what is asked for cannot be had."""
+    """Choose device, kernel, plan and transport. UsageError or DeviceUnavailable if the settings cannot be met."""
     asked_for = kernel_asked_for(settings)
     chosen, device_reason = _choose_device(settings, asked_for, machine.ranks)
     if chosen and _cpu_is_faster(machine, request, settings):
@@ -237,18 +235,18 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
         if request.problem.short_operands and (len(machine.topology.nodes) > 1 or settings.precision == "fast"):
             request = request.converted
         kernel = _choose_kernel(asked_for, device, request.problem, capability)
-    except UsageError:  # no kernel multiplies operands of 16 bits as they are
+    except UsageError:  # no kernel multiplies 16-bit operands directly
         if not request.problem.short_operands:
             raise
         request = request.converted
         kernel = _choose_kernel(asked_for, device, request.problem, capability)
-    if request.problem.symmetric and not _by_triangle(machine.topology, device, kernel, settings, request.row_blocks):
+    if request.problem.symmetric and not _uses_triangle(machine.topology, device, kernel, settings, request.row_blocks):
         request = replace(request, problem=replace(request.problem, symmetric=""))
     asked = replace(
         request,
         topology=machine.topology,
         operands=OperandLocation.NODE_SHARED if request.operands is OperandLocation.ROOT_ARRAYS else request.operands,
-        bytes_there=0,  # no plan depends on these four
+        bytes_there=0,  # plans do not depend on these four
         besides=(),
         besides_on_gpu=(),
         on_gpus=False,
@@ -267,13 +265,11 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
     plan = _plan_that_fits(asked, machine, request, settings)
 
     def known(test: str | None) -> Decision:
-        """What is decided once this is known."""
         assert machine.find_out is not None
         return decide(machine.find_out(machine, test, gpus, plan, kernel), request, settings)
 
     if _memory_is_unknown(plan, machine, gpus, request):
         return known(None)
-    # Whether rows of C fit on the GPUs only without the buffers of earlier products.
     needs_reserved = (device == "cuda" and plan.has_row_blocks) and any(
         _bytes_of_arrays(plan, rank, request) > each.gpu_bytes - each.gpu_reserved for rank, each in enumerate(machine.memory)
     )
@@ -282,14 +278,14 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
         return known(transport)
     name, transport_reason = transport
     plan = plan.with_transport(name)
-    # The root makes all H2D and D2H copies itself where it is alone, or sees all ranks' GPUs.
+    # The root makes all H2D and D2H copies itself if it is alone, or sees all ranks' GPUs.
     by_peers = plan.transport == "peers" and len(plan.topology.nodes) == 1
     seen = {gpu.uuid for gpu in machine.ranks[request.root].gpus}
     reaches_all = plan.topology.size == 1 or (by_peers and {gpu.uuid for gpu in gpus if gpu} <= seen)
     if request.operands is OperandLocation.ROOT_ARRAYS and reaches_all:
         plan = replace(plan, operands=request.operands)
     missing = shortage(plan, machine.memory, request)
-    # A transport may take larger buffers; and what is missing may have been given back since the inventories were taken.
+    # A transport may need larger buffers; and missing memory may have been released since the inventories were taken.
     if _memory_is_unknown(plan, machine, gpus, request) or (missing and not machine.is_measured):
         return known(None)
     if moduli and not plan.moduli:
@@ -304,9 +300,9 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
     return Decision(plan, kernel, *reasons, placements, missing, needs_reserved, of_kernels)
 
 
-def _by_triangle(topology: Topology, device: str, kernel: Kernel, settings: Settings, row_blocks: bool) -> bool:
-    """Whether one triangle of a symmetric C is computed, and the other is its mirror image: by the CPUs of a node, or by one GPU.
-    A full check compares all of B with its memory."""
+def _uses_triangle(topology: Topology, device: str, kernel: Kernel, settings: Settings, row_blocks: bool) -> bool:
+    """Whether to compute one triangle of a symmetric C and mirror it: on the CPUs of a node, or on one GPU without a full check,
+    which compares all of B with its memory."""
     if len(topology.nodes) > 1:
         return False
     if device == "cpu" and not settings.staged:
@@ -315,38 +311,39 @@ def _by_triangle(topology: Topology, device: str, kernel: Kernel, settings: Sett
 
 
 def _choose_device(settings: Settings, kernel: Kernel | None, ranks: Sequence[Inventory]) -> tuple[list[Gpu], str]:
-    """Every rank's GPU, or none of them for the CPU; and why."""
+    """Every rank's GPU, or [] for the CPU; and the reason."""
     if settings.device == "cpu":
         return [], "asked for"
     if settings.device == "emulate":
         return [], "asked for: the CPU emulates a GPU"
     if kernel is not None and kernel.device == "cpu":
         return [], f"kernel {kernel.name} runs there"
-    without = [rank for rank, inventory in enumerate(ranks) if not inventory.gpus]
+    without_gpu = [rank for rank, inventory in enumerate(ranks) if not inventory.gpus]
     must = settings.device == "cuda" or (kernel is not None and kernel.device == "cuda")
-    if len(without) == len(ranks) and not must:
+    if len(without_gpu) == len(ranks) and not must:
         return [], ranks[0].why_no_gpu
-    if without:
+    if without_gpu:
         instead = "emulate" if kernel is not None and kernel.source else "cpu"
-        who = "every rank" if len(without) == len(ranks) else f"rank {without[0]}"
-        reason = ranks[without[0]].why_no_gpu
+        who = "every rank" if len(without_gpu) == len(ranks) else f"rank {without_gpu[0]}"
+        reason = ranks[without_gpu[0]].why_no_gpu
         raise DeviceUnavailable(f"no usable GPU on {who}: {reason}; mend that, or choose device {instead}")
     chosen = [gpu for gpu in choose_gpus([inventory.gpus for inventory in ranks]) if gpu]  # every rank has one
     return chosen, "asked for" if settings.device == "cuda" else "every rank has a usable GPU"
 
 
 def _cpu_is_faster(machine: Machine, request: PlanRequest, settings: Settings) -> bool:
-    """Whether the CPU is left to multiply the arrays of a process alone, where nothing that is asked for takes a GPU."""
+    """Whether a process alone should multiply its arrays on the CPU: the settings leave it free, and the model predicts less
+    time."""
     is_free = settings.device == settings.kernel == settings.transport == "auto" and settings.precision != "fast"
     if not is_free or settings.staged or machine.topology.size > 1 or request.operands is not OperandLocation.ROOT_ARRAYS:
         return False
     threads, model = threads_of_ranks(machine.topology, settings, [machine.ranks[0].processor])[0].count, machine.model
-    by_gpu = model.gpu_seconds(request.problem, 1, through_slots=request.problem.bytes_of_matrices)  # so it is decided before
+    by_gpu = model.gpu_seconds(request.problem, 1, through_slots=request.problem.bytes_of_matrices)  # as if nothing were pinned
     return model.cpu_seconds(request.problem, threads) < by_gpu
 
 
 def gpu_for_arrays(machine: Machine, problem: Problem, settings: Settings) -> Gpu | None:
-    """The GPU to which a process alone copies arrays for such a product; None where its CPU multiplies them."""
+    """The GPU to which a process alone copies arrays for this product; None if its CPU should multiply them."""
     if _cpu_is_faster(machine, PlanRequest(problem, operands=OperandLocation.ROOT_ARRAYS), settings):
         return None
     chosen, _ = _choose_device(settings, kernel_asked_for(settings), machine.ranks)
@@ -356,8 +353,8 @@ def gpu_for_arrays(machine: Machine, problem: Problem, settings: Settings) -> Gp
 def root_is_enough(
     machine: Machine, problem: Problem, settings: Settings, through_slots: int, *, of_integers: bool = False
 ) -> bool:
-    """Whether the root alone has the product of its arrays as soon as all ranks together, and may compute it so. `through_slots`:
-    as for `MachineModel.gpu_seconds`. `of_integers`: its GPU has room for them."""
+    """Whether the root alone may multiply its arrays, and is as fast as all ranks together. `through_slots`: as for
+    `MachineModel.gpu_seconds`. `of_integers`: the arrays are integers and fit on the root's GPU."""
     with_gpus = may_use_gpus(settings) and all(rank.gpus for rank in machine.ranks)
     by_ranks = (
         settings.staged or settings.poison or settings.ranks_per_node or settings.transport != "auto" or settings.grid != "auto"
@@ -365,14 +362,14 @@ def root_is_enough(
     ranks, model = machine.topology.size, machine.model
     if ranks == 1 or not with_gpus or by_ranks:
         return False
-    # One GPU takes integers as they are, while for several the host makes the operands of floating-point products.
+    # One GPU converts integers itself; for several the host converts them to floating-point operands.
     made = problem.bytes_of_matrices / model.cpu_bytes_per_second if of_integers else 0.0
     alone, by_all = (model.gpu_seconds(problem, each, through_slots=through_slots) for each in (1, ranks))
     return alone <= by_all + made
 
 
 def _choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> Kernel:
-    """The kernel asked for, or the fastest. UsageError if it cannot do what is asked of it."""
+    """The requested kernel, or the fastest. UsageError if the requested one cannot compute this product."""
     if asked_for is None:
         return fastest(device, problem.operand_dtype, problem.m, capability)
     refused = refusal(asked_for, problem.operand_dtype, problem.m, capability)
@@ -382,7 +379,7 @@ def _choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capa
 
 
 def place_ranks(machine: Machine, settings: Settings, gpus: Sequence[Gpu | None]) -> tuple[RankPlacement, ...]:
-    """Where each rank works: on which cores, with how many threads, on which GPU. `gpus[rank]`: its GPU."""
+    """Each rank's cores, threads and GPU. `gpus[rank]`: its GPU."""
     processors = [rank.processor for rank in machine.ranks]
     threads = threads_of_ranks(machine.topology, settings, processors)
     users = {rank: together for together in alike(gpu and gpu.uuid for gpu in gpus) for rank in together}
@@ -399,19 +396,18 @@ def place_ranks(machine: Machine, settings: Settings, gpus: Sequence[Gpu | None]
     )
 
 
-_LEAST_GAIN = 1.05  # times as fast as native kernels that remainders have to be
-# The same of the simulated time where operands come over links. The simulation allows for more launching than small products
-# take, and native ones may come in k-slabs, and then take up to 8 % less than it says. On an H100 remainders won at 1.07
-# (float32, 4000) and 1.13 (float64, 10,000) and lost at 1.066 (float64, 8000); on two they won at 1.14 (float32, 5000), lost at
-# 1.08 (float64, 10,000).
+_LEAST_GAIN = 1.05  # smallest speedup over native kernels for which remainders are used
+# The same for the simulated time when operands are copied. The simulation overestimates launches of small products, and native
+# products in k-slabs take up to 8 % less than simulated. On an H100 remainders won at 1.07 (float32, 4000) and 1.13 (float64,
+# 10,000) and lost at 1.066 (float64, 8000); on two they won at 1.14 (float32, 5000), lost at 1.08 (float64, 10,000).
 _LEAST_GAIN_OVER_LINK, _LEAST_GAIN_OVER_LINKS = 1.07, 1.1
 
 
 def _choose_precision(
     settings: Settings, asked_for: Kernel | None, capability: int, asked: PlanRequest
 ) -> tuple[int, str, float]:
-    """The most moduli that a tile may need, 0 for native arithmetic; why; and the expected speed, relative to the model's native
-    products. UsageError if precision `fast` and a kernel are asked for."""
+    """The most moduli that a tile may need (0: native arithmetic), the reason, and the expected speed relative to the model's
+    native products. UsageError for precision `fast` together with a named kernel."""
     problem, fast = asked.problem, settings.precision == "fast"
     if settings.precision == "native":
         return 0, "asked for", 1.0
@@ -449,36 +445,36 @@ def _choose_precision(
 
 
 def _choose_grid(asked: PlanRequest, machine: Machine, operands: OperandLocation, settings: Settings) -> grids.Grid | None:
-    """The grid asked for, or the best; None where every node gets all of B. UsageError for a grid of another number of nodes."""
+    """The requested grid, or the best; None if every node receives all of B. UsageError for a grid of another number of nodes."""
     nodes = len(asked.topology.nodes)
     grid = grids.parse(settings.grid, nodes)
     blocks_2d = asked.operands is OperandLocation.BLOCKS_2D
     if nodes == 1 and not blocks_2d:
         return None
-    # Row blocks go from GPU to GPU where they can. No network was measured beside that, so no grid is chosen for GPUs.
+    # Row blocks can go from GPU to GPU. No network was measured against that, so a grid for GPUs must be requested.
     if asked.copies_to_buffers and not blocks_2d and (grid is None or grid.is_rows):
         return None
     if grid is None:
-        # The root's arrays leave it over one link: a grid would spare nothing there.
+        # The root's arrays all leave over one link: a grid would save nothing.
         if operands is OperandLocation.ROOT_ARRAYS:
             return None
         memory = min(each.host_bytes for each in machine.memory)
         grid = grids.choose(asked.problem, asked.topology, asked.placement, memory)
-    # Where C is gathered, row blocks are no grid: broadcasts of B's panels and gathers of C's spare the root's link.
+    # If C is gathered, row blocks do not count as a grid: broadcasts of B's panels and gathers of C's save the root's link.
     return grid if asked.placed or not grid.is_rows else None
 
 
-_STEPS_OF_MEMORY = 64  # to which short memory is rounded down, so that cached plans serve again
+_STEPS_OF_MEMORY = 64  # short memory is rounded down by up to 1/64, so that cached plans are reused
 
 
 def _plan_that_fits(asked: PlanRequest, machine: Machine, request: PlanRequest, settings: Settings) -> Plan:
-    """The plan: without regard to the devices' memory if that plan fits, else one for what is free, which changes from call to
-    call, and cached plans with it."""
+    """The plan for unlimited device memory if it fits, else a plan for the free memory. The first kind is cached better, since
+    free memory changes between calls."""
     memory = settings.gpu_memory
     if asked.device == "cuda":
         users = Counter(each.gpu_id for each in machine.memory)
         memory = max(1, min(each.gpu_bytes // users[each.gpu_id] for each in machine.memory))
-        if asked.row_blocks:  # each rank's rows of C lie there as well
+        if asked.row_blocks:  # each rank's rows of C are there as well
             of_c = asked.problem.bytes(asked.rows, asked.problem.m)
             memory = max(1, memory - of_c - max(request.besides_on_gpu, default=0))
     plan = make_plan(asked)
@@ -489,21 +485,21 @@ def _plan_that_fits(asked: PlanRequest, machine: Machine, request: PlanRequest, 
         plan = make_plan(asked)
         if _fits(plan, memory, settings):
             return plan
-    asked = replace(asked, problem=replace(asked.problem, symmetric=""))  # a triangle is for what the device holds
+    asked = replace(asked, problem=replace(asked.problem, symmetric=""))  # a triangle requires that all panels fit
     return make_plan(replace(asked, device_memory=memory - memory % max(1, memory // _STEPS_OF_MEMORY)))
 
 
 def _fits(plan: Plan, memory: int, settings: Settings) -> bool:
-    """Whether all ranks' devices have room, also for NCCL's slots between nodes, where that may be chosen."""
+    """Whether the plan fits on all ranks' devices, including NCCL's slots between nodes if NCCL may be chosen."""
     if len(plan.topology.nodes) > 1 and settings.transport in ("auto", "nccl") and not why_no_nccl(plan):
         plan = plan.with_transport("nccl")
     return all(plan.bytes_of_buffers(rank) + plan.bytes_of_device_check(rank) <= memory for rank in range(plan.topology.size))
 
 
 def _memory_is_unknown(plan: Plan, machine: Machine, gpus: Sequence[Gpu | None], request: PlanRequest) -> bool:
-    """Whether some rank needs more of its GPU's memory than it holds already, and has not asked the driver how much is free.
+    """Whether some rank needs more GPU memory than it holds, without having queried the driver for free memory.
 
-    A product like the one before needs no more, and asking would take as long as a small product.
+    A repeated product needs no more, and a query takes as long as a small product.
     """
     if machine.is_measured:
         return False
@@ -517,7 +513,7 @@ def _memory_is_unknown(plan: Plan, machine: Machine, gpus: Sequence[Gpu | None],
 
 
 def _bytes_of_arrays(plan: Plan, rank: int, request: PlanRequest) -> int:
-    """What a rank's GPU holds beside its buffers: C of row blocks, and what the request has `besides_on_gpu`."""
+    """GPU memory of a rank beside its buffers: C of row blocks, and the request's `besides_on_gpu`."""
     of_c = plan.problem.bytes(len(plan.shares[rank].rows), plan.problem.m) if plan.has_row_blocks else 0
     return of_c + (request.besides_on_gpu[rank] if request.besides_on_gpu else 0)
 
@@ -525,11 +521,11 @@ def _bytes_of_arrays(plan: Plan, rank: int, request: PlanRequest) -> int:
 def _choose_transport(
     plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, settings: Settings, *, on_gpus: bool
 ) -> tuple[str, str] | str:
-    """The transport asked for, or the fastest that works, and why; or a test that has to be made first. DeviceUnavailable if the
-    transport asked for does not work. `on_gpus`: A and B lie on the ranks' GPUs.
+    """The requested transport, or the fastest that works, with the reason; or the name of a test that must run first.
+    DeviceUnavailable if the requested transport does not work. `on_gpus`: A and B are on the ranks' GPUs.
 
-    The fastest: peers; NCCL, where each node has one rank, or a single node's GPUs do not reach each other; else host, and also
-    for a small B in host memory.
+    The fastest is peers; NCCL if each node has one rank, or the GPUs of a single node cannot reach each other; otherwise host,
+    and also for a small B in host memory.
     """
     asked_for, nodes, size = settings.transport, len(plan.topology.nodes), plan.topology.size
     if not plan.staged:
@@ -561,17 +557,17 @@ def _choose_transport(
     return "host", "; ".join(refused)
 
 
-_MOST_ON_GPU = 1 << 33  # multiply-adds of one product: a larger one keeps the GPUs of all ranks busy, and hides its copies
-_STACK_KERNELS = ("", "blas", "cublas")  # libraries' kernels multiply stacks, others one product after the other; "": auto
+_MOST_ON_GPU = 1 << 33  # multiply-adds of one product: a larger one keeps all ranks' GPUs busy, and hides its copies
+_STACK_KERNELS = ("", "blas", "cublas")  # kernels that multiply whole stacks; "": auto
 
 
 def place_stack(
     machine: Machine, settings: Settings, count: int, problem: Problem, bytes_of_ranks: Sequence[int]
 ) -> tuple[RankPlacement, ...] | None:
-    """Where each rank works, if each computes some of the `count` products of a stack.
+    """The ranks' placements, if each computes whole products of a stack of `count`.
 
-    None where the ranks compute one product after the other together: products are fewer than the ranks or too large, the kernel
-    multiplies no stacks, or the ranks' matrices do not fit their nodes' memory.
+    None if the ranks must share each product instead: there are fewer products than ranks, products are too large, the kernel
+    cannot multiply stacks, or the ranks' matrices do not fit into their nodes' memory.
     """
     kernel = kernel_asked_for(settings)
     if settings.device == "emulate" or settings.staged or (kernel.name if kernel else "") not in _STACK_KERNELS:
@@ -581,7 +577,7 @@ def place_stack(
     gpus, _ = _choose_device(settings, kernel, machine.ranks)
     if gpus and problem.n * problem.l * problem.m > _MOST_ON_GPU:
         return None
-    needed: Counter[str] = Counter()  # by host, which may be several nodes of a pretended topology
+    needed: Counter[str] = Counter()  # by host, which may hold several pretended nodes
     for memory, taken in zip(machine.memory, bytes_of_ranks, strict=True):
         needed[memory.host] += taken + PROCESS_BYTES
     if any(needed[memory.host] > memory.host_bytes for memory in machine.memory):

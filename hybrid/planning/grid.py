@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""A grid of nodes: which part of a product each node computes, and what the ranks send each other for it.
+"""A grid of nodes: the part of a product that each node computes, and the messages between ranks.
 
-With P×1 nodes, row blocks, every node needs all of B, whose broadcast takes the longer the more nodes there are. In a grid of r×c
-nodes each needs only the rows of A of its row, and the columns of B of its column (SUMMA). With d layers of such grids (2.5D)
-each layer multiplies a part of A's columns by the same rows of B, and the layers' results are added up: that pays where l is much
-larger than n and m, or where memory has room for the partial results.
+With P×1 nodes (row blocks) every node needs all of B, whose broadcast dominates for many nodes. In a grid of r×c nodes each needs
+only its grid row's rows of A and its grid column's columns of B (SUMMA). With d layers of grids (2.5D) each layer multiplies a
+part of A's columns by the matching rows of B, and the layers' results are summed: this pays off if l is much larger than n and m,
+or if memory has room for the partial results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hybrid.errors import UsageError
 
 @record
 class Rectangle:
-    """Some neighbouring rows of some neighbouring columns; empty where there are none of either."""
+    """Contiguous rows and columns of a matrix; possibly empty."""
 
     rows: Span
     columns: Span
@@ -36,7 +36,7 @@ class Rectangle:
 
 @record
 class Part:
-    """Some rows of some columns of a matrix, which need not be neighbours. An array holds them one after the other."""
+    """Rows and columns of a matrix, not necessarily contiguous, packed one after the other in an array."""
 
     rows: tuple[Span, ...]
     columns: tuple[Span, ...]
@@ -59,7 +59,7 @@ class Part:
         return rows * columns
 
     def elements_in(self, rectangle: Rectangle) -> int:
-        """The number of elements of this part that lie in `rectangle`."""
+        """The number of this part's elements within `rectangle`."""
         down, across = (
             sum(len(span.common(whole)) for span in spans)
             for spans, whole in ((self.rows, rectangle.rows), (self.columns, rectangle.columns))
@@ -71,15 +71,15 @@ Place = tuple[slice, slice]  # rows and columns of an array
 
 
 def moves(have: Part, want: Part, window: Rectangle | None = None) -> list[tuple[Place, Place]]:
-    """The rectangles that two parts have in common: for each its place in the array of the one and in that of the other.
-    `window`: leaves out what lies beyond it."""
+    """The rectangles that two parts have in common: each one's place in the array of `have` and in that of `want`. `window`: only
+    within this rectangle."""
     down = [*_common(have.rows, want.rows, window.rows if window else None)]
     across = [*_common(have.columns, want.columns, window.columns if window else None)]
     return [((rows, columns), (to_rows, to_columns)) for rows, to_rows in down for columns, to_columns in across]
 
 
 def _common(have: tuple[Span, ...], want: tuple[Span, ...], window: Span | None) -> Iterator[tuple[slice, slice]]:
-    """The same for rows, or columns."""
+    """`moves` in one dimension."""
     for span, before in zip(have, accumulate(map(len, have), initial=0), strict=False):
         for other, before_other in zip(want, accumulate(map(len, want), initial=0), strict=False):
             both = span.common(other) if window is None else span.common(other).common(window)
@@ -89,8 +89,8 @@ def _common(have: tuple[Span, ...], want: tuple[Span, ...], window: Span | None)
 
 
 AUTO, ROWS = "auto", "rows"
-_LOOKED_AT = 64  # nodes whose costs are computed, where there are more: the nodes of a grid have nearly the same costs
-_WORTH_IT = 0.9  # a grid must receive less than this part of what row blocks do, which neither move A nor add anything up
+_LOOKED_AT = 64  # nodes whose costs are computed: all nodes of a grid cost nearly the same
+_WORTH_IT = 0.9  # a grid must receive less than this fraction of what row blocks receive, which neither move A nor sum layers
 
 
 @record
@@ -100,14 +100,14 @@ class Grid:
     rows: int
     columns: int
     layers: int = 1
-    layers_inside: bool = False  # a place's nodes in all layers have neighbouring numbers; else the layers follow each other
+    layers_inside: bool = False  # number the layers of one place consecutively; else all places of one layer
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.columns}" + (f"x{self.layers}" if self.layers > 1 else "")
 
     @property
     def is_rows(self) -> bool:
-        """Whether every node computes whole rows of C: the rows that it has of A, however many these are."""
+        """Whether the grid is row blocks: every node computes whole rows of C, of any number."""
         return self.columns == self.layers == 1
 
     @property
@@ -133,13 +133,13 @@ class Grid:
         return Rectangle(block(problem.l, self.layers, layer), block(problem.m, self.columns, column))
 
     def of_c(self, node: int, problem: Problem) -> Rectangle:
-        """The part of C that a node computes; with several layers, the terms of its sums that the node's layer has."""
+        """The part of C that a node computes; with several layers, its layer's terms of the sums."""
         return Rectangle(self.of_a(node, problem).rows, self.of_b(node, problem).columns)
 
 
 @record
 class Placement:
-    """The parts of A and B that each rank has before the product, and the part of C that it keeps after it."""
+    """Each rank's parts of A and B before the product, and of C after it."""
 
     a: tuple[Part, ...]
     b: tuple[Part, ...]
@@ -148,17 +148,17 @@ class Placement:
     @classmethod
     @lru_cache(maxsize=16)
     def of_rows(cls, problem: Problem, a: tuple[Span, ...], b: tuple[Span, ...], c: tuple[Span, ...]) -> Placement:
-        """The placement in which all ranks have whole rows, these."""
+        """The placement with these whole rows of each rank."""
         l, m = Span(0, problem.l), Span(0, problem.m)
         return cls(*(tuple(Part((rows,), (width,)) for rows in of) for of, width in ((a, l), (b, m), (c, m))))
 
     def has_rows(self, problem: Problem) -> bool:
-        """Whether every rank has whole rows of A, which are neighbours."""
+        """Whether every rank has whole, contiguous rows of A."""
         return all(len(part.rows) == 1 and part.columns == (Span(0, problem.l),) for part in self.a)
 
 
 def parse(text: str, nodes: int) -> Grid | None:
-    """The grid that `rows`, `2x3` or `2x3x2` means for this number of nodes; None for `auto`. UsageError for any other text."""
+    """The grid for `rows`, `2x3` or `2x3x2` with this number of nodes; None for `auto`. UsageError for any other text."""
     if text == AUTO:
         return None
     if text == ROWS:
@@ -176,7 +176,7 @@ def parse(text: str, nodes: int) -> Grid | None:
 
 
 def received(grid: Grid, node: int, problem: Problem, topology: Topology, placement: Placement) -> tuple[int, int, int]:
-    """The elements of A, of B and of C that a node receives from others."""
+    """The number of elements of A, B and C that a node receives from others."""
     ranks = topology.nodes[node]
     of_a, of_b, of_c = ([of[rank] for rank in ranks] for of in (placement.a, placement.b, placement.c))
     if grid.is_rows and placement.has_rows(problem):
@@ -191,7 +191,7 @@ def received(grid: Grid, node: int, problem: Problem, topology: Topology, placem
 
 
 def candidates(nodes: int) -> Iterator[Grid]:
-    """All grids of this number of nodes; those with several layers in both ways of numbering."""
+    """All grids with this number of nodes; those with several layers in both numberings."""
     for layers in filter(lambda number: nodes % number == 0, range(1, nodes + 1)):
         of_layer = nodes // layers
         for rows in filter(lambda number: of_layer % number == 0, range(1, of_layer + 1)):
@@ -202,15 +202,15 @@ def candidates(nodes: int) -> Iterator[Grid]:
 
 @record
 class Cost:
-    """What a grid costs, in elements."""
+    """A grid's cost in elements, each the maximum over nodes."""
 
     grid: Grid
-    received: int  # elements that the node receives that receives most
-    kept: int  # elements that the node keeps that needs most memory for the grid
+    received: int
+    kept: int  # in memory for the grid
 
 
 def costs(problem: Problem, topology: Topology, placement: Placement) -> list[Cost]:
-    """The costs of row blocks, and then those of all other grids; those that receive least first."""
+    """The costs of row blocks, then of all other grids by elements received."""
     count = len(topology.nodes)
     nodes = sorted({count * number // _LOOKED_AT for number in range(_LOOKED_AT)} | {count - 1})
     found = [
@@ -225,35 +225,35 @@ def costs(problem: Problem, topology: Topology, placement: Placement) -> list[Co
 
 
 def choose(problem: Problem, topology: Topology, placement: Placement, memory: int) -> Grid:
-    """The grid that fits whose busiest node receives least; row blocks, unless that is clearly less. `memory`: the bytes of the
-    node that has the least."""
+    """The grid with the lowest communication volume that fits; row blocks if they are within about 11 %. `memory`: the smallest
+    node's, in bytes."""
     by_rows, *others = costs(problem, topology, placement)
     best = next((cost for cost in others if problem.bytes(1, cost.kept) <= memory), by_rows)
     return best.grid if best.received < _WORTH_IT * by_rows.received else by_rows.grid
 
 
-_PANEL_BYTES = 8 << 20  # the least bytes of B that a node receives at a time: enough to keep a network busy
+_PANEL_BYTES = 8 << 20  # smallest panel of B for a node: enough to keep a network busy
 _MOST_PANELS, _LEAST_COLUMNS = 16, 64
 
 
 @record
 class GridLayout:
-    """The rectangles of A, B and C that ranks on a grid of nodes send each other, and their order.
+    """The rectangles of A, B and C that ranks on a grid of nodes exchange, and their order.
 
-    First A travels, then B in column panels, which are multiplied while the next ones are prefetched. Each panel of C goes to the
-    ranks that keep it as soon as it is computed. Every node sends and receives some of every panel, so that all links are busy.
-    The ranks of a node divide its rows of A, and share the part of B that it receives.
+    A moves first, then B in column panels, each multiplied while the next ones are prefetched. Each panel of C goes to its final
+    ranks as soon as it is computed. Every node sends and receives parts of every panel, so that all links are busy. The ranks of
+    a node divide its rows of A, and share its part of B.
     """
 
     problem: Problem
     topology: Topology
     grid: Grid
     placement: Placement
-    message_bytes: int  # the most that a rank receives at a time
+    message_bytes: int  # largest message to a rank
 
     @cached_property
     def pieces(self) -> dict[str, int]:
-        """The number of pieces in which each of A, B and C travels: the same on all ranks."""
+        """The number of pieces of A, B and C: the same on all ranks."""
         p, ranks = self.problem, range(self.topology.size)
         of_a, of_b, of_c = (
             max(p.bytes(*of(rank).shape) for rank in ranks) for of in (self.rows_of_a, self._received_of_b, self.part_of_c)
@@ -266,7 +266,7 @@ class GridLayout:
 
     @cached_property
     def rows_stay(self) -> bool:
-        """Whether every rank multiplies the rows of A that it has."""
+        """Whether A need not move: every rank multiplies its own rows."""
         return self.grid.is_rows and self.placement.has_rows(self.problem)
 
     def rows_of_a(self, rank: int) -> Rectangle:
@@ -277,7 +277,7 @@ class GridLayout:
         return self._shared_out(self.grid.of_a(self.topology.node_of(rank), self.problem), rank)
 
     def part_of_c(self, rank: int) -> Rectangle:
-        """The part of C that a rank computes; where there are several layers, the terms that its layer has of the sums."""
+        """The part of C that a rank computes; with several layers, its layer's terms of the sums."""
         return Rectangle(self.rows_of_a(rank).rows, self._received_of_b(rank).columns)
 
     def panel(self, rank: int, number: int) -> Span:
@@ -285,16 +285,16 @@ class GridLayout:
         return self._received_of_b(rank).columns.part(self.pieces["B"], number)
 
     def panels(self, rank: int) -> tuple[Span, ...]:
-        """All panels, counted within the rank's part of C."""
+        """All panels, relative to the rank's part of C."""
         first = self.part_of_c(rank).columns
         return tuple(self.panel(rank, number).within(first) for number in range(self.pieces["B"]))
 
     def moves(self, operand: str, number: int, source: int, to: int) -> list[tuple[Place, Place]]:
-        """The rectangles of piece `number` that rank `source` sends to `to`, which may be itself: where each lies in the array of
-        the one, and where it goes in that of the other.
+        """The rectangles of piece `number` that rank `source` sends to `to`, possibly itself: each one's place in the sender's
+        array and in the receiver's.
 
-        A and B go from what a rank has to the rows of A that a rank multiplies and the part of B that its node needs. C goes from
-        what a rank computes to what a rank keeps; with several layers, into terms that lie one above the other.
+        A and B go from their initial placement to the ranks and nodes that multiply them. C goes from the computing ranks to its
+        final placement; with several layers, into terms stacked vertically.
         """
         if operand == "C":
             computed, kept = self.part_of_c(source), self.placement.c[to]
@@ -319,7 +319,7 @@ class GridLayout:
         return self.grid.layers == 1 and all(Part.of(self.part_of_c(rank)) == self.placement.c[rank] for rank in ranks)
 
     def bytes_on_rank(self, rank: int) -> int:
-        """The bytes of A that a rank receives, of C that it computes, and of the terms that it adds up."""
+        """Bytes on a rank for A received, C computed, and the terms of the layers' sums."""
         p = self.problem
         of_a = 0 if self.rows_stay else p.bytes(*self.rows_of_a(rank).shape)
         of_c = 0 if self.computes_in_place else p.bytes(*self.part_of_c(rank).shape)
@@ -331,7 +331,7 @@ class GridLayout:
         return self._shared_out(self.part_of_b(rank), rank)
 
     def _shared_out(self, whole: Rectangle, rank: int) -> Rectangle:
-        """A rank's rows of what its node needs."""
+        """A rank's share of the rows that its node needs."""
         members = self.topology.nodes[self.topology.node_of(rank)]
         return Rectangle(whole.rows.part(len(members), members.index(rank)), whole.columns)
 

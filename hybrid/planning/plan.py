@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The plan of a product in numbers: who has which rows, in which order they arrive, how C goes from device to device, and the
-memory of all that. It needs no MPI, CUDA or NumPy, and can be printed and tested for machines that you do not have.
+"""The plan of a product: each rank's rows, the order of arrivals, the way of C between devices, and the memory that all this
+takes. It needs no MPI, CUDA or NumPy, and can be printed and tested for machines you do not have.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from hybrid.planning.schedule import (
 )
 from hybrid.planning.tiling import ONE_RANK, OperandLocation, PlanRequest
 
-PROCESS_BYTES = 96 << 20  # what Python, NumPy, MPI and BLAS take on a rank beside the matrices
+PROCESS_BYTES = 96 << 20  # of Python, NumPy, MPI and BLAS on a rank, beside the matrices
 MOST_PIECES = 1 << 21  # panels that one rank loads; more take longer to schedule than to multiply
-COLUMNS_AT_ONCE = 128 * GROUP_COLUMNS  # of B, that the host's check sums at a time
-GROUPS_AT_ONCE = 16  # the most whose sums it multiplies by A together
+COLUMNS_AT_ONCE = 128 * GROUP_COLUMNS  # columns of B that the host's check sums at a time
+GROUPS_AT_ONCE = 16  # groups of columns whose sums the host's check multiplies by A at a time
 
 
 @record
 class Plan:
-    """What each rank does, for all ranks."""
+    """The work of all ranks."""
 
     problem: Problem
     topology: Topology
     root: int
     device: str  # "cpu", "cuda" or "emulate"
-    staged: bool  # panels are copied into buffers of the device
-    check: str  # how the product will be verified: "device", "host" or "off"
+    staged: bool  # panels are copied into device buffers
+    check: str  # where the product is verified: "device", "host" or "off"
     shares: tuple[RankShare, ...]
     operands: OperandLocation = OperandLocation.NODE_SHARED
     transport: str = "in place"  # or "host", "peers", "nccl": how the operands reach the devices
-    device_memory: int = 0  # bytes each rank may take on its device; 0: as many as it needs
-    grid_layout: GridLayout | None = None  # where the nodes form a grid; None: every node multiplies its rows of A by all of B
-    parts: tuple[Plan, ...] = ()  # with a grid, for each rank the plan of the product that its device computes in buffers
+    device_memory: int = 0  # limit of each rank's device memory in bytes; 0: none
+    grid_layout: GridLayout | None = None  # if the nodes form a grid; None: every node multiplies its rows of A by all of B
+    parts: tuple[Plan, ...] = ()  # with a grid and buffers, each rank's plan for its device
 
     def with_transport(self, transport: str) -> Plan:
         """The same plan for this transport."""
@@ -56,7 +56,7 @@ class Plan:
 
     @cached_property
     def _shares_for_nccl(self) -> tuple[RankShare, ...]:
-        """The shares with a buffer of its own for each column panel: NCCL brings rows that follow each other."""
+        """The shares with a separate buffer for each column panel: NCCL needs contiguous rows."""
         tiling = replace(self.shares[0].tiling, separate_panels=True)
         layouts = [layout_of(self.problem, len(share.rows), tiling, self.device) for share in self.shares]
         return tuple(
@@ -64,8 +64,8 @@ class Plan:
         )
 
     def on_device(self, rank: int) -> tuple[Plan, RankShare]:
-        """The plan by which a rank's device computes, and the rank's share of it. On a grid that is the rank's part of the
-        product, of which a CPU multiplies each panel in place as it arrives."""
+        """The plan and share for a rank's device. On a grid, a CPU multiplies each panel of its rank's part in place as it
+        arrives."""
         if self.parts:
             return self.parts[rank], self.parts[rank].shares[0]
         share, layout = self.shares[rank], self.grid_layout
@@ -78,7 +78,7 @@ class Plan:
 
     @property
     def moduli(self) -> int:
-        """The most moduli that a tile may need; 0 where products are native."""
+        """The most moduli that a tile may need; 0 for native products."""
         return max(part.moduli for part in self.parts) if self.parts else self.shares[0].tiling.moduli
 
     @property
@@ -88,7 +88,7 @@ class Plan:
 
     @property
     def has_row_blocks(self) -> bool:
-        """Whether every rank has its rows of A and B, and keeps its rows of C."""
+        """Whether the operands are row blocks: every rank has its rows of A and B, and keeps its rows of C."""
         return self.operands is OperandLocation.ROW_BLOCKS
 
     @property
@@ -107,7 +107,7 @@ class Plan:
 
     @property
     def c_between_devices(self) -> bool:
-        """Whether C of other nodes goes from their devices to those of the root's node, and not through their host memory."""
+        """Whether C of other nodes goes directly from their devices to those of the root's node."""
         return self.transport == "nccl" and len(self.topology.nodes) > 1 and self.operands is OperandLocation.NODE_SHARED
 
     @property
@@ -117,11 +117,11 @@ class Plan:
 
     @property
     def own_rows_suffice(self) -> bool:
-        """Of row blocks: whether no rank reads others' rows of B from host memory, as they come from devices or by the grid."""
+        """For row blocks: whether ranks get others' rows of B from devices or by the grid, not from host memory."""
         return self.topology.size == 1 or self.transport in ("peers", "nccl") or self.grid_layout is not None
 
     def b_rows_over_link(self, rank: int) -> Span:
-        """The rows of B whose H2D copy this rank makes: with "peers" for all ranks of its node, with "nccl" for all ranks."""
+        """The rows of B that this rank copies H2D: with "peers" on behalf of its node, with "nccl" of all ranks."""
         share, members = self.shares[rank], self.topology.nodes[self.topology.node_of(rank)]
         if self.has_row_blocks or self.transport == "nccl":
             return share.b_rows
@@ -133,8 +133,8 @@ class Plan:
     def rows_on(self, node: int) -> dict[str, Span]:
         """The rows of A, B and C in a node's host memory.
 
-        Of A these are the rows that its ranks multiply; of B all, or those that its ranks provide, where `b_stays_parted`. C is
-        gathered on the root's node; another has the rows that it computes, or none where `c_only_at_root`.
+        A: the rows that its ranks multiply. B: all rows, or with `b_stays_parted` those that its ranks provide. C: all rows on
+        the root's node; elsewhere the rows computed there, or none with `c_only_at_root`.
         """
         p, of_a = self.problem, self.topology.rows_of_node(node, self.problem.n)
         of_b = self.topology.rows_of_node(node, p.l) if self.b_stays_parted else Span(0, p.l)
@@ -142,16 +142,16 @@ class Plan:
         return {"A": of_a, "B": of_b, "C": of_c}
 
     def c_rows_at_the_end(self, rank: int) -> Span:
-        """The rows of the gathered C that this rank checks and writes to a file: its own on one node; of several nodes, the
-        ranks of the root's share all rows."""
+        """The rows of the gathered C that this rank checks and writes to a file: on one node its own; with several nodes the
+        ranks of the root's node divide all rows."""
         if self.has_row_blocks or len(self.topology.nodes) == 1:
             return self.shares[rank].rows
         members = self.topology.nodes[self.root_node]
         return block(self.problem.n, len(members), members.index(rank)) if rank in members else Span(0, 0)
 
     def multiplied_by(self, row: int, columns: Span) -> tuple[int, ...]:
-        """The ranks that compute these elements of C; on a grid several may, some columns each, or some terms of the sums, and of
-        a symmetric C those that have the rows, or the columns."""
+        """The ranks that may have computed these elements of C: on a grid several, by columns or terms of the sums; for a
+        symmetric C those with the row or the columns."""
         if self.grid_layout is None:
             mirrored = columns if self.problem.symmetric else Span(row, row)
             return tuple(
@@ -162,7 +162,7 @@ class Plan:
         return tuple(rank for rank, meets in enumerate(meeting) if meets)
 
     def bytes_shared_on_node(self, node: int) -> int:
-        """The bytes of the matrices that the ranks of a node share: of row blocks B, or nothing where `own_rows_suffice`."""
+        """Bytes of the matrices that the ranks of a node share; of row blocks only B, or nothing if `own_rows_suffice`."""
         p, layout = self.problem, self.grid_layout
         for_grid = p.bytes(*layout.grid.of_b(node, p).shape) if layout else 0
         if self.operands is OperandLocation.BLOCKS_2D:
@@ -175,7 +175,7 @@ class Plan:
         return for_grid + p.operand_bytes(rows["A"], p.l) + p.operand_bytes(rows["B"], p.m) + p.bytes(rows["C"], p.m)
 
     def bytes_of_buffers(self, rank: int) -> int:
-        """The bytes of the buffers on a rank's device, for panels of A and B, tiles of C, and C that it receives; 0 in place."""
+        """Bytes of the buffers on a rank's device: panels of A and B, tiles of C, and received C; 0 in place."""
         if self.parts:
             return self.parts[rank].bytes_of_buffers(0)
         if not self.staged:
@@ -184,19 +184,18 @@ class Plan:
         return slots.offset_of(SLOTS) if slots.slot_bytes else self.shares[rank].layout.bytes
 
     def bytes_of_check(self, rank: int) -> int:
-        """The bytes of the host's check: for each row of B and C, a number for each group of columns that is summed at once."""
+        """Bytes of the host's check: for each row of B and C, one number for each group of columns summed at a time."""
         if self.check != "host":
             return 0
         p, alone = self.problem, self.topology.size == 1
         groups = -(-min(p.m, COLUMNS_AT_ONCE) // GROUP_COLUMNS)
-        # With several ranks they exist as computed, as sent, as received and as sorted by row; and once more where A is
-        # multiplied.
+        # With several ranks, four copies exist: computed, sent, received, and sorted by row; and one more when multiplied by A.
         of_b = p.l * (groups * (1 if alone else 4) + -(-groups // GROUPS_AT_ONCE) * GROUPS_AT_ONCE)
         rows = len(self.shares[rank].rows) if len(self.topology.nodes) == 1 else 4 * p.n
         return 8 * (of_b + (groups + NUMBERS_A_ROW) * rows)
 
     def bytes_on_rank(self, rank: int) -> int:
-        """The private host memory that a rank takes."""
+        """Bytes of a rank's private host memory."""
         p, layout = self.problem, self.grid_layout
         needed = PROCESS_BYTES + self.bytes_of_check(rank) + (layout.bytes_on_rank(rank) if layout else 0)
         if self.device != "cuda":
@@ -206,29 +205,29 @@ class Plan:
         return needed + (p.bytes(len(self.shares[rank].rows), p.m) if self.has_row_blocks else 0)
 
     def bytes_on_node(self, node: int) -> int:
-        """The host memory that a node takes, shared and private."""
+        """Bytes of a node's host memory, shared and private."""
         return self.bytes_shared_on_node(node) + sum(self.bytes_on_rank(rank) for rank in self.topology.nodes[node])
 
     def bytes_of_device_check(self, rank: int) -> int:
-        """The memory that the check takes on a rank's device, beside the buffers."""
+        """Bytes of the check on a rank's device, beside the buffers."""
         rows, tiling = len(self.shares[rank].rows), self.shares[rank].tiling
         return most_bytes_of_check(self.problem, rows, tiling, self.device_memory) if self.check == "device" else 0
 
     def check_layout(self, rank: int) -> CheckLayout:
-        """What a rank's device sums to check its product: B by the rows that each link brings."""
+        """The pieces that a rank's device sums for the check; B is divided by the links that copy it."""
         p, share = self.problem, self.shares[rank]
         links = {"nccl": range(self.topology.size), "peers": self.topology.nodes[share.node]}.get(self.transport)
         of_b = tuple(map(self.b_rows_over_link, links)) if links is not None else (Span(0, p.l),)
         return CheckLayout(share, p.l, p.m, of_b, group_columns(self.device_memory))
 
     def bytes_on_gpu(self, rank: int) -> int:
-        """The memory that a rank takes on its GPU."""
+        """Bytes of GPU memory of a rank."""
         return self.bytes_of_buffers(rank) + self.bytes_of_device_check(rank) if self.device == "cuda" else 0
 
 
 @lru_cache(maxsize=64)
 def make_plan(request: PlanRequest) -> Plan:
-    """The plan for this request, which products like it share."""
+    """The plan for this request, cached."""
     problem, topology, device = request.problem, request.topology, request.device
     staged, memory, tiling = request.copies_to_buffers, request.device_memory, request.choose_tiling()
     needed = layout_of(problem, request.rows, tiling, device).bytes if memory else 0
@@ -242,7 +241,7 @@ def make_plan(request: PlanRequest) -> Plan:
             code="sizes",
         )
     check = request.check
-    if check in ("on", "full"):  # by the devices, where its sums have room beside the buffers
+    if check in ("on", "full"):  # on the devices, if the sums fit beside the buffers
         needed += most_bytes_of_check(problem, request.rows, tiling, memory) if memory else 0
         check = "device" if staged and not request.grid and needed <= memory else "host"
 
@@ -262,33 +261,34 @@ def make_plan(request: PlanRequest) -> Plan:
         return plan
     of_grid = GridLayout(problem, topology, request.grid, request.placement, request.message_bytes)
     parts = []
-    for rank in range(topology.size) if staged else ():  # most ranks' parts are alike, and then their plan is cached
+    for rank in range(topology.size) if staged else ():  # most ranks' parts are equal and share a cached plan
         (n, l), (_, m) = of_grid.rows_of_a(rank).shape, of_grid.part_of_c(rank).shape
         part = replace(request, problem=replace(problem, n=n, l=l, m=m), topology=ONE_RANK, root=0, check="off", grid=None)
-        # Its column panels of B arrive from other nodes, so B does not come in k-slabs.
+        # Column panels of B arrive from other nodes, so there are no k-slabs.
         part = replace(part, operands=OperandLocation.NODE_SHARED, placed=None, accumulates=False, c_leaves=True)
         parts.append(make_plan(part))
     return replace(plan, grid_layout=of_grid, parts=tuple(parts))
 
 
-# C between devices: who receives whose C, in which pieces, and through which slots of device memory.
-SLOTS = 4  # of a receiver: some are received while others are copied to host memory
-PIECE_BYTES = 32 << 20  # unless one row has more: its D2H copy takes 0.6 ms, many times the start of a kernel of NCCL's
+# C between devices: receivers, pieces, and slots of device memory.
+SLOTS = 4  # of a receiver: some receive while others are copied to host memory
+PIECE_BYTES = 32 << 20  # or one row: a D2H copy of 0.6 ms, many times the launch of an NCCL kernel
 
 
 @record
 class SentPiece:
-    """What one message brings: these rows of these columns of C."""
+    """The part of C in one message."""
 
     sender: int
     rows: Span
     columns: Span
-    tile: int  # its number among those of the sender
-    tiles: int  # that the sender has
+    tile: int  # its number among the sender's tiles
+    tiles: int  # number of the sender's tiles
 
 
 def receivers(plan: Plan) -> dict[int, int]:
-    """By rank outside of the root's node, the rank that receives its C: that node's ranks in turn, so that all its links work."""
+    """For each rank with rows outside the root's node, the rank that receives its C: the root's node's ranks round robin, to use
+    all links."""
     members = plan.topology.nodes[plan.root_node]
     senders = [rank for node in plan.topology.nodes if node is not members for rank in node if len(plan.shares[rank].rows)]
     return {sender: members[number % len(members)] for number, sender in enumerate(senders)}
@@ -302,12 +302,12 @@ def senders_to(plan: Plan, rank: int) -> list[int]:
 
 
 def rows_of_pieces(plan: Plan, share: RankShare, rows: int) -> list[Span]:
-    """The pieces in which a tile of `rows` rows is sent, by their rows."""
+    """The rows of each piece of a tile with `rows` rows."""
     return list(pieces(Span(0, rows), _most_rows(plan, share)))
 
 
 def pieces_received(plan: Plan, rank: int) -> list[SentPiece]:
-    """What this rank receives, in this order: each sender's pieces as they are sent, and of several senders in turn."""
+    """The pieces that this rank receives, in order: each sender's in the order of sending, several senders interleaved evenly."""
     in_turn = []
     for order, sender in enumerate(senders_to(plan, rank)):
         share, sent = plan.shares[sender], []
@@ -321,7 +321,7 @@ def pieces_received(plan: Plan, rank: int) -> list[SentPiece]:
 
 
 def slots_of(plan: Plan, rank: int) -> Region:
-    """The slots behind this rank's buffers in which it receives C; of no bytes where it receives none."""
+    """The slots for received C, behind this rank's buffers; of 0 bytes if it receives none."""
     sizes = [0]
     for share in (plan.shares[sender] for sender in senders_to(plan, rank)):
         sizes.append(min(len(share.rows), _most_rows(plan, share)) * _row_bytes(plan, share))
@@ -329,8 +329,8 @@ def slots_of(plan: Plan, rank: int) -> Region:
 
 
 def rows_written(plan: Plan, rank: int) -> Span:
-    """Where C goes between devices, the rows between the first and the last that a rank's D2H copies write: its own and those
-    that it receives; none on other nodes than the root's."""
+    """With C between devices, the range of rows that a rank's D2H copies write: its own and received ones; empty on nodes other
+    than the root's."""
     if plan.topology.node_of(rank) != plan.root_node:
         return Span(0, 0)
     rows = [plan.shares[each].rows for each in (rank, *senders_to(plan, rank)) if len(plan.shares[each].rows)]
@@ -342,7 +342,7 @@ def _most_rows(plan: Plan, share: RankShare) -> int:
 
 
 def _row_bytes(plan: Plan, share: RankShare) -> int:
-    """The row stride of C in a sender's buffers, and in the slots: gaps between rows are sent, so that messages are
+    """The row stride of C in a sender's buffers and in the slots. Gaps between rows are sent too, so that messages are
     contiguous."""
     item, width = plan.problem.item_size, share.layout.width
     return item * (width if plan.device == "cpu" else padded(width, item))
@@ -350,15 +350,15 @@ def _row_bytes(plan: Plan, share: RankShare) -> int:
 
 @record
 class FreeMemory:
-    """The memory that a rank may use. `gpu_id` tells which ranks share a GPU."""
+    """The memory that a rank may use. `gpu_id`: equal for ranks that share a GPU."""
 
     host: str
     host_bytes: int
     gpu_bytes: int = 0
     gpu_id: str = ""
-    gpu_reserved: int = 0  # the part of gpu_bytes in buffers of earlier products, which the next one uses
+    gpu_reserved: int = 0  # the part of gpu_bytes in buffers of earlier products, reused by the next one
     gpu_pooled: int = 0  # the part of gpu_bytes in CuPy's memory pool of this process, for arrays such as a rank's rows of C
-    gpu_queried: bool = True  # else the driver was not asked: `gpu_bytes` is an upper limit, and `gpu_reserved` is certain
+    gpu_queried: bool = True  # False: the driver was not queried; `gpu_bytes` is an upper limit, only `gpu_reserved` is certain
 
 
 _USE_LESS = "smaller matrices or float32"
@@ -366,19 +366,19 @@ _ON_HOST = f"use more nodes, {_USE_LESS}", "host-memory"
 
 
 def shortage(plan: Plan, free: Sequence[FreeMemory], asked: PlanRequest) -> DoesNotFit | None:
-    """The error that says which node or GPU has no room for its part of the plan, and how much is missing; None if all fits.
+    """The error naming the node or GPU that is too small for its part of the plan, and the missing bytes; None if all fits.
 
-    `free`: the memory of each rank. `asked`: tells what the ranks hold already, and what they take besides.
+    `free`: each rank's memory. `asked`: with the bytes that ranks hold already, and need beside the plan.
     """
     topology, p = plan.topology, plan.problem
     needs: list[tuple[int, str, int, str, str]] = []
-    if plan.staged and plan.device_memory and plan.device != "cuda":  # --gpu-memory limits buffers on no GPU, too
+    if plan.staged and plan.device_memory and plan.device != "cuda":  # --gpu-memory limits buffers of CPUs too
         more = "allow more (--gpu-memory)", "gpu-memory"
         needs += [
             (plan.bytes_of_buffers(rank), f"for a row of A and a column of B on rank {rank}", plan.device_memory, *more)
             for rank in range(topology.size)
         ]
-    for nodes in alike(free[members[0]].host for members in topology.nodes):  # several only where nodes are pretended
+    for nodes in alike(free[members[0]].host for members in topology.nodes):  # several if nodes are pretended
         here = [rank for node in nodes for rank in topology.nodes[node]]
         there = asked.bytes_there if plan.operands is asked.operands and plan.root_node in nodes else 0
         needed = sum(map(plan.bytes_on_node, nodes)) - there + sum(asked.besides[rank] for rank in here if asked.besides)
@@ -392,14 +392,12 @@ def shortage(plan: Plan, free: Sequence[FreeMemory], asked: PlanRequest) -> Does
 
 
 def shortage_of_matrix(needed: int, free: Sequence[FreeMemory]) -> DoesNotFit | None:
-    """The error that says where a matrix of `needed` bytes has no room on a node; None if it fits. `free`: the memory of the
-    node's ranks."""
+    """The error if a matrix of `needed` bytes does not fit on a node, else None. `free`: of the node's ranks."""
     available = min(each.host_bytes for each in free)
     return _missing("a matrix", needed, f"of memory on {free[0].host}", available, "take a smaller one", "host-memory")
 
 
 def _missing(what: object, needed: int, where: str, available: int, remedy: str, code: str) -> DoesNotFit | None:
-    """The error where `what` needs more than is available there; else None."""
     if needed <= available:
         return None
     said = f"{what} needs {readable(needed)} {where}, which has {readable(available)}: {readable(needed - available)} are missing"
@@ -410,7 +408,7 @@ _THROUGH_HOSTS = "the nodes form a grid, whose parts travel from host to host"
 
 
 def why_no_peers(plan: Plan) -> str:
-    """Why the ranks of a node cannot take B from each other's devices; empty where they may."""
+    """Why the ranks of a node cannot fetch B from each other's devices; "" if they can."""
     if plan.grid_layout is not None:
         return _THROUGH_HOSTS
     if all(len(members) == 1 for members in plan.topology.nodes):
@@ -421,7 +419,7 @@ def why_no_peers(plan: Plan) -> str:
 
 
 def why_no_nccl(plan: Plan) -> str:
-    """Why NCCL cannot bring all ranks' rows of B to all devices; empty where it may."""
+    """Why NCCL cannot distribute all ranks' rows of B; "" if it can."""
     if plan.topology.size == 1:
         return "one rank: nothing to exchange"
     if plan.device != "cuda":

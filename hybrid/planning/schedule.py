@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""One rank's schedule: where its panels lie in device memory, in which order H2D copies bring them, which tiles of C each of
-these arrivals releases, and which pieces of them the device sums to check the product.
+"""One rank's schedule: the layout of its panels in device memory, the order of their H2D copies ("arrivals"), the tiles of C that
+each arrival releases, and the pieces that the device sums for the check.
 
-Row panels of A and column panels of B arrive in turn; each is multiplied by all panels of the other operand that are there. Where
-a device cannot hold both operands, one is stationary: as many of its panels as fit are loaded, and the other operand is streamed
-past them. Then the next stationary panels are loaded, and the stream runs backwards, so that the panels still on the device serve
-both groups and are loaded once. An operand's panels lie side by side in a buffer, which is used as a ring; a tile covers as many
-neighbouring panels as are there, or as may be overwritten together.
+Row panels of A and column panels of B arrive alternately; each is multiplied by all resident panels of the other operand. If a
+device cannot hold both operands, one is stationary: as many of its panels as fit are loaded, and the other operand is streamed
+past. For the next stationary panels the stream runs backwards, so that panels still on the device are reused. An operand's panels
+are adjacent in a buffer that serves as a ring; a tile covers as many adjacent panels as are resident, or as may be overwritten
+together.
 
-A device that holds all of A and B may get B in k-slabs, ranges of its rows. Whole rows cross a link faster than parts of rows,
-and a slab can be multiplied at once. But it only adds to C, whose rows are complete, and can be copied back, after the last slab.
-So the first row panels, the interleaved ones, arrive in turn with the slabs, and their tiles accumulate. The other row panels
-follow when all of B is there, and each completes its rows of C at once.
+A device that holds all of A and B may receive B in k-slabs, ranges of its rows. Whole rows cross a link faster than parts of
+rows, and a slab can be multiplied at once. But slabs accumulate into C, so its rows return only after the last slab. Therefore
+only the first row panels ("interleaved") alternate with the slabs, and their tiles accumulate. The other row panels follow when
+all of B is loaded, and each completes its rows of C at once.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from itertools import chain, product
 from hybrid.core.problem import Problem, Span, block, consecutive, padded, pieces, record
 from hybrid.planning.arithmetic import RemainderLayout, aligned, remainder_layout
 
-KERNEL_TILE = 128  # rows and columns of a thread-block tile: a GPU's panels are multiples of it where they can be
-ALIGNED = 16  # rows of B: slabs that begin at multiples let the kernels load A's columns at full width
+KERNEL_TILE = 128  # rows and columns of a thread-block tile: a GPU's panels are multiples of it if possible
+ALIGNED = 16  # rows of B: slabs begin at multiples, so that kernels load A's columns at full width
 
 
 @record
 class Tiling:
-    """The sizes of the panels (an operand's last one may be smaller), and how many of them a device holds: the same on all
-    ranks, though a rank may have fewer or more."""
+    """The sizes of panels (an operand's last one may be smaller), and the number that a device holds: the same on all ranks,
+    though ranks may have fewer or more panels."""
 
     panel_rows: int
     panel_columns: int
     row_panels: int
     column_panels: int
-    separate_panels: bool = False  # each column panel has a buffer of its own, with rows that follow each other; all are resident
-    stationary: str = "A"  # or "B": the stationary operand, where not all fits on the device
-    slab_rows: int = 0  # rows of a k-slab, in which B comes; 0: B comes in column panels
-    interleaved: int = 0  # row panels that come in turn with the k-slabs
-    rows_first: bool = False  # all row panels come before the second column panel: those of C are complete one by one
+    separate_panels: bool = False  # each column panel has its own buffer, with contiguous rows; all are resident
+    stationary: str = "A"  # or "B": the stationary operand, if not all fits on the device
+    slab_rows: int = 0  # rows of a k-slab of B; 0: B comes in column panels
+    interleaved: int = 0  # number of row panels that alternate with the k-slabs
+    rows_first: bool = False  # all row panels come before the second column panel, so that panels of C complete one by one
     moduli: int = 0  # planes of remainders beside the buffers; 0: products are native
 
     def column_panels_in(self, columns: int) -> int:
@@ -56,9 +56,9 @@ class Tiling:
 
 @record
 class Region:
-    """Slots of equal size that follow each other in a block of memory, each with a matrix."""
+    """Consecutive slots of equal size in a block of memory, each for one matrix."""
 
-    offset: int  # bytes, as all here
+    offset: int  # in bytes
     slot_bytes: int
 
     def offset_of(self, slot: int) -> int:
@@ -67,9 +67,9 @@ class Region:
 
 @record
 class Layout:
-    """How a rank's buffers lie in one block of memory: A (rows × l), then B (l × width), then C (rows × width).
+    """The layout of a rank's buffers in one block of memory: A (rows × l), then B (l × width), then C (rows × width).
 
-    With separate panels each column panel has a slot in B, and its part of C has a slot in C.
+    With separate panels each column panel has a slot in B, and a slot in C for its product.
     """
 
     rows: int
@@ -82,7 +82,7 @@ class Layout:
 
 
 def layout_of(problem: Problem, rows: int, tiling: Tiling, device: str) -> Layout:
-    """The layout for a row block of `rows` rows; an empty one where there are none."""
+    """The layout for a row block of `rows` rows; empty for 0 rows."""
     if not rows:
         return Layout(0, 0, 0, Region(0, 0), Region(0, 0), 0)
     height = min(rows, tiling.panel_rows * tiling.row_panels)
@@ -104,27 +104,27 @@ def layout_of(problem: Problem, rows: int, tiling: Tiling, device: str) -> Layou
 
 @record
 class Tile:
-    """A part of C that can be computed: one kernel launch."""
+    """A part of C that one kernel launch computes."""
 
     rows: Span  # within the rank's row block
     columns: Span
     buffer_rows: Span  # the same rows within the device's buffer of A
     buffer_columns: Span  # the same columns within its buffer of B
     slot: int = 0  # the column panel's slot, with separate panels
-    inner: Span | None = None  # columns of A and rows of B that are multiplied; None: all
-    adds: bool = False  # the product is added to what is in C
-    completes: bool = True  # nothing is added afterwards
-    mirrors: bool = False  # of a symmetric C: it is not multiplied, but the transpose of other tiles
+    inner: Span | None = None  # the columns of A and rows of B to multiply; None: all
+    adds: bool = False  # accumulate into C
+    completes: bool = True  # no later tile accumulates here
+    mirrors: bool = False  # of a symmetric C: not multiplied, but the transpose of other tiles
 
     @property
     def transposed(self) -> Tile:
-        """The part of C of which this one is the transpose, where all rows of C are one rank's."""
+        """The mirrored part of C, if one rank has all rows of C."""
         return Tile(self.columns, self.rows, self.buffer_columns, self.buffer_rows)
 
 
 @record
 class Arrival:
-    """A row panel of A, or a column panel or k-slab of B, that comes to the device, and the tiles of C it releases."""
+    """A row panel of A, or a column panel or k-slab of B, copied to the device, and the tiles of C it releases."""
 
     operand: str  # "A" or "B"
     index: int  # the number of the panel or slab
@@ -132,14 +132,14 @@ class Arrival:
     buffer_span: Span  # the same within the device's buffer of the operand
     slot: int  # the column panel's slot, with separate panels
     releases: tuple[Tile, ...]
-    slab: tuple[Span, ...] = ()  # rows of B: for each rank of the node those that come over its link; (): all, by one link
+    slab: tuple[Span, ...] = ()  # rows of B that each rank of the node copies over its link; (): all rows, over one link
 
 
 def arrivals(row_panels: Sequence[Span], column_panels: Sequence[Span], tiling: Tiling) -> Iterator[Arrival]:
-    """The arrival of every stationary panel once, and of every streamed one as often as it is needed; none where C is empty.
+    """The arrivals: every stationary panel once, every streamed one as often as needed; none if C is empty.
 
-    A panel that arrives is multiplied by all panels of the other operand that are there and that it has not met. What it
-    overwrites has met all. Panels are of one size, the last one smaller; of any size where all are resident.
+    An arriving panel is multiplied by all resident panels of the other operand that it has not met. A panel is overwritten after
+    it has met all. Panels have equal size, the last may be smaller; any sizes if all are resident.
     """
     if not (row_panels and column_panels):
         return
@@ -147,7 +147,7 @@ def arrivals(row_panels: Sequence[Span], column_panels: Sequence[Span], tiling: 
     b = _Ring(column_panels, tiling.column_panels, separate=tiling.separate_panels)
     stationary, streamed = (a, b) if tiling.stationary == "A" else (b, a)
     if streamed.capacity < len(streamed.panels):
-        # No panel that a tile covers can be overwritten before the tile is computed: smaller tiles free panels one by one.
+        # A tile keeps all panels that it covers from being overwritten: smaller tiles release panels one by one.
         streamed.panels_per_tile = stationary.capacity
     for first in range(0, len(stationary.panels), stationary.capacity):
         stationary.resident = range(first, first)
@@ -161,8 +161,8 @@ def arrivals(row_panels: Sequence[Span], column_panels: Sequence[Span], tiling: 
             elif tiling.rows_first and a.resident:
                 operand = a if b.resident else b
             else:
-                # Whichever is behind, by the part of it that has arrived. A row panel is the last: its tiles are small, so that
-                # little is left to be computed and copied back.
+                # The operand of which the smaller fraction has arrived. The last arrival is a row panel: its tiles are small, so
+                # that little is left to compute and copy back.
                 operand = a if not a.resident or a.loaded_part < b.loaded_part else b
             number, span, place, slot = operand.load_next()
             if operand is a:
@@ -174,13 +174,13 @@ def arrivals(row_panels: Sequence[Span], column_panels: Sequence[Span], tiling: 
 
 
 class _Ring:
-    """The panels of one operand, and which of them are in its buffer, a ring with a place for each of `capacity` panels."""
+    """The panels of one operand, and the resident ones in its buffer, a ring for `capacity` panels."""
 
     def __init__(self, panels: Sequence[Span], capacity: int, *, separate: bool = False) -> None:
         self.panels, self.capacity, self._separate = panels, capacity, separate
-        self.resident = range(0)  # the panels on the device in the order of their arrival: the first is overwritten first
+        self.resident = range(0)  # panels on the device in order of arrival: the first is overwritten first
         self.to_come = range(len(panels))
-        self.panels_per_tile = 1 if separate else capacity  # the most that a tile covers
+        self.panels_per_tile = 1 if separate else capacity  # the most panels that a tile covers
         self._lines_that_fit = sum(map(len, panels[:capacity]))
 
     @property
@@ -189,22 +189,22 @@ class _Ring:
 
     @property
     def loaded_part(self) -> float:
-        """The lines of the panels on the device, as a part of those that fit."""
+        """The lines of the resident panels, as a fraction of those that fit."""
         if not self.resident:
             return 0.0
         first, last = sorted((self.resident[0], self.resident[-1]))
         return (self.panels[last].hi - self.panels[first].lo) / self._lines_that_fit
 
     def reverse(self) -> None:
-        """Turn the stream around: the last panel that was multiplied with the stationary ones is the first for the next ones."""
+        """Reverse the stream: the last panel for the previous stationary ones is the first for the next ones."""
         if self.resident:
             step = -self.resident.step
             self.resident = self.resident[::-1]
             self.to_come = range(self.resident[-1] + step, len(self.panels) if step > 0 else -1, step)
 
     def load_next(self) -> tuple[int, Span, Span, int]:
-        """Put the next panel in the buffer, over the oldest one where that is full. Its number, its lines, these within the
-        buffer, and its slot."""
+        """Place the next panel in the buffer, over the oldest if full. Returns its number, its lines, their place in the buffer,
+        and its slot."""
         panel, step = self.to_come[0], self.to_come.step
         self.to_come = self.to_come[1:]
         first = self.resident[0] if self.resident else panel
@@ -212,8 +212,8 @@ class _Ring:
         return panel, *self._run(panel, panel)
 
     def runs(self) -> Iterator[tuple[Span, Span, int]]:
-        """The resident panels in runs of at most `panels_per_tile` side by side, which end where the ring does: the lines of a
-        run, these within the buffer, and the slot."""
+        """The resident panels in runs of up to `panels_per_tile` adjacent panels, split at the ring's end: each run's lines,
+        their place in the buffer, and the slot."""
         rest = self.resident
         while rest:
             place = rest[0] % self.capacity
@@ -225,16 +225,16 @@ class _Ring:
         span = Span(self.panels[first].lo, self.panels[last].hi)
         if self._separate:
             return span, span.within(span), first
-        times_around = first // self.capacity  # the ring's length is that of its first panels, which are of one size
+        times_around = first // self.capacity  # the ring's first panels have equal size and define its length
         begin = span.lo - times_around * self.capacity * len(self.panels[0])
         return span, Span(begin, begin + len(span)), 0
 
 
-Slab = tuple[Span, ...]  # rows of B: for each rank of the node those that come over its link
+Slab = tuple[Span, ...]  # rows of B that each rank of the node copies over its link
 
 
 def slabs_of(rows: int, links: int, slab_rows: int) -> tuple[Slab, ...]:
-    """All rows of B in slabs of about `slab_rows`. The rows that one link brings, in all slabs together, are neighbours."""
+    """All rows of B in slabs of about `slab_rows`. The rows of one link, over all slabs, are contiguous."""
     unit = 1 if slab_rows % ALIGNED else ALIGNED
     in_units = [block(-(-rows // unit), links, link) for link in range(links)]
     of_links = [Span(min(units.lo * unit, rows), min(units.hi * unit, rows)) for units in in_units]
@@ -249,21 +249,21 @@ def slabs_of(rows: int, links: int, slab_rows: int) -> tuple[Slab, ...]:
 def slab_arrivals(
     row_panels: Sequence[Span], slabs: Sequence[Slab], columns: Span, interleaved: int, own: int
 ) -> Iterator[Arrival]:
-    """The arrival of every row panel and every slab, each once.
+    """The arrivals of all row panels and slabs, each once.
 
-    `interleaved`: at least one row panel, which arrive in turn with the slabs. As many bytes of A as of B are there, so that what
-    can be multiplied grows fastest. `own`: the link whose rows of a slab arrive first, and are multiplied first.
+    `interleaved`: the number of row panels, at least one, that alternate with the slabs. A and B arrive at equal rates in bytes,
+    so that the work released grows fastest. `own`: the link whose rows of a slab arrive, and are multiplied, first.
     """
     if not (row_panels and len(columns)):
         return
     all_of_b = Span(slabs[0][0].lo, slabs[-1][-1].hi)
-    # Tiles that add to the same elements run one after the other. So each part has two, side by side, whose last thread blocks
-    # run at the same time.
+    # Tiles that accumulate in the same elements run one after the other. So each part has two tiles side by side, whose last
+    # thread blocks overlap.
     sides = tuple(pieces(columns, -(-len(columns) // (2 * KERNEL_TILE)) * KERNEL_TILE))
 
     def tiles(rows: Span, parts: Sequence[Span], *, adds: bool = False, completed: Sequence[Span] = ()) -> Iterator[Tile]:
-        """The tiles of these rows of A and one part of B after the other, that of link `own` first. `adds`: the first part is
-        added, too. `completed`: the same rows, as the tiles that the last part completes."""
+        """The tiles of these rows of A with each part of B, link `own` first. `adds`: the first part accumulates too.
+        `completed`: the same rows, divided into the tiles that the last part completes."""
         in_order = [part for part in (*parts[own:], *parts[:own]) if len(part)]
         for number, part in enumerate(in_order, 1):
             if completed and number == len(in_order):
@@ -286,7 +286,7 @@ def slab_arrivals(
             there += 1
         else:
             slab, is_last = slabs[slabs_there], slabs_there == len(slabs) - 1
-            # The last slab's tiles are row panels, so that the first rows of C are copied back while others are multiplied.
+            # The last slab's tiles are row panels, so that D2H copies of the first overlap the multiplication of the others.
             completed = row_panels[:there] if is_last else ()
             released = tiles(above, slab, adds=slabs_there > 0, completed=completed)
             yield Arrival("B", slabs_there, columns, columns, 0, tuple(released), slab)
@@ -294,12 +294,12 @@ def slab_arrivals(
             lines_there += len(slab[own])
 
 
-_MIRRORED_COLUMNS = 2048  # at least, of a tile that a GPU mirrors; estimated: in rows of 16 KiB copies lose a third of their rate
+_MIRRORED_COLUMNS = 2048  # smallest width of a mirrored tile; estimated: with rows of 16 KiB copies lose a third of their rate
 
 
 def computed_beside_diagonal(blocks: Sequence[Span], rank: int) -> list[tuple[Span, Span]]:
-    """The rows and columns of a symmetric C that a rank computes beside its diagonal block: its rows of half of the other ranks'
-    columns. Opposite ranks, where there are such, compute a half each of the block that they have in common."""
+    """The rows and columns of a symmetric C that a rank computes beside its diagonal block: its rows with half of the other
+    ranks' columns. For an even number of ranks, opposite ranks compute half of their common block each."""
     size, own = len(blocks), blocks[rank]
     found = [(own, blocks[(rank + step) % size]) for step in range(1, (size + 1) // 2)]
     if size % 2 == 0:
@@ -309,13 +309,13 @@ def computed_beside_diagonal(blocks: Sequence[Span], rank: int) -> list[tuple[Sp
 
 
 def triangle_arrivals(row_panels: Sequence[Span], blocks: Sequence[Span], rank: int, copied: str) -> Iterator[Arrival]:
-    """The arrivals of a symmetric C: with each row panel of A comes its transpose, a column panel of B; or where B is what is
-    `copied`, all of it comes first, in whole rows, and then the panels of A.
+    """The arrivals of a symmetric C: each row panel of A with its transpose, a column panel of B; or if B is `copied`, first all
+    of B in whole rows, then the panels of A.
 
-    `blocks`: all ranks' rows of C. What other ranks compute of this rank's rows is not among the tiles (`tiles_of_others`).
+    `blocks`: all ranks' rows of C. Tiles of this rank's rows that other ranks compute are not included (`tiles_of_others`).
     """
-    first, done = blocks[rank].lo, 0  # rows whose part of the other triangle is written
-    waiting: list[Span] = []  # panels of which it is not: narrow columns would be copied back slowly
+    first, done = blocks[rank].lo, 0  # rows whose mirrored part is released
+    waiting: list[Span] = []  # panels to mirror later together: narrow columns are copied back slowly
 
     def tile(rows: Span, columns: Span, *, mirrors: bool = False) -> Tile:
         return Tile(rows, columns, rows, columns, mirrors=mirrors)
@@ -341,7 +341,7 @@ def triangle_arrivals(row_panels: Sequence[Span], blocks: Sequence[Span], rank: 
 
 
 def tiles_of_others(blocks: Sequence[Span], rank: int) -> Iterator[Tile]:
-    """The tiles of a rank's rows of a symmetric C that mirror what the other ranks have computed."""
+    """The tiles of a rank's rows of a symmetric C that mirror other ranks' tiles."""
     for other in range(len(blocks)):
         for columns, rows in computed_beside_diagonal(blocks, other) if other != rank else ():
             if rows.lies_in(blocks[rank]):
@@ -351,10 +351,10 @@ def tiles_of_others(blocks: Sequence[Span], rank: int) -> Iterator[Tile]:
 
 @record
 class Uses:
-    """The arrivals, by their numbers, that one overwrites in the device's buffers, and that the tiles it releases read there."""
+    """The arrivals, by number, that one arrival overwrites in the device's buffers, and that its tiles read."""
 
-    overwrites: int  # the arrival in whose place it goes; -1: none
-    last_use: int  # the last arrival whose tiles read what it overwrites; -1: none
+    overwrites: int  # the arrival whose place it takes; -1: none
+    last_use: int  # the last arrival with tiles that read the overwritten one; -1: none
     reads: tuple[tuple[int, ...], ...]  # for each tile
 
 
@@ -383,7 +383,7 @@ def uses_of(order: Sequence[Arrival]) -> tuple[Uses, ...]:
 
 @record
 class RankShare:
-    """One rank's part of the product: its rows, the panels and slabs in which A and B come, and their order."""
+    """One rank's part of the product: its rows, the panels and slabs of A and B, and their order."""
 
     rank: int
     node: int
@@ -392,19 +392,19 @@ class RankShare:
     row_panels: tuple[Span, ...]  # counted within its row block
     column_panels: tuple[Span, ...]
     tiling: Tiling
-    layout: Layout  # of its buffers, where the device has any
-    slabs: tuple[Slab, ...] = ()  # the k-slabs in which B comes instead of column panels
-    blocks: tuple[Span, ...] = ()  # of a symmetric C all ranks' rows
-    copied: str = ""  # and `Problem.symmetric`
+    layout: Layout  # of its buffers, if any
+    slabs: tuple[Slab, ...] = ()  # k-slabs of B, instead of column panels
+    blocks: tuple[Span, ...] = ()  # of a symmetric C: all ranks' rows
+    copied: str = ""  # of a symmetric C: `Problem.symmetric`
 
     @property
     def holds_all(self) -> bool:
-        """Whether the device holds all panels in the end: none is overwritten, and none comes twice."""
+        """Whether the device holds all panels at once: none is overwritten or copied twice."""
         return len(self.row_panels) <= self.tiling.row_panels and len(self.column_panels) <= self.tiling.column_panels
 
     @property
     def pieces_of_b(self) -> int:
-        """The number of k-slabs or column panels in which B comes."""
+        """The number of k-slabs or column panels of B."""
         return len(self.slabs or self.column_panels)
 
     def arrivals(self) -> Iterator[Arrival]:
@@ -420,7 +420,7 @@ class RankShare:
 
     @cached_property
     def order(self) -> tuple[Arrival, ...]:
-        """All arrivals, kept for the next product."""
+        """All arrivals, cached."""
         return tuple(self.arrivals())
 
     @cached_property
@@ -428,17 +428,17 @@ class RankShare:
         return uses_of(self.order)
 
 
-# --- Freivalds' check and the copies' checksums on a rank's device: the pieces that are summed and compared, and their memory
+# --- Freivalds' check and the copies' checksums on a rank's device: pieces to sum and compare, and their memory
 
-# Columns of C in a group, whose sum is compared: fewer find smaller errors, more take less time, and less of a short memory.
+# Columns of C per compared sum: smaller groups detect smaller errors, larger ones take less time and memory.
 GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE = 64, 512
-NUMBERS_A_ROW = 5  # that the kernel `compare_sums` (kernels/check.cu) finds for each row of C
-# From each ROWS_TOGETHER rows, not less than a thread-block tile has, it makes NUMBERS_TOGETHER sums.
+NUMBERS_A_ROW = 5  # results of the kernel `compare_sums` (kernels/check.cu) for each row of C
+# The kernel also makes NUMBERS_TOGETHER sums of each ROWS_TOGETHER rows, at least a thread-block tile's.
 ROWS_TOGETHER, NUMBERS_TOGETHER = 128, 4
-NUMBERS_A_PIECE = 5  # the kernel `total_pieces` reads three of each piece and writes two
-_LINKS = 64  # the most that bring parts of B
-_MATRICES, _ALLOCATION = 14, 512  # matrices that the check allocates; the bytes of each are a multiple of the second
-_MOST_OF_MEMORY = 8  # the check takes at most an eighth of a device's memory; else the host checks
+NUMBERS_A_PIECE = 5  # for each piece, the kernel `total_pieces` reads three numbers and writes two
+_LINKS = 64  # most links that divide B
+_MATRICES, _ALLOCATION = 14, 512  # the check's allocations, and the granularity of their bytes
+_MOST_OF_MEMORY = 8  # the check takes at most this fraction (1/8) of a device's memory; else the host checks
 
 
 Place = tuple[str, Span, Span]  # operand, rows and columns in the whole matrix
@@ -446,20 +446,20 @@ Place = tuple[str, Span, Span]  # operand, rows and columns in the whole matrix
 
 @record
 class Piece:
-    """Some rows and columns of A, B or C that one H2D or D2H copy moves. Each row has a checksum; these begin at `offset`."""
+    """Rows and columns of A, B or C moved by one H2D or D2H copy. Each row has a checksum; the piece's begin at `offset`."""
 
     operand: str  # "A", "B" or "C"
-    rows: Span  # those of A and C are counted within the rank's row block, those of B in the whole matrix
+    rows: Span  # of A and C within the rank's row block, of B in the whole matrix
     columns: Span
-    groups: Span  # the groups of columns in it; in A there is one
+    groups: Span  # its groups of columns; one for A
     number: int
     offset: int
 
 
 @record
 class CheckLayout:
-    """The pieces of one rank, as all ranks know them. The rank's checksums are a vector: one for each row of each piece, in the
-    pieces' order. `parts_of_b`: the rows of a column panel that each link brings, where several do."""
+    """The pieces of one rank, known to all ranks. The rank's checksums form a vector: one for each row of each piece, in the
+    order of pieces. `parts_of_b`: the rows of a column panel that each link copies."""
 
     share: RankShare
     inner: int  # the columns of A
@@ -469,7 +469,7 @@ class CheckLayout:
 
     @cached_property
     def panel_groups(self) -> tuple[Span, ...]:
-        """For each column panel its groups of columns; no group reaches into the next panel."""
+        """The groups of columns of each column panel; no group crosses panels."""
         return tuple(consecutive(-(-len(panel) // self.group) for panel in self.share.column_panels))
 
     def columns_of(self, group: int) -> Span:
@@ -484,7 +484,7 @@ class CheckLayout:
 
     @cached_property
     def by_arrival(self) -> tuple[tuple[tuple[Piece, ...], tuple[tuple[Piece, ...], ...]], ...]:
-        """For each arrival its pieces of A or B, and for each tile that it releases the pieces of C that the tile completes."""
+        """For each arrival its pieces of A or B, and for each of its tiles the pieces of C that the tile completes."""
         number = offset = 0
 
         def pieces(operand: str, parts: Iterable[Span], places: Iterable[tuple[Span, Span]]) -> Iterator[Piece]:
@@ -508,12 +508,12 @@ class CheckLayout:
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """All pieces, by their offsets."""
+        """All pieces, ordered by offset."""
         return tuple(piece for own, tiles in self.by_arrival for piece in (*own, *chain.from_iterable(tiles)))
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
-        """Where each piece lies in the whole matrix."""
+        """Each piece's place in the whole matrix."""
         firsts = map(self.first_row, self.pieces)
         return tuple(
             (piece.operand, Span(first, first + len(piece.rows)), piece.columns)
@@ -521,13 +521,12 @@ class CheckLayout:
         )
 
     def pieces_of(self, one: Arrival | Tile) -> tuple[Piece, ...]:
-        """The pieces of an arrival of the share's order, or of a tile that one releases. A panel that comes several times has the
-        pieces of the first time."""
+        """The pieces of an arrival or tile of the share's order. Later arrivals of a panel have the pieces of the first."""
         return self._by_identity[id(one)]
 
     @cached_property
     def _by_identity(self) -> dict[int, tuple[Piece, ...]]:
-        """By the id of an arrival or tile, whose many numbers take longer to hash."""
+        """By the id of an arrival or tile, since hashing their many fields takes longer."""
         found: dict[int, tuple[Piece, ...]] = {}
         first: dict[tuple[str, Span, tuple[Span, ...]], tuple[Piece, ...]] = {}
         for arrival, (own, of_tiles) in zip(self.share.order, self.by_arrival, strict=True):
@@ -545,7 +544,7 @@ class CheckLayout:
         return self.pieces[-1].offset + len(self.pieces[-1].rows) if self.pieces else 0
 
     def _in_groups(self, columns: Span) -> list[tuple[Span, Span]]:
-        """The column panels in `columns`, each with its groups; neighbours are one where the groups between them are full."""
+        """The column panels in `columns` with their groups; adjacent panels are joined if the first ends with a full group."""
         runs: list[tuple[Span, Span]] = []
         for panel, groups in zip(self.share.column_panels, self.panel_groups, strict=True):
             if not panel.lies_in(columns):
@@ -558,16 +557,16 @@ class CheckLayout:
 
 
 def group_columns(device_memory: int) -> int:
-    """The columns in a group. `device_memory`: the bytes to which the plan is cut; 0 where memory is not short."""
+    """The columns in a group. `device_memory`: the plan's limit in bytes; 0: none."""
     return GROUP_COLUMNS_OUT_OF_CORE if device_memory else GROUP_COLUMNS
 
 
 def most_bytes_of_check(problem: Problem, rows: int, tiling: Tiling, device_memory: int) -> int:
-    """The most bytes that the check takes on a device that multiplies `rows` rows."""
+    """An upper bound for the check's bytes on a device that multiplies `rows` rows."""
     group, panels = group_columns(device_memory), tiling.column_panels_in(problem.m)
     groups = -(-problem.m // group) + panels
     sums = groups * (2 * problem.l + 3 * rows + 1)
-    # A stationary operand comes once, a streamed one once for each part of the stationary one.
+    # A stationary operand is copied once, a streamed one once for each part of the stationary one.
     parts = -(-rows // (tiling.panel_rows * tiling.row_panels))
     checksums = problem.l * panels * parts + rows * (1 + panels) * max(1, -(-panels // tiling.column_panels))
     times_a, row_panels = max(1, -(-panels // tiling.column_panels)), -(-rows // tiling.panel_rows)
@@ -579,7 +578,7 @@ def most_bytes_of_check(problem: Problem, rows: int, tiling: Tiling, device_memo
 
 
 def memory_for_check(problem: Problem, rows: int, device_memory: int) -> int:
-    """The bytes of a device that panels leave to the check; 0 where the host checks instead."""
+    """Bytes of a device reserved for the check; 0 if the host checks instead."""
     groups = -(-problem.m // GROUP_COLUMNS_OUT_OF_CORE) + 1
     least = 8 * 2 * groups * (2 * problem.l + 3 * rows)
     return min(2 * least, device_memory // _MOST_OF_MEMORY) if least <= device_memory // _MOST_OF_MEMORY else 0

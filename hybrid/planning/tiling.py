@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What a plan is asked for; the panels and k-slabs in which H2D copies bring the operands; and a simulation of a product in them.
+"""The request for a plan, the choice of panels and k-slabs for H2D copies, and a simulation of a product with them.
 
-All panels are resident where they fit. Out of core, one operand is stationary, as many of its panels at a time as fit, and the
-other is streamed past them in small panels.
+All panels are resident if they fit. Out of core, one operand is stationary, with as many panels at a time as fit, and the other
+is streamed past in small panels.
 """
 
 from __future__ import annotations
@@ -25,48 +25,48 @@ ONE_RANK = Topology(((0,),))
 
 
 class OperandLocation(Enum):
-    """Where A, B and C lie, in host or device memory, while they are multiplied."""
+    """The location of A, B and C during the multiplication."""
 
-    NODE_SHARED = "node-shared matrices"  # every rank reads and writes its rows in memory that its node's ranks share
-    ROOT_ARRAYS = "the root's arrays"  # private memory of the root, which copies them to and from all devices itself
+    NODE_SHARED = "node-shared matrices"  # every rank accesses its rows in memory that its node's ranks share
+    ROOT_ARRAYS = "the root's arrays"  # private memory of the root, which makes the copies of all devices
     ROW_BLOCKS = "row blocks"  # every rank has its own rows of A and B, and keeps its rows of C
-    BLOCKS_2D = "2-D blocks"  # every rank has some rows of some columns of A and B, and keeps some of C
+    BLOCKS_2D = "2-D blocks"  # every rank has blocks of A and B, and keeps a block of C
 
 
 @record
 class PlanRequest:
-    """All that a plan depends on. A size of 0 lets the plan choose it.
+    """All inputs of a plan. The plan chooses sizes that are 0.
 
-    Callers of `decide` give what comes before `device`; `decide` fills in the rest from the machine and the settings.
+    Callers of `decide` set the fields before `device`; `decide` fills in the rest from the machine and the settings.
     """
 
     problem: Problem
     topology: Topology = ONE_RANK
     root: int = 0
     operands: OperandLocation = OperandLocation.NODE_SHARED
-    placed: Placement | None = None  # with row blocks or 2-D blocks: what each rank has of A and B, and keeps of C
-    bytes_there: int = 0  # of the matrices, that the root holds already
-    besides: tuple[int, ...] = ()  # host memory that each rank takes beside the matrices
-    besides_on_gpu: tuple[int, ...] = ()  # the same of its GPU, where GPUs multiply
-    on_gpus: bool = False  # every rank's rows of A and B lie on its GPU
+    placed: Placement | None = None  # of row blocks or 2-D blocks
+    bytes_there: int = 0  # bytes of the matrices that the root holds already
+    besides: tuple[int, ...] = ()  # each rank's host memory beside the matrices
+    besides_on_gpu: tuple[int, ...] = ()  # each rank's GPU memory beside the matrices, if GPUs multiply
+    on_gpus: bool = False  # every rank's rows of A and B are on its GPU
     device: str = "cpu"  # "cpu", "cuda" or "emulate"
-    staged: bool = False  # a CPU, too, copies panels into buffers, as a GPU does
-    accumulates: bool = False  # the kernel can add to C, so B may come in k-slabs
+    staged: bool = False  # a CPU also copies panels into buffers, like a GPU
+    accumulates: bool = False  # the kernel can accumulate into C, so B may come in k-slabs
     moduli: int = 0  # the most that a product from remainders may need; 0: native arithmetic
-    speed: float = 1.0  # expected of the kernels, relative to the model's native ones
+    speed: float = 1.0  # expected kernel speed, relative to the model's native kernels
     panel_rows: int = 0
     panel_columns: int = 0
     slab_rows: int = 0
-    device_memory: int = 0  # bytes that each rank may take on its device; 0: as many as it needs
-    check: str = "off"  # the product is verified: "on" or "full" (by the device that multiplied, where it can), "host" or "off"
+    device_memory: int = 0  # limit of each rank's device memory in bytes; 0: none
+    check: str = "off"  # verification: "on" or "full" (by the device that multiplied, if it can), "host" or "off"
     model: MachineModel = H200
     grid: Grid | None = None  # the grid that the nodes form; None: every node multiplies its rows of A by all of B
-    message_bytes: int = 1 << 28  # the most that a rank of a grid receives at a time
-    c_leaves: bool = False  # column panels of C go elsewhere as soon as they are complete, as those of a grid's part
+    message_bytes: int = 1 << 28  # largest message to a rank on a grid
+    c_leaves: bool = False  # column panels of C leave as soon as they are complete, as on a grid
 
     @property
     def converted(self) -> PlanRequest:
-        """The same product of float32 matrices, which the root makes of operands of 16 bits."""
+        """The same product in float32, to which the root converts 16-bit operands."""
         p = self.problem
         there = self.bytes_there - p.operand_bytes(p.n, p.l) - p.operand_bytes(p.l, p.m)
         return replace(self, problem=replace(p, short_operands=""), bytes_there=max(0, there))
@@ -77,12 +77,12 @@ class PlanRequest:
 
     @property
     def copies_to_buffers(self) -> bool:
-        """Whether panels are copied into buffers, as a GPU needs it; a CPU multiplies in place unless `staged`."""
+        """Whether panels are copied into device buffers; a CPU multiplies in place unless `staged`."""
         return self.staged or self.device != "cpu"
 
     @property
     def placement(self) -> Placement:
-        """What each rank has of A and B before the product, and keeps of C after it: unless that is given, the root all of C."""
+        """Each rank's parts of A and B before the product, and of C after it; by default the root keeps all of C."""
         if self.placed is not None:
             return self.placed
         at_root = (Span(0, self.problem.n if rank == self.root else 0) for rank in range(self.topology.size))
@@ -90,14 +90,14 @@ class PlanRequest:
 
     @cached_property
     def rows_of_a(self) -> tuple[Span, ...]:
-        """For each rank the rows of A and C that it multiplies."""
+        """Each rank's rows of A and C for the multiplication."""
         if self.row_blocks:
             return tuple(part.rows[0] for part in self.placement.a)
         return tuple(self.topology.rows_of_rank(rank, self.problem.n) for rank in range(self.topology.size))
 
     @property
     def rows_of_b(self) -> tuple[Span, ...]:
-        """For each rank the rows of B that it provides."""
+        """The rows of B that each rank provides."""
         if self.row_blocks:
             return tuple(part.rows[0] for part in self.placement.b)
         return tuple(self.topology.rows_of_rank(rank, self.problem.l) for rank in range(self.topology.size))
@@ -109,13 +109,13 @@ class PlanRequest:
 
     @property
     def links(self) -> int:
-        """The ranks of a node, each with a link of its own for A and B; 0: the operands are on the devices already."""
+        """The number of ranks of a node, each with its own link for A and B; 0: the operands are already on the devices."""
         return 0 if self.row_blocks else max(map(len, self.topology.nodes))
 
     def choose_tiling(self) -> Tiling:
-        """The tiling for all ranks; the smallest panels where not even these fit.
+        """The tiling for all ranks; the smallest panels if nothing fits.
 
-        Remainders need panels of whole units, and norms of whole columns and so no k-slabs; else the product is native.
+        Remainders need panels of whole units, and norms of whole columns and therefore no k-slabs; otherwise products are native.
         """
         if self.moduli and not self.slab_rows:
             tiling = self._tiling(slabs=False)
@@ -138,15 +138,15 @@ class PlanRequest:
         if self.moduli and self.links and nodes == 1:
             _, (height, width) = soonest(self)
         if self.row_blocks and self.topology.size == 1 and not self.device_memory:
-            width = max(1, p.m)  # nothing arrives piece by piece
+            width = max(1, p.m)  # B need not arrive in pieces
         height, width = self.panel_rows or height, self.panel_columns or width
         if p.symmetric and self.copies_to_buffers:
-            # B's column panels are transposes of A's row panels. From remainders, float32 at 8000 took 24.6 ms with panels of 512
-            # rows, 14.3 with 1024 and 10.5 with 2048 on an H200; natively, float64 took 21.2, 25.3 and 25.9.
-            least = _panel_rows(self) if self.links else 2 * self.model.least_panel_rows  # nothing arrives piece by piece
+            # B's column panels are transposes of A's row panels. On an H200, float32 at 8000 from remainders took 24.6 ms with
+            # panels of 512 rows, 14.3 with 1024 and 10.5 with 2048; native float64 took 21.2, 25.3 and 25.9.
+            least = _panel_rows(self) if self.links else 2 * self.model.least_panel_rows
             height = width = self.panel_rows or least * (4 if self.moduli and self.links else 1)
         row_panels, column_panels = max(1, -(-self.rows // height)), max(1, -(-p.m // width))
-        if self.device == "cpu":  # panels of equal sizes; on a GPU all but the last are whole tiles
+        if self.device == "cpu":  # panels of equal size; on a GPU all but the last are whole tiles
             height, width = max(1, -(-self.rows // row_panels)), max(1, -(-p.m // column_panels))
         rows_first = self.c_leaves or (nodes > 1 and not self.row_blocks)
         resident = Tiling(height, width, row_panels, column_panels, rows_first=rows_first, moduli=self.moduli)
@@ -159,7 +159,7 @@ class PlanRequest:
 
 
 def _with_slabs(r: PlanRequest, tiling: Tiling) -> Tiling:
-    """The tiling with B in k-slabs instead of column panels, where there would be several slabs."""
+    """The tiling with B in k-slabs instead of column panels, if there are several slabs."""
     model, depth = r.model, r.problem.l
     if not r.slab_rows and (r.device == "cpu" or r.panel_columns):
         return tiling
@@ -167,9 +167,9 @@ def _with_slabs(r: PlanRequest, tiling: Tiling) -> Tiling:
     slab_rows = r.slab_rows or _least_lines(r, least, r.problem.operand_bytes(1, r.problem.m))
     if slab_rows >= depth:
         return tiling
-    # The interleaved row panels must keep the GPU busy while B is copied. But their rows of C are copied back only after the last
-    # slab, which must not take longer than to compute the other rows. `rows_at_once`: the rows of C to which a kernel adds
-    # products with one row of B while the link copies the next one.
+    # The interleaved row panels must keep the GPU busy while B is copied. Their rows of C return only after the last slab, which
+    # must not take longer than computing the other rows. `rows_at_once`: rows of C that a kernel updates with one row of B while
+    # the link copies the next one.
     rows_at_once = model.multiply_adds_per_byte(r.problem.operand_dtype) * r.problem.operand_item_size
     busy = model.adding_speed * rows_at_once / r.links
     in_time = r.rows * (1 - rows_at_once / depth)
@@ -190,33 +190,33 @@ def _panel_rows(r: PlanRequest) -> int:
 def _panel_columns(r: PlanRequest) -> int:
     p, model = r.problem, r.model
     if r.device == "cpu" and len(r.topology.nodes) == 1:
-        return max(1, p.m)  # a CPU reads B where it is
+        return max(1, p.m)  # a CPU reads B in place
     column_panels = min(model.most_column_panels, max(1, p.operand_bytes(p.l, p.m) // model.least_column_panel_bytes))
     width = max(1, p.m if column_panels == 1 else -(-p.m // column_panels // KERNEL_TILE) * KERNEL_TILE)
     if r.device == "cpu" or not r.links:
         return width
-    # With such rows B, which is copied once, is copied at 4/5 of the link's rate.
+    # Rows of this length are copied at 4/5 of the link's rate.
     least = 4 * model.panel_row_overhead_bytes // p.operand_item_size
     return max(width, _least_lines(r, least, p.operand_bytes(1, p.l) + p.bytes(1, r.rows)))
 
 
 def _least_lines(r: PlanRequest, at_least: int, bytes_of_line: int) -> int:
-    """The rows or columns of a panel: `at_least`, and enough, of `bytes_of_line` each, for the link to run at its rate."""
+    """The rows or columns of a panel: `at_least`, and enough lines of `bytes_of_line` bytes for the link's full rate."""
     return -(-max(at_least, r.model.least_panel_bytes // max(1, bytes_of_line)) // KERNEL_TILE) * KERNEL_TILE
 
 
 def _out_of_core(r: PlanRequest, memory: int) -> Tiling:
-    """The tiling for devices of so much memory that takes the least time, mostly that with the least to copy.
+    """The fastest tiling for devices with this much memory, usually the one with the least to copy.
 
-    Beside the stationary panels it has as many streamed ones as the model wants, or the most that fit. Panel sizes asked for are
-    halved where they do not fit; where not even the smallest panels do, these are taken.
+    It has as many streamed panels as the model wants, or the most that fit. Requested panel sizes are halved until they fit; if
+    nothing fits, panels have one line.
     """
     wanted = r.model.least_streamed_panels
     most, least_time, best = 0, 0.0, Tiling(1, 1, 1, 1)
     for halvings in range(r.model.least_tile_elements.bit_length()):
         factor = 1 + halvings * r.model.half_tile_cost
         if most == wanted and least_time <= factor * (r.rows + r.problem.m):
-            break  # what is halved again cannot take less, even if every row and column is copied only once
+            break  # further halving cannot be faster, even if every row and column is copied only once
         for stationary, length in (("B", r.problem.m), ("A", r.rows)):
             for part in _parts(length):
                 tiling, fitting = _candidate(r, memory, stationary, part, halvings)
@@ -229,8 +229,7 @@ def _out_of_core(r: PlanRequest, memory: int) -> Tiling:
 
 
 def _parts(length: int) -> Iterator[int]:
-    """The lines of a stationary operand that the search keeps on the device: all, a half, a third, … then about 1/8 fewer
-    each."""
+    """Candidates for the resident lines of a stationary operand: all, a half, a third, … then about 1/8 fewer each."""
     parts = 1
     while parts < length:
         yield min(length, _in_tiles(-(-length // parts)))
@@ -239,14 +238,14 @@ def _parts(length: int) -> Iterator[int]:
 
 
 def _candidate(r: PlanRequest, memory: int, stationary: str, part: int, halvings: int) -> tuple[Tiling, int]:
-    """A tiling with about `part` resident lines of the stationary operand, and how many streamed panels fit beside them.
+    """A tiling with about `part` resident lines of the stationary operand, and the number of streamed panels that fit.
 
-    Tiles are halved `halvings` times from the best size. At least one streamed panel is left to come: an operand that fits as a
-    whole had better be the stationary one.
+    Tiles are halved `halvings` times from the best size. At least one streamed panel is not resident: an operand that fits
+    completely should be the stationary one.
     """
     p, model = r.problem, r.model
     of_a = (r.rows, r.panel_rows, KERNEL_TILE)
-    # Panels that are copied again and again have longer rows than resident ones, copied at 6/7 of the link's rate.
+    # Panels that are copied repeatedly have longer rows than resident ones, copied at 6/7 of the link's rate.
     of_b = (p.m, r.panel_columns, max(1, 6 * model.panel_row_overhead_bytes // p.operand_item_size))
     (length, asked, at_least), (other, other_asked, other_least) = (of_a, of_b) if stationary == "A" else (of_b, of_a)
     size = asked or _in_tiles(-(-part // max(1, min(model.most_stationary_panels, part // at_least))))
@@ -262,18 +261,17 @@ def _candidate(r: PlanRequest, memory: int, stationary: str, part: int, halvings
         return Tiling(streamed, size, count, panels, stationary="B", moduli=r.moduli)
 
     of_streamed = p.operand_bytes(streamed, p.l) + p.bytes(streamed, held)
-    fitting = (memory - p.operand_bytes(held, p.l)) // of_streamed  # padding left aside
+    fitting = (memory - p.operand_bytes(held, p.l)) // of_streamed  # without padding
     counts = range(1, max(0, min(fitting, -(-other // streamed) - 1)) + 1)
     fitting = bisect_right(counts, memory, key=lambda count: layout_of(p, r.rows, tiling(count), r.device).bytes)
     return tiling(fitting), fitting
 
 
 def _time(r: PlanRequest, tiling: Tiling) -> float:
-    """The time of a tiling, the link's or the kernels', whichever is longer. Unit: a row of A or a column of B copied at full
-    rate.
+    """The time of a tiling: the longer of the link's and the kernels'. Unit: one row of A or column of B copied at full rate.
 
-    Narrow column panels are copied more slowly, and at each reversal the kernels wait for the first stationary panel. A
-    thread-block tile takes as long as a full one where it is not full.
+    Narrow column panels are copied more slowly, and at each reversal the kernels wait for the first stationary panel. A partial
+    thread-block tile takes as long as a full one.
     """
     p, model, rows, columns = r.problem, r.model, r.rows, r.problem.m
     a, b = min(rows, tiling.row_panels * tiling.panel_rows), max(1, min(columns, tiling.column_panels * tiling.panel_columns))
@@ -292,22 +290,23 @@ def _time(r: PlanRequest, tiling: Tiling) -> float:
 
 
 def _in_tiles(size: int) -> int:
-    """The size, rounded up to whole thread-block tiles; unchanged where it is less than one."""
+    """The size rounded up to whole thread-block tiles; unchanged below one tile."""
     return -(-size // KERNEL_TILE) * KERNEL_TILE if size > KERNEL_TILE else size
 
 
-# Bytes that the link copies while a tile's kernels are launched: 0.02 ms natively, estimated; 0.2 ms from remainders, which also
-# measure panels (float32 at 4000 on an H200: panels of 1024 rows are better than those of 640).
+# Launch time of a tile's kernels, in bytes that the link copies meanwhile: 0.02 ms natively, estimated; 0.2 ms from remainders,
+# which also measure panels (float32 at 4000 on an H200: panels of 1024 rows are better than those of 640).
 _NATIVE_LAUNCH_BYTES, _MODULAR_LAUNCH_BYTES = 1 << 20, 10 << 20
 
 
 def forecast(
     problem: Problem, order: Iterable[Arrival], model: MachineModel, speed: float, links: int = 1, *, moduli: int = 0
 ) -> tuple[float, float, float]:
-    """When the last panel is copied in, the last tile multiplied, and the last one copied out, in the time in which the link
-    copies a byte. One arrival after the other is simulated, on a GPU that copies in, multiplies and copies out at the same time.
+    """Times at which the last panel is copied in, the last tile is multiplied, and the last tile is copied out. Unit: the link's
+    time for a byte. Simulates the arrivals in order on a GPU that overlaps H2D copies, kernels and D2H copies.
 
-    `speed`: of the kernels, relative to the model's native ones. `links`: those that bring B together; of slabs the first counts.
+    `speed`: of the kernels, relative to the model's native kernels. `links`: the number of links that divide B; of a slab, the
+    first link's rows count.
     """
     rate = model.multiply_adds_per_byte(problem.operand_dtype) * speed
     launching = _MODULAR_LAUNCH_BYTES if moduli else _NATIVE_LAUNCH_BYTES
@@ -332,11 +331,11 @@ def forecast(
 
 @lru_cache(maxsize=64)
 def soonest(r: PlanRequest) -> tuple[float, tuple[int, int]]:
-    """When a product with the best panels and no k-slabs is complete, in the time in which a link copies a byte; and the rows and
-    columns of these panels.
+    """The simulated time of a product with the best panels and no k-slabs, in units of the link's time for a byte; and the rows
+    and columns of these panels.
 
-    One column panel is copied fastest, but nothing is multiplied before all of B is there. High row panels need fewer launches,
-    but the last one is copied back after all else.
+    A single column panel is copied fastest, but delays the first tile until all of B is loaded. Taller row panels need fewer
+    launches, but lengthen the last D2H copy.
     """
     p, model, least = r.problem, r.model, _panel_rows(r)
     tile = KERNEL_TILE * (1 + p.is_complex)  # both columns of a complex number
