@@ -33,7 +33,7 @@ from hybrid.errors import CheckFailed, UsageError
 from hybrid.execution.distributed_product import DistributedCall, RealProduct
 from hybrid.execution.multiply import Call, CopiedCall, GpuCall, RootCall, call_of
 from hybrid.execution.product import RootProduct
-from hybrid.execution.real_products import Asked, RealProducts
+from hybrid.execution.real_products import CallOptions, RealProducts
 from hybrid.execution.session import Session, session_of
 from hybrid.host.blas import OF_ONE_THREAD, UNDIVIDED
 from hybrid.host.memory import empty_result, is_transpose
@@ -68,7 +68,7 @@ class Compiled:
         gemm = {name: options[name] for name in _GEMM_OPTIONS}
         flags = {name: value for name, value in options.items() if name not in gemm}
         self._comm, self._stall, self._options = comm, options["stall"], options
-        self._asked = Asked(as_int(root), gemm, flags)
+        self._asked = CallOptions(as_int(root), gemm, flags)
         self._planned: _Planned | None = None
         self.by_triangle = False  # the last product was symmetric: one triangle computed and mirrored
 

@@ -51,7 +51,7 @@ from hybrid.errors import CheckFailed, DoesNotFit, Overflow, UsageError
 from hybrid.execution.between_nodes import OnGrid, gather_b
 from hybrid.execution.product import element_types, room_in_workspace
 from hybrid.execution.rank_run import CheckedRun, RankCheck, RankRun
-from hybrid.execution.real_products import Asked, RealProducts, element_of_rows, exactly
+from hybrid.execution.real_products import CallOptions, RealProducts, element_of_rows, exactly
 from hybrid.execution.redistribution import move, scattered
 from hybrid.execution.session import Session, agree, take_inventory, threads_until_decided
 from hybrid.host.memory import RowView, is_transpose
@@ -290,7 +290,7 @@ class DistributedCall:
     integers_stay = False  # on their GPUs
     sum_of: SumOfProducts | None = None  # if set, each rank multiplies its own rows, and the products are summed
 
-    def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> None:
+    def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: CallOptions) -> None:
         self._session = session
         self._operands: tuple[Any, ...] = operands
         self._in_2d = not any(isinstance(each, RowBlock) for each in operands)
@@ -304,7 +304,7 @@ class DistributedCall:
             )
             self._agree(asked.without_transposes(), None)
 
-    def _agree(self, asked: Asked, out: Any) -> tuple[bool, ...]:
+    def _agree(self, asked: CallOptions, out: Any) -> tuple[bool, ...]:
         """Agree on the product. Returns whether A, B and C are transposes; if one is, only `sum_of` has been decided."""
         session, team = self._session, self._session.team
         kind, kept = ("Block2Ds", "part") if self._in_2d else ("RowBlocks", "rows")

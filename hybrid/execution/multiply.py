@@ -44,7 +44,7 @@ from hybrid.devices.cuda_gpus import pinned_memory, usable_gpus
 from hybrid.errors import CheckFailed, DeviceUnavailable, DoesNotFit, Overflow, UsageError
 from hybrid.execution.distributed_product import Complete, DistributedCall
 from hybrid.execution.product import RootProduct, element_types, views_in_workspace
-from hybrid.execution.real_products import Asked, RealProducts, exactly
+from hybrid.execution.real_products import CallOptions, RealProducts, exactly
 from hybrid.execution.redistribution import move
 from hybrid.execution.session import Session, agree, free_memory_of, take_inventory, threads_until_decided
 from hybrid.execution.whole_copies import WholeCopies
@@ -105,7 +105,7 @@ def _matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
     return rows, columns
 
 
-def call_of(session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> Call:
+def call_of(session: Session, operands: tuple[Any, Any, Any], out: Any, asked: CallOptions) -> Call:
     """The call for these operands (A, B, and C or None). Collective; all ranks raise together."""
     if any(isinstance(each, (RowBlock, Block2D)) for each in operands):
         return DistributedCall(session, operands, out, asked)
@@ -121,7 +121,7 @@ class GpuCall:
     """A product of two arrays on this process's GPU, computed as RowBlocks of a single rank. C stays on the GPU, in `out` if
     given."""
 
-    def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> None:
+    def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: CallOptions) -> None:
         session.team.refuse_no_rank(asked.root)
         a, b, c = operands
         refuse_unused_c(c, asked.gemm)
@@ -154,7 +154,7 @@ class CopiedCall:
     halves: while one is multiplied, the rows of A for the next, or the finished half of C, are copied."""
 
     def __init__(
-        self, session: Session, operands: Sequence[Any], out: Any, asked: Asked, gpu: Gpu, shape: tuple[int, ...]
+        self, session: Session, operands: Sequence[Any], out: Any, asked: CallOptions, gpu: Gpu, shape: tuple[int, ...]
     ) -> None:
         """`operands`: op(A), op(B), and C or None, as matrices. `shape`: of the result. DoesNotFit if GPU memory is short."""
         self._session, self._host, self._out, self._asked, self._gpu = session, operands, out, asked.without_transposes(), gpu
@@ -175,7 +175,7 @@ class CopiedCall:
         return f"A is copied to the GPU as {first}, B as {second}; C from there as {self._types.result}, from products of:"
 
     @classmethod
-    def of(cls, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> CopiedCall | None:
+    def of(cls, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: CallOptions) -> CopiedCall | None:
         """The call; None if another class has to handle these operands, or refuse them."""
         kinds = [getattr(getattr(each, "dtype", None), "kind", "-") for each in operands[:2]]
         if kinds[0] != "c" and any(kind not in "biu" for kind in kinds):
@@ -290,7 +290,7 @@ class RootCall:
 
     decision: Decision | None = None  # None for a stack, or if the root computes alone
 
-    def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: Asked) -> None:
+    def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: CallOptions) -> None:
         team, shared, root = session.team, session.shared_arrays, asked.root
         self._session, self._operands, self._out, self._asked = session, operands, out, asked
         with team.phase("agree", timed=False) as agreeing:

@@ -149,7 +149,7 @@ class RootProduct(CheckedRun):
         with team.phase("check") as checking:  # the root alone has the matrices, and uses the cores of all ranks
             if team.rank == plan.root:
                 a, b, c = self._on_host_of_root()
-                threads, problem = self._threads_of_all, plan.problem
+                threads, problem = sum(placement.threads.count for placement in self.decision.placements), plan.problem
                 checking.mine = verify_alone(a.array, b.array, c.array, threads, suspects, by, problem=problem)
         check: Check = checking.all[plan.root]
         return check
@@ -165,10 +165,6 @@ class RootProduct(CheckedRun):
         arrays = {key: numbers_of(on_host(self.views[key].array)) for key in "AB"}
         arrays["C"] = on_host(self.run.c_on_device) if self._rounded is not None else numbers_of(on_host(self.views["C"].array))
         return [RowView(arrays[key].astype(arrays["C"].dtype, copy=False), self.views[key].rows) for key in "ABC"]
-
-    @property
-    def _threads_of_all(self) -> int:
-        return sum(placement.threads.count for placement in self.decision.placements)
 
     def _host_matrices(self, kept: dict[str, RowView]) -> dict[str, RowView]:
         """A, B and C by operand: the node's shared matrices, or the root's own arrays, in place if possible."""

@@ -21,7 +21,7 @@ _WRAPPED = 2.0**62  # int64 and float64 sums differ by at least 2^64 if int64 wr
 
 
 @record
-class Asked:
+class CallOptions:
     """A call's options. `gemm`: alpha, beta, op and dtype; `flags`: settings."""
 
     root: int
@@ -32,7 +32,7 @@ class Asked:
         """Both, validated. UsageError if invalid."""
         return Settings.gather(self.flags), Gemm.of(self.gemm)
 
-    def without_transposes(self) -> Asked:
+    def without_transposes(self) -> CallOptions:
         """The same options for operands that are already transposed."""
         return replace(self, gemm={**self.gemm, "transpose_a": False, "transpose_b": False})
 

@@ -224,18 +224,14 @@ def free_memory_of(session: Session, settings: Settings, gpu: Gpu | None, *, now
             on_gpu = min(on_gpu, _room_on(gpu, reserved))
     return FreeMemory(
         host=session.team.host,
-        host_bytes=settings.host_memory or (available_host_bytes(now=True) if now else _about(available_host_bytes())),
+        # Unless measured, in steps of 256 MiB: cached decisions stay valid while others use memory. If too low, it is measured.
+        host_bytes=settings.host_memory or (available_host_bytes(now=True) if now else available_host_bytes() >> 28 << 28),
         gpu_bytes=on_gpu if gpu or not now else 0,  # no GPU is chosen before the first product
         gpu_id=gpu.uuid if gpu else "",
         gpu_reserved=reserved,
         gpu_pooled=pooled_bytes(gpu) if gpu else 0,
         gpu_queried=now,
     )
-
-
-def _about(size: int) -> int:
-    """The bytes rounded down to 256 MiB, so that decisions stay valid while others use memory. If too low, memory is measured."""
-    return size >> 28 << 28
 
 
 def _room_on(gpu: Gpu, reserved: int) -> int:
@@ -268,10 +264,12 @@ def agree(session: Session, request: PlanRequest, settings: Settings, inventorie
             # Test again if the caller names a transport: they may have fixed the cause of an earlier failure.
             why = device.refusal(test, again=settings.transport != "auto")
             return replace(known, outcomes={**known.outcomes, test: why})
-        with session.team.phase("agree", timed=False) as looking:
-            looking.mine = free_memory_of(session, settings, gpus[session.team.rank], now=True)
+        with session.team.phase("agree", timed=False) as measuring:
+            measuring.mine = free_memory_of(session, settings, gpus[session.team.rank], now=True)
         is_measured = True
-        return replace(known, ranks=tuple(map(lambda rank, free: replace(rank, free=free), known.ranks, looking.all)))
+        return replace(
+            known, ranks=tuple(replace(rank, free=free) for rank, free in zip(known.ranks, measuring.all, strict=True))
+        )
 
     decision = decide(Machine(session.team.topology, tuple(inventories), {}, find_out), request, settings)
     if decision.shortage:

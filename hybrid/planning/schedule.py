@@ -156,7 +156,7 @@ def arrivals(row_panels: Sequence[Span], column_panels: Sequence[Span], tiling: 
         while stationary.to_come or streamed.to_come:
             if not stationary.to_come:
                 operand = streamed
-            elif streamed.is_full or not streamed.to_come:
+            elif len(streamed.resident) == min(streamed.capacity, len(streamed.panels)) or not streamed.to_come:
                 operand = stationary
             elif tiling.rows_first and a.resident:
                 operand = a if b.resident else b
@@ -182,10 +182,6 @@ class _Ring:
         self.to_come = range(len(panels))
         self.panels_per_tile = 1 if separate else capacity  # the most panels that a tile covers
         self._lines_that_fit = sum(map(len, panels[:capacity]))
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.resident) == min(self.capacity, len(self.panels))
 
     @property
     def loaded_part(self) -> float:
