@@ -138,7 +138,7 @@ class GpuCall:
         self._of_blocks = DistributedCall(session, blocks, None, asked.without_transposes())
         self.decision, self.settings = self._of_blocks.decision, self._of_blocks.settings
         self.integers_stay = self._of_blocks.integers_stay
-        self.is_there = self.decision is not None and self.decision.plan.device == "cuda"
+        self.multiplies_on_gpu = self.decision is not None and self.decision.plan.device == "cuda"
 
     def product(self, complete: Complete = tell_nobody) -> Any:
         product = self._of_blocks.product(complete).array.reshape(self.shape)
@@ -157,7 +157,7 @@ class CopiedCall:
         self, session: Session, operands: Sequence[Any], out: Any, asked: CallOptions, gpu: Gpu, shape: tuple[int, ...]
     ) -> None:
         """`operands`: op(A), op(B), and C or None, as matrices. `shape`: of the result. DoesNotFit if GPU memory is short."""
-        self._session, self._host, self._out, self._asked, self._gpu = session, operands, out, asked.without_transposes(), gpu
+        self._session, self._operands, self._out, self._asked, self._gpu = session, operands, out, asked.without_transposes(), gpu
         self._shape, self._core = shape, (operands[0].shape[0], operands[1].shape[1])
         self.settings, gemm = asked.read()
         self._types = product_type(operands[0].dtype, operands[1].dtype, gemm.dtype)
@@ -165,13 +165,13 @@ class CopiedCall:
         # Below 2048 rows, a second half costs more than the overlap saves (estimated). Repair messages name rows of the whole C.
         in_halves = self._types.complex_a and len(rows) >= 2048 and self.settings.on_fault == "raise" and not is_transpose(a, b)
         self._parts = [*pieces(rows, -(-len(rows) // (2 * PAIR)) * PAIR)] if in_halves else [rows]
-        self._bring()
-        self.decision = self._on_gpu[0].decision
+        self._copy_and_decide()
+        self.decision = self._gpu_calls[0].decision
 
     @property
     def how(self) -> str:
         """The copied dtypes, in words."""
-        first, second = (each.dtype for each in self._host[:2])
+        first, second = (each.dtype for each in self._operands[:2])
         return f"A is copied to the GPU as {first}, B as {second}; C from there as {self._types.result}, from products of:"
 
     @classmethod
@@ -207,12 +207,12 @@ class CopiedCall:
             call = cls(session, (first, second, added), out, asked, gpu, shape)
         except (UsageError, DeviceUnavailable, DoesNotFit):
             return None
-        if all(each.integers_stay or (types.complex_a and each.is_there) for each in call._on_gpu):
+        if all(each.integers_stay or (types.complex_a and each.multiplies_on_gpu) for each in call._gpu_calls):
             return call
         call.abandon()
         return None
 
-    def _bring(self) -> None:
+    def _copy_and_decide(self) -> None:
         """Start the H2D copies and decide how to multiply."""
         session, asked, settings, out = self._session, self._asked, self.settings, self._out
         if on_gpu(out):
@@ -221,25 +221,25 @@ class CopiedCall:
             self._into = out.reshape(self._core)
         else:
             self._into = empty_result(*self._core, self._types.result)
-        copied = [each for each in self._host if each is not None and not on_gpu(each)]
+        copied = [each for each in self._operands if each is not None and not on_gpu(each)]
         threads, where = threads_until_decided(session.team, settings), f"the device of {session.team.host}, {self._gpu.name}"
         with session.team.phase("scatter", timed=False), busy():
             made = session.device_of_alone(self._gpu)
             self._copies = WholeCopies(made, copied, self._into, threads, check=settings.check, where=where)
         try:
-            a, b, c = self._host
-            beside = b if on_gpu(b) else None if is_transpose(a, b) else self._copies.to_gpu("B", b)
-            into = None if self._into is not None else out.reshape(self._core)
-            self._on_gpu = list[GpuCall]()
+            a, b, c = self._operands
+            b_there = b if on_gpu(b) else None if is_transpose(a, b) else self._copies.to_gpu("B", b)
+            out_there = None if self._into is not None else out.reshape(self._core)
+            self._gpu_calls = list[GpuCall]()
             for rows in self._parts:
-                there = a[rows.slice] if on_gpu(a) else self._copies.to_gpu("A", a[rows.slice])
+                a_there = a[rows.slice] if on_gpu(a) else self._copies.to_gpu("A", a[rows.slice])
                 added = None if c is None else c[rows.slice]
                 if added is not None and not on_gpu(added):
                     added = self._copies.to_gpu("the C that is added", added)
-                if not self._on_gpu:
+                if not self._gpu_calls:
                     self._copies.follow()
-                given = there, there.T if beside is None else beside, added
-                self._on_gpu.append(GpuCall(session, given, None if into is None else into[rows.slice], asked))
+                there = a_there, a_there.T if b_there is None else b_there, added
+                self._gpu_calls.append(GpuCall(session, there, None if out_there is None else out_there[rows.slice], asked))
         except BaseException:
             self.abandon()
             raise
@@ -253,17 +253,17 @@ class CopiedCall:
         try:
             return self._product()
         except CheckFailed as wrong:
-            lost = self._host[2] is not None and self._out is not None  # `out` may share memory with C, and has been written
+            lost = self._operands[2] is not None and self._out is not None  # `out` may share memory with C, and has been written
             if wrong.code != "check-copy" or self.settings.on_fault != "repair" or lost:
                 raise
             warn(f"repaired: {wrong}; computed once more")
-        self._bring()
+        self._copy_and_decide()
         return self._product()
 
     def _product(self) -> Any:
         copies, into, out = self._copies, self._into, self._out
         try:
-            for rows, call in zip(self._parts, self._on_gpu, strict=True):
+            for rows, call in zip(self._parts, self._gpu_calls, strict=True):
                 if rows.lo:
                     copies.follow()
                 try:
@@ -321,19 +321,16 @@ class RootCall:
         self._inventories = [said[1] for said in agreeing.all]
         machine = Machine(team.topology, tuple(self._inventories))
         self._stack = StackCall(session, shapes, root, settings, self._inventories) if shapes.count is not None else None
-        root_could_suffice = root == 0 and (self._stack is None or not self._stack.is_divided)
-        integers = {"of_integers": integers_fit}
-        self.is_for_root = root_could_suffice and root_is_enough(machine, shapes.problem, settings, through_slots, **integers)
+        suffices = root_is_enough(machine, shapes.problem, settings, through_slots, of_integers=integers_fit)
+        self.is_for_root = suffices and root == 0 and (self._stack is None or not self._stack.is_divided)
         if shapes.count is None and not self.is_for_root:
-            at_root = shapes.bytes_beside, shapes.gpu_bytes
-            besides, on_gpu = (tuple(each if rank == root else 0 for rank in range(team.size)) for each in at_root)
             request = PlanRequest(
                 shapes.problem,
                 root=root,
                 operands=OperandLocation.NODE_SHARED if shapes.all_shared else OperandLocation.ROOT_ARRAYS,
                 bytes_there=shapes.allocated_bytes,
-                besides=besides,
-                besides_on_gpu=on_gpu if any(on_gpu) else (),
+                besides=tuple(shapes.bytes_beside * (rank == root) for rank in range(team.size)),
+                besides_on_gpu=tuple(shapes.gpu_bytes * (rank == root) for rank in range(team.size)) if shapes.gpu_bytes else (),
             )
             self.settings = exactly(settings, shapes.types)
             self.decision = agree(session, request, self.settings, self._inventories)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 
 import numpy as np
 
@@ -62,16 +61,14 @@ def room_in_workspace(
     """Room for matrices of these shapes in the workspace, or None; also None for GPUs, which pin each matrix for their copies."""
     if plan.device != "cpu" or plan.staged or plan.at_root or not 1 < len(plan.topology.nodes[0]) == plan.topology.size:
         return None
-    types = element_types(plan.problem)
-    ends = list(accumulate(rows * columns * np.dtype(types[key]).itemsize // _ALIGNED * _ALIGNED + _ALIGNED
-                           for key, (rows, columns) in shapes.items()))  # fmt: skip
-    if ends[-1] > MOST_SHARED or not (make or session.has_workspace(ends[-1])):
+    types, offsets, end = element_types(plan.problem), dict[str, int](), 0
+    for key, (rows, columns) in shapes.items():
+        offsets[key] = end
+        end += rows * columns * np.dtype(types[key]).itemsize // _ALIGNED * _ALIGNED + _ALIGNED
+    if end > MOST_SHARED or not (make or session.has_workspace(end)):
         return None
-    memory, firsts = session.workspace(ends[-1]), [0, *ends[:-1]]
-    return {
-        key: RowView(np.ndarray(shape, types[key], memory, first), Span(0, shape[0]))
-        for first, (key, shape) in zip(firsts, shapes.items(), strict=True)
-    }
+    memory = session.workspace(end)
+    return {key: RowView(np.ndarray(shape, types[key], memory, offsets[key]), Span(0, shape[0])) for key, shape in shapes.items()}
 
 
 class RootProduct(CheckedRun):
@@ -141,8 +138,8 @@ class RootProduct(CheckedRun):
             for key, source in zip("AB", self._operands, strict=True):
                 if len(plan.topology.nodes) > 1 and isinstance(source, RootMatrix):
                     rows = [share.rows if key == "A" else share.b_rows for share in plan.shares]
-                    to_send = enumerate(rows if team.rank == plan.root else [])
-                    sent = {rank: [source.array[of_rank.slice]] for rank, of_rank in to_send}
+                    at_root = team.rank == plan.root
+                    sent = {rank: [source.array[each.slice]] for rank, each in enumerate(rows)} if at_root else {}
                     received = {plan.root: [self.views[key][rows[team.rank]]]}
                     verify_exchange(team, key, sent, received, self.threads, plan.problem.dtype)
             return super().check_on_host(suspects)
