@@ -141,9 +141,9 @@ class RootOperands:
     batch: tuple[int, ...] = ()  # the broadcast dimensions of NumPy's stacks
 
     @classmethod
-    def of(cls, a: Any, b: Any, c: Any, out: Any, gemm: Gemm, threads: Callable[[], int]) -> RootOperands:
+    def of(cls, a: Any, b: Any, c: Any, out: Any, gemm: Gemm, threads: int) -> RootOperands:
         """The operands of a call, where they lie: matrices on a GPU, unless a C is added. UsageError where they have no product,
-        or `out` cannot hold it. `threads`: gives the number of threads that look for the largest integers."""
+        or `out` cannot hold it. `threads`: look for the largest integers."""
         a, b = arrays_of(a, b, on_device=c is None)
         types = product_type(a.dtype, b.dtype, gemm.dtype).of(gemm)
         if types.exact is not None or max(a.ndim, b.ndim) > 2:
@@ -163,10 +163,9 @@ class RootOperands:
         if c is not None:
             c = c.reshape(math.prod(batch), *core) if batch else c.reshape(core)
         if types.exact is not None:
-            count = threads()
-            first, second = (least_remainders(each, gemm.modulus, count) for each in (first, second))
-            c = None if c is None else least_remainders(c, gemm.modulus, count)
-            largest = tuple(0 if each is None else largest_of(each, count) for each in (first, second, c))
+            first, second = (least_remainders(each, gemm.modulus, threads) for each in (first, second))
+            c = None if c is None else least_remainders(c, gemm.modulus, threads)
+            largest = tuple(0 if each is None else largest_of(each, threads) for each in (first, second, c))
             types = types.bounded(first.shape[-1], [largest])
         if batch:
             first, second = (_as_stack(each, batch) for each in (first, second))

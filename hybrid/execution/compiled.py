@@ -287,7 +287,7 @@ class _InProcess(_Planned):
         plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) and not is_masked(out) else out
         p, threads = self.plan.problem, self._threads
         try:
-            given = RootOperands.of(a, b, c, plain_out, self.gemm, lambda: threads)
+            given = RootOperands.of(a, b, c, plain_out, self.gemm, threads)
         except UsageError:  # the full call raises it
             return None
         types = given.types

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain, pairwise
 from typing import Any
 
@@ -93,11 +92,11 @@ class Shares:
     is_gram: bool  # B is the transpose of A, in the same memory, and neither is complex
 
     @classmethod
-    def of(cls, a: Any, b: Any, c: Any, gemm: Gemm, settings: Settings, threads: Callable[[], int]) -> Shares:
+    def of(cls, a: Any, b: Any, c: Any, gemm: Gemm, settings: Settings, threads: int) -> Shares:
         """Describe this rank's operands. UsageError if they cannot be multiplied.
 
-        `threads`: returns the number of threads for the search for the largest integers. For 8- and 16-bit integers on a GPU the
-        limit of their dtype replaces the search: searching takes longer, and usual sums are exact in float64 anyway.
+        `threads`: for the search for the largest integers. For 8- and 16-bit integers on a GPU the limit of their dtype replaces
+        the search: searching takes longer, and usual sums are exact in float64 anyway.
         """
         check = settings.check == "host"
         in_2d = [each for each in (a, b) if isinstance(each, Block2D)]
@@ -125,7 +124,7 @@ class Shares:
             looks = l > _SHORT_SUM or types.gemm.combines or not (settings.check == "off" or checked_as_integers(settings, types))
             largest = tuple(
                 0 if each is None
-                else largest_of(where_it_lies(each.array), threads())
+                else largest_of(where_it_lies(each.array), threads)
                 if looks or each.array.dtype.itemsize > 2 or not on_gpu(each.array)
                 else largest_of_type(each.array.dtype)
                 for each in (a, b, added)
@@ -327,15 +326,15 @@ class DistributedCall:
             said = {"kind": f"a product of {kind}", **gemm.as_dict(), "transposed": transposed or turned, **settings.as_dict()}
             self._operands = tuple(each.T if isinstance(each, TransposedRowBlock) else each for each in self._operands)
             a, b, c = self._operands
-            threads = partial(threads_until_decided, team, settings)
+            threads = threads_until_decided(team, settings)
             if any(transposed):
-                on_host = not (on_gpu(a.array) or on_gpu(b.array))
-                is_sum = on_host and transposed == (True, False, False) and not (gemm.beta or gemm.modulus)
+                in_host_memory = not (on_gpu(a.array) or on_gpu(b.array))
+                is_sum = in_host_memory and transposed == (True, False, False) and not (gemm.beta or gemm.modulus)
                 own_shares = Shares.of(RowBlock(a.array.T), b, None, gemm, settings, threads) if is_sum else None
             else:
                 if gemm.modulus and product_type(a.dtype, b.dtype, gemm.dtype).of(gemm).exact is not None:
                     self._operands = a, b, c = tuple(
-                        None if each is None else each._like(least_remainders(each.array, gemm.modulus, threads()), None)
+                        None if each is None else each._like(least_remainders(each.array, gemm.modulus, threads), None)
                         for each in (a, b, c)
                     )
                 own_shares = Shares.of(a, b, c, gemm, settings, threads)

@@ -572,14 +572,15 @@ def _inspected(
     plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) and not is_masked(out) else out
     try:
         refuse_unused_c(operands[2], asked_gemm)
-        given = RootOperands.of(*operands, plain_out, gemm, partial(threads_until_decided, session.team, settings))
+        given = RootOperands.of(*operands, plain_out, gemm, threads_until_decided(session.team, settings))
         shapes = RootShapes.of(session.team, session.shared_arrays, given)
     except UsageError as wrong:
         return None, wrong
     if shapes.count is not None:
-        needed, free = shapes.bytes_beside, partial(free_memory_of, session, settings, None)
-        # Measure again only if the cached value is too low.
-        if shortage_of_matrix(needed, [free()]) and (missing := shortage_of_matrix(needed, [free(now=True)])):
+        missing = shortage_of_matrix(shapes.bytes_beside, [free_memory_of(session, settings, None)])
+        if missing:  # according to a cached value
+            missing = shortage_of_matrix(shapes.bytes_beside, [free_memory_of(session, settings, None, now=True)])
+        if missing:
             raise missing
     return given, shapes
 
