@@ -98,6 +98,7 @@ class Compiled:
         return found
 
     def run(self, a: Any, b: Any, c: Any, out: Any) -> Any:
+        """The product of these operands, in `out` if given; None on ranks that receive none."""
         planned = self._planned
         if planned is not None:
             with one_at_a_time:
@@ -107,25 +108,30 @@ class Compiled:
             env = _environment()
             call = call_of(session, (a, b, c), out, self._asked)
             if isinstance(call, RootCall) and call.is_for_root:
-                with session.team.phase("multiply", timed=False), busy():
-                    if session.team.rank != self._asked.root:
-                        return None
-                    alone = self._alone(session, (a, b, c))
-                    product, self.by_triangle = alone.run(a, b, c, out), alone.by_triangle
-                    return product
+                return self._by_root_alone(session, (a, b, c), out)
             self.by_triangle = call.decision is not None and bool(call.decision.plan.problem.symmetric)
             if isinstance(call, DistributedCall) and call.sum_of is not None:
-                with session.team.phase("multiply", timed=False), busy():
-                    own = self._alone(session, (*call.own_operands, None), **call.sum_of.options)
-                    try:
-                        product = own.run(*call.own_operands, None, None)
-                    except CheckFailed as wrong:  # names this rank 0, as it computed alone: the phase adds its real number
-                        raise CheckFailed(re.sub(r", multiplied by [^;]*", "", str(wrong)), code=wrong.code) from None
-                product = call.sum_of.own_rows(product)
+                product = call.sum_of.own_rows(self._own_product(session, call.own_operands, call.sum_of.options))
             else:
                 product = call.product()
                 self._planned = _planned_for(session, call, env) if self._comm is None else None
         return replace(product, comm=self._comm) if isinstance(product, (RowBlock, Block2D)) else product
+
+    def _by_root_alone(self, session: Session, operands: tuple[Any, Any, Any], out: Any) -> Any:
+        with session.team.phase("multiply", timed=False), busy():
+            if session.team.rank != self._asked.root:
+                return None
+            alone = self._alone(session, operands)
+            product, self.by_triangle = alone.run(*operands, out), alone.by_triangle
+            return product
+
+    def _own_product(self, session: Session, operands: tuple[Any, Any], options: Mapping[str, Any]) -> Any:
+        """This rank's term of a sum of products."""
+        with session.team.phase("multiply", timed=False), busy():
+            try:
+                return self._alone(session, (*operands, None), **options).run(*operands, None, None)
+            except CheckFailed as wrong:  # names this rank 0, as it computed alone: the phase adds its real number
+                raise CheckFailed(re.sub(r", multiplied by [^;]*", "", str(wrong)), code=wrong.code) from None
 
     def decide(self, a: Any, b: Any, c: Any) -> tuple[str, Decision | None]:
         """How such products are computed, in words ("" for the usual way), and the decision; None if this rank has none."""

@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from hybrid.transport.nccl import DeviceGather
 
 
+# Gets the phase's name, the amount done and the total; called on every rank.
+Progress = Callable[[str, int, int], None]
+
+
 def modular_product(rank_device: RankDevice, decision: Decision, rank: int, settings: Settings) -> ModularProduct | None:
     """The emulated (modular) product for this rank's tiles, cached with its device. None if tiles are multiplied natively, or if
     the rank's grid layer has no terms."""
@@ -194,11 +198,13 @@ def own_pieces(plan: Plan, pieces: Sequence[CheckLayout], rank: int) -> frozense
     multiplying = [each for each in plan.topology.nodes[plan.topology.node_of(rank)] if plan.shares[each].order]
 
     def sums(piece: Piece) -> bool:
-        if piece.operand == "A" or plan.transport in ("peers", "nccl"):
-            return piece.operand == "A" or piece.rows.lies_in(plan.b_rows_over_link(rank))
+        if piece.operand != "B":
+            return piece.operand == "A"
+        if plan.transport in ("peers", "nccl"):
+            return piece.rows.lies_in(plan.b_rows_over_link(rank))
         return multiplying[numbers[piece.columns, piece.rows] % len(multiplying)] == rank
 
-    return frozenset(piece.number for piece in layout.pieces if piece.operand != "C" and sums(piece))
+    return frozenset(piece.number for piece in layout.pieces if sums(piece))
 
 
 class RankRun:
@@ -284,7 +290,7 @@ class RankRun:
             self.device_check.use(matrices)
             self.device_check.sample(ALL if self._sums_all else Sample(SHARE, secrets.randbelow(SHARE)))
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Drop all references to the matrices."""
         self._matrices = self._transport = self._buffers = None
         self._copied = ()
@@ -425,10 +431,6 @@ class RankRun:
             self._submitted += 1
 
 
-# Gets the phase's name, the amount done and the total; called on every rank.
-Progress = Callable[[str, int, int], None]
-
-
 class CheckedRun(ABC):
     """One rank's part of a product, from multiplication to check and repair. Every rank constructs one; its methods are
     collective. Subclasses place the matrices."""
@@ -464,7 +466,7 @@ class CheckedRun(ABC):
         finally:
             self.views = {}
             if self._is_set_up:
-                self.run.let_go()
+                self.run.release()
 
     def computed(self) -> Check | None:
         """Compute the product and return its check."""
@@ -497,12 +499,12 @@ class CheckedRun(ABC):
                 matrices, by = (self.views["A"], b, self.views["C"]), self.decision.multiplied_by
                 self._own_check = HostCheck(self.team, plan, matrices, self.threads, by, has_all_of_b=True)
                 in_place = plan.device == "cpu" and not (plan.staged or plan.problem.symmetric)
-                in_passing = in_place and self.decision.kernel.name == "blas"
-                if not in_passing:
+                interleaved = in_place and self.decision.kernel.name == "blas"  # compares parts of C while they are in cache
+                if not interleaved:
                     multiply()
-                self.team.enter("check" if not in_passing else "multiply")
+                self.team.enter("multiply" if interleaved else "check")
                 with computing(plan.problem.operations):
-                    multiplying.mine = self._own_check.compared(seed, multiply if in_passing else None)
+                    multiplying.mine = self._own_check.compared(seed, multiply if interleaved else None)
         self._compared = multiplying.all
         if any(each is None for each in self._compared):  # some rank's B was corrupted: only the full check can tell
             self._own_check = None
