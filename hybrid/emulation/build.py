@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Compiles the kernels of a .cu file into a shared library for the CPU, by the machine's C++ compiler, and caches it on disk."""
+"""Compiles CUDA kernels for the CPU with the machine's C++ compiler, and caches the libraries on disk."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from hybrid.kernels.catalogue import KERNELS
 
 HERE = Path(__file__).resolve().parent
 
-# No strict aliasing: kernels load elements as float4 or double2. No contraction to fused multiply-adds: the kernels say where
-# they want one. No warnings: nvcc gives those.
+# No strict aliasing: kernels load elements as float4 or double2. No contraction: kernels call fma where they want one.
+# No warnings: nvcc gives those.
 COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-strict-aliasing", "-ffp-contract=off", "-w")
-_KERNEL = {  # flags for a kernel, by the check that it is compiled for
+_KERNEL = {  # a kernel's flags, by check
     "": ("-O2",),
     "undefined": ("-O1", "-g1", "-fsanitize=undefined"),
-    # Not -O0, where every use of a variable that a lambda captures is an access, and kernels take minutes. At -O1 two
-    # loads of the same element may be merged, as nvcc may do, too.
+    # -O0 makes each use of a captured variable an access, and kernels take minutes. -O1, like nvcc, may merge two loads of an
+    # element.
     "accesses": ("-O1", "-g1", "-gdwarf-4", "-fsanitize=thread"),
 }
-_WATCHING = ("findings", "device_memory", "observers", "memory_check")  # the parts of the runtime that accesses need besides
+_WATCHING = ("findings", "device_memory", "observers", "memory_check")  # more of the runtime, for "accesses"
 POISON = "-ftrivial-auto-var-init=pattern"  # GCC from 12 on, clang from 8 on
 CHECKS = tuple(_KERNEL)
 
@@ -54,8 +54,7 @@ def c_compiler() -> str:
 
 
 def _program(variable: str, names: Sequence[str], language: str, missing: str) -> str:
-    """The path of the compiler that this environment variable names, or of the first of these; `missing`: what to say if there is
-    none."""
+    """The compiler that the environment variable names, else the first of `names` on the PATH; `missing`: the error's text."""
     asked_for = os.environ.get(variable)
     for name in [asked_for] if asked_for else names:
         if path := shutil.which(name):
@@ -74,11 +73,10 @@ def build(
     capability: int = 90,
     checks: str = "",
 ) -> Path:
-    """A shared library with these instances of the kernels in `source` as functions run_0, run_1, ...
+    """Compile these template instances of the kernels in `source` into a shared library with the functions run_0, run_1, ...
 
-    Headers are searched beside `source`, then among the project's kernels. `capability`: the compute capability, times ten,
-    that sets __CUDA_ARCH__. `checks`: one of CHECKS.
-    EmulationError of kind "build" when they do not compile.
+    Headers are searched beside `source`, then among the project's kernels. `capability`: compute capability times ten, for
+    __CUDA_ARCH__. `checks`: one of CHECKS. EmulationError of kind "build" when they do not compile.
     """
     source, program = source.resolve(), compiler()
     flags = (*COMMON, *_KERNEL[checks], *native(), f"-D__CUDA_ARCH__={capability * 10}")
@@ -101,7 +99,7 @@ def build(
         compile_file(program, source.name, [*flags, *short, *include, "-c", str(text), "-o", str(kernel)], log)
         parts = ("runtime", *_WATCHING) if checks == "accesses" else ("runtime",)
         first, last, *others = [runtime_object(program, name) for name in ("begin", "end", *parts)]
-        objects = [first, kernel, last, *others]  # their order in .bss, which runtime.cpp relies on
+        objects = [first, kernel, last, *others]  # runtime.cpp relies on this order in .bss
         link = ["-shared", *(flag for flag in _KERNEL[checks] if flag == "-fsanitize=undefined"), *map(str, objects)]
         link += ["-ldl", "-o", str(folder / "library.so")]
         compile_file(program, source.name, link, log)
@@ -113,14 +111,14 @@ def build(
 
 @cache
 def takes(program: str, flag: str) -> bool:
-    """Whether this compiler knows this flag."""
+    """Whether the compiler accepts the flag."""
     tried = [program, flag, "-fsyntax-only", "-x", "c++", os.devnull]
     return not subprocess.run(tried, capture_output=True).returncode  # noqa: S603
 
 
 def build_plain(program: str, source: Path, flags: Sequence[str]) -> Path:
-    """A shared library, made by this compiler of one ordinary C file and the headers beside it. EmulationError of kind "build" if
-    that fails."""
+    """Compile one C file, which may include headers beside it, into a shared library. EmulationError of kind "build" if that
+    fails."""
     flags = (*flags, "-fPIC", "-shared", *native())
 
     def compile_in(folder: Path, log: Path) -> Path:
@@ -132,11 +130,9 @@ def build_plain(program: str, source: Path, flags: Sequence[str]) -> Path:
 
 
 def runtime_object(program: str, name: str) -> Path:
-    """An object file of the runtime, compiled from NAME.cpp.
-
-    "begin" and "end" have no source: they are the first and the last of a library's shared variables.
-    """
-    flags = (*COMMON, "-O2", "-fno-omit-frame-pointer")  # for host_memory.cpp
+    """The object file of NAME.cpp, a part of the runtime. "begin" and "end" have no source: they mark the begin and the end of a
+    library's __shared__ variables."""
+    flags = (*COMMON, "-O2", "-fno-omit-frame-pointer")  # host_memory.cpp walks the frames
     key = cache_key(program, flags, *sorted(HERE.glob("*.h")), *sorted(HERE.glob("*.cpp")))
 
     def compile_in(folder: Path, log: Path) -> Path:
@@ -151,18 +147,18 @@ def runtime_object(program: str, name: str) -> Path:
 
 
 def compile_file(program: str, what: str, arguments: Sequence[str], log: Path, reads: Sequence[Path] | None = None) -> str:
-    """Run the compiler, and return its warnings. The last of the arguments is the file that it makes.
+    """Run the compiler, and return its warnings. The last argument is the output file.
 
-    `what`: the source, for messages. `log`: where all of its output is written if it fails. `reads`: for a source that is not
-    trusted, the files that the compiler may read besides its own; it then gets little time and memory. OSError where
-    there is no room for the file; EmulationError of kind "build" if it fails otherwise.
+    `what`: the source's name in messages. `log`: gets the compiler's output if it fails. `reads`: of an untrusted source, the
+    files that the compiler may read besides its own; its time and memory are then limited. OSError when the disk is full;
+    EmulationError of kind "build" for other failures.
     """
-    folder = os.path.dirname(arguments[-1])  # where there must be room for its temporary files, too
-    environment = {**os.environ, "TMPDIR": folder, "LC_ALL": "C"}  # in the C locale its message for a full disk is known
+    folder = os.path.dirname(arguments[-1])  # its temporary files go there, too
+    environment = {**os.environ, "TMPDIR": folder, "LC_ALL": "C"}  # NO_ROOM's messages are searched in this locale
     try:
         command = [program, *arguments]
         if reads is not None:
-            from hybrid.emulation.child import run_limited  # most compilations need no limits, nor these modules
+            from hybrid.emulation.child import run_limited  # slow to import, and most compilations need no limits
 
             done = run_limited(what, command, environment, [HERE, *reads], Path(folder))
         else:
@@ -180,5 +176,5 @@ def compile_file(program: str, what: str, arguments: Sequence[str], log: Path, r
 
 
 def native() -> tuple[str, ...]:
-    """The flag by which a compiler uses all of this CPU's instructions."""
+    """The flag for all of this CPU's instructions; none where compilers do not agree on its name."""
     return ("-march=native",) if platform.machine() in ("x86_64", "aarch64") else ()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The cache on disk of what the compiler has made. A file's name has a hash of all that it depends on."""
+"""The disk cache of compiled files. A file's name contains a hash of everything that it depends on."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from hybrid.core import installation
 from hybrid.emulation.errors import EmulationError
 from hybrid.errors import DeviceUnavailable, one_line
 
-_BUILDING = ".building-"  # how the names of folders begin in which something is compiled
-_ABANDONED = 3600.0  # seconds after which nobody compiles in such a folder any more
+_BUILDING = ".building-"  # prefix of the folders of running compilations
+_ABANDONED = 3600.0  # seconds after which such a folder is a dead process's
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)  # a full disk, a full quota
-_SEALED, _SEAL_BYTES = (".so", ".o"), 32  # files that end with a hash of the rest, which no loader or linker reads
+_SEALED, _SEAL_BYTES = (".so", ".o"), 32  # a hash is appended to these; loaders and linkers ignore it
 _locks: dict[Path, threading.Lock] = {}
 
 
 def cached(name: str, compile_in: Callable[[Path, Path], Path]) -> Path:
-    """The file `name` of the cache. If this user has not made it yet, `compile_in(folder, log)` makes it in a temporary folder.
+    """The cached file `name`. If it is missing, `compile_in(folder, log)` makes it in a temporary folder.
 
-    Where the cache has no room for it, it is kept among the temporary files. DeviceUnavailable if that fails, too.
+    On a full disk or quota the file goes among the temporary files instead. DeviceUnavailable if that fails, too.
     """
     folder = cache_folder()
     try:
@@ -53,9 +53,9 @@ def cached(name: str, compile_in: Callable[[Path, Path], Path]) -> Path:
 
 
 def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
-    """The file at `path`, made if it is missing, or if others than this user could have put it there.
+    """The file at `path`, compiled if it is missing or truncated, or if another user could have put it there.
 
-    It is moved there atomically, since processes may compile the same at once. Of threads that want the same, one makes it.
+    Several processes may compile the same file, so it is moved there atomically; of this process's threads only one does.
     """
     with _locks.setdefault(path, threading.Lock()):
         if installation.is_own(path) and _is_whole(path):
@@ -77,7 +77,7 @@ def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether the file has all that was written: of a library that was cut short, the process would end by SIGBUS."""
+    """Whether the file is complete: a truncated library would end the process by SIGBUS."""
     if path.suffix not in _SEALED:
         return True
     content = path.read_bytes()
@@ -89,7 +89,7 @@ def _seal(content: bytes) -> bytes:
 
 
 def _remove_abandoned(cache: Path) -> None:
-    """Remove what processes left that ended while they compiled."""
+    """Remove the folders of processes that died while compiling."""
     for folder in cache.glob(f"{_BUILDING}*"):
         with suppress(OSError):  # another process removes it as well
             if time.time() - folder.stat().st_mtime > _ABANDONED:
@@ -111,7 +111,7 @@ def _unusable(where: str, error: OSError) -> DeviceUnavailable:
 
 
 def cache_key(program: str, *parts: object) -> str:
-    """A hash of all that a library depends on: texts, files' contents, the compiler and the CPU."""
+    """A hash of texts, files' contents, the compiler and the CPU: of all that a library depends on."""
     digest = hashlib.sha256()
     for part in (_version(program), _cpu(), *parts):
         content = part.name.encode() + part.read_bytes() if isinstance(part, Path) else repr(part).encode()
@@ -129,10 +129,10 @@ def _version(path: str) -> str:
 
 @cache
 def _cpu() -> str:
-    """The model and the features of this CPU, on which -march=native depends."""
+    """This CPU's model and features, on which -march=native depends."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            first = [*takewhile(str.strip, file)]  # of many that are alike
+            first = [*takewhile(str.strip, file)]  # the first core; the others are alike
     except OSError:
         return platform.processor()
     return "".join(line for line in first if line.startswith(("model name", "flags", "Features", "CPU part")))

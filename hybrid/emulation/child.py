@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Child processes that run compilers, kernels and programs: they may crash, hang, print without end, and leave processes
-and files behind."""
+"""Child processes for compilers, kernels and programs, which may crash, hang, print without end, or leave processes and files
+behind."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from hybrid.core.problem import record
 from hybrid.emulation.confined import ASKED, DIE_WITH_PARENT, Bounds, confined, installed_with, signals_held
 from hybrid.emulation.errors import EmulationError
 
-MOST_OUTPUT = 64 << 20  # bytes of a child that are kept
+MOST_OUTPUT = 64 << 20  # bytes kept of a child's output
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
-_PATIENCE = 10  # seconds that a child's supervisor gets to end all that it has started
+_PATIENCE = 10  # seconds for a supervisor to kill all that the child has started
 
-# Of processor time: the exercises' solutions take 0.3, the documents' programs 0.5 (one core of a server, 2026-11-24).
+# CPU time of a compiler: the exercises' solutions take 0.3 s, the documents' programs 0.5 s (one core of a server, 2026-11-24).
 _SECONDS = 20
-_BY_THE_CLOCK = 60  # seconds, after which a compiler seems to wait for something
-_MEMORY, _FILE = 2 << 30, 256 << 20  # bytes, of each of the compiler's programs, and of a file that one writes
-_ENDED = ("signal terminated program", "CPU time limit exceeded", "Killed")  # so say the drivers of GCC and clang, and a shell
+_BY_THE_CLOCK = 60  # seconds of wall time, for a compiler that waits
+_MEMORY, _FILE = 2 << 30, 256 << 20  # bytes, of each of the compiler's processes and of each file
+_ENDED = ("signal terminated program", "CPU time limit exceeded", "Killed")  # messages of GCC, clang and shells
 _HEADERS = {".h", ".hh", ".hpp", ".cuh", ".inc", ".inl"}
 _NO_MEMORY = ("out of memory", "virtual memory exhausted", "Cannot allocate memory", "std::bad_alloc")
 
@@ -43,7 +43,7 @@ class Ended:
 
     out: str  # its standard output
     err: str
-    status: int | None  # None: its time was up
+    status: int | None  # None: it timed out
 
 
 def run_child(module: str, tasks: Sequence[dict[str, Any]], seconds: float) -> Ended:
@@ -56,14 +56,14 @@ def run_child(module: str, tasks: Sequence[dict[str, Any]], seconds: float) -> E
 
 @contextmanager
 def new_folder() -> Iterator[Path]:
-    """A folder for temporary files, which is removed with all that is in it, whatever its depth and modes."""
+    """A temporary folder, removed at the end with its content, however deep and whatever the modes."""
     folder = tempfile.mkdtemp(prefix=f"hybrid-lab-{os.getpid()}-")
     try:
         yield Path(folder)
     finally:
         try:
             shutil.rmtree(folder)
-        except (OSError, RecursionError):  # these go deeper, and into folders that have no rights
+        except (OSError, RecursionError):  # these commands go deeper, and into folders without permissions
             for command in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
                 subprocess.run([*command, folder], stderr=subprocess.DEVNULL, check=False)  # noqa: S603
 
@@ -76,9 +76,9 @@ def supervised(
     show: Callable[[bytes], None] | None = None,
     **options: Any,
 ) -> Ended:
-    """Run a command until it ends, or the time is over; then nothing that it has started runs any more.
+    """Run a command until it ends or times out, then kill every process that it has started.
 
-    `confine`: is called in the child before the command. `show`: is given what it prints, also to standard error, as it comes.
+    `confine`: called in the child before the command. `show`: gets standard output and standard error as they come.
     """
     stderr = subprocess.STDOUT if show else subprocess.PIPE
     kept: dict[int, bytearray] = {}
@@ -123,8 +123,8 @@ def supervised(
 
 
 def _supervise(confine: Callable[[], None] | None) -> None:
-    """In a new child: fork. The new process's child goes on, and runs the command; the process itself waits for that, or for
-    SIGTERM, and then kills all that has come of it, even in sessions of their own: they are its descendants."""
+    """In a new child: fork. The grandchild returns and runs the command. The child, a subreaper, waits for the grandchild or for
+    SIGTERM, then kills all descendants, even those in sessions of their own, and ends as the command did."""
     if sys.platform.startswith("linux"):
         library = ctypes.CDLL(None)
         library.prctl(_SUBREAPER, 1)
@@ -156,7 +156,7 @@ def _supervise(confine: Callable[[], None] | None) -> None:
 
 
 def _descendants(process: int) -> list[int]:
-    """The processes that this one has started, and theirs, children before parents; none where the kernel does not tell them."""
+    """All descendants of a process, children before parents; none where /proc does not list them."""
     children: list[int] = []
     with suppress(OSError):
         for of_thread in Path(f"/proc/{process}/task").glob("*/children"):
@@ -165,17 +165,16 @@ def _descendants(process: int) -> list[int]:
 
 
 def python_environment() -> dict[str, str]:
-    """The environment in which another Python finds the modules that this one finds, from any folder, and computes with one
-    thread."""
+    """An environment in which a child Python finds this one's modules from any folder, and uses one BLAS thread."""
     places = os.pathsep.join(map(os.path.abspath, sys.path))
     return {**os.environ, "PYTHONPATH": places, "OPENBLAS_NUM_THREADS": "1"}
 
 
-# --- compilers that are given code that is not trusted
+# --- compilers of untrusted code
 
 
 def own_headers(folder: Path) -> list[Path]:
-    """The headers in the folder of a student's file. Other files there, which could be included as well, are not among them."""
+    """The headers in the folder of a student's file; other files there could be included, too, and must not be."""
     with suppress(OSError):
         return [path for path in folder.iterdir() if path.suffix in _HEADERS]
     return []
@@ -184,10 +183,10 @@ def own_headers(folder: Path) -> list[Path]:
 def run_limited(
     what: str, command: Sequence[str], environment: Mapping[str, str], reads: Sequence[Path], folder: Path
 ) -> subprocess.CompletedProcess[str]:
-    """Run a compiler within limits; returns the process that has ended, with its output.
+    """Run a compiler within limits of time, memory and files; returns the ended process with its output.
 
-    `what`: the source, for messages. It may write to `folder`, and may read its own files and those in `reads`. EmulationError of
-    kind "build" where the limits ended it; OSError if it cannot be run.
+    `what`: the source's name in messages. The compiler may write to `folder`, and read its own files and `reads`. EmulationError
+    of kind "build" when a limit ended it; OSError if it cannot be run.
     """
     named = [Path(argument[2:]) for argument in command if argument.startswith(("-I/", "-L/", "-B/"))]
     bounds = Bounds(_SECONDS, folder, [*named, *installed_with(command[0]), *reads], memory=_MEMORY, largest_file=_FILE)
@@ -197,7 +196,7 @@ def run_limited(
             _BY_THE_CLOCK,
             confine,
             stdin=subprocess.DEVNULL,
-            env={**environment, "CCACHE_DISABLE": "1"},  # ccache's files lie where it may not write
+            env={**environment, "CCACHE_DISABLE": "1"},  # it could not write there
         )
     status = -signal.SIGKILL if ended.status is None else ended.status
     if status in (-signal.SIGKILL, -signal.SIGXCPU) or (status and any(text in ended.err for text in _ENDED)):

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The bounds of a child process that runs code that is not trusted: little time and memory, small files, few files at all, no
-network.
+"""Confines a child process that runs untrusted code: little time and memory, small files, few readable files, no network.
 
-Files are forbidden by Linux's Landlock (since 5.13), for which no privileges are needed; the network by a namespace of its own,
-where a user may make some.
+Landlock (Linux 5.13 and newer) forbids files and needs no privileges; a network namespace of its own forbids the network, where
+users may create namespaces.
 """
 
 from __future__ import annotations
@@ -35,19 +34,11 @@ from hybrid.kernels.catalogue import KERNELS
 
 MEMORY = 4 << 30  # bytes
 LARGEST_FILE = 1 << 20  # bytes
-ASKED = signal.SIGTERM, signal.SIGINT, signal.SIGHUP  # what asks a process to end
-_SHARED_BY_RANKS = 256 << 20  # bytes of the memory that MPI's ranks share, which is a file in /dev/shm
+ASKED = signal.SIGTERM, signal.SIGINT, signal.SIGHUP  # requests to end
+_SHARED_BY_RANKS = 256 << 20  # bytes of the file in /dev/shm that MPI ranks share
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 _OF_A_PREFIX = (  # folders of an installation
-    "bin",
-    "etc",
-    "include",
-    "lib",
-    "lib64",
-    "libexec",
-    "nvvm",
-    "share",
-    "targets",
+    *("bin", "etc", "include", "lib", "lib64", "libexec", "nvvm", "share", "targets"),
     f"{os.uname().machine}-conda-linux-gnu",
 )
 _FOR_STUDENTS = re.compile(
@@ -57,19 +48,19 @@ _FOR_STUDENTS = re.compile(
 )
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls, of the same numbers on x86, ARM and POWER
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls, with these numbers on x86, ARM and POWER
 _VERSION = 1  # LANDLOCK_CREATE_RULESET_VERSION
 _BELOW_A_PATH = 1  # LANDLOCK_RULE_PATH_BENEATH
 _NO_NEW_PRIVILEGES = 38  # PR_SET_NO_NEW_PRIVS of prctl(2)
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _TRUNCATE = 1 << 14
-_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}  # how many rights of files are known, by the first version that knows so many
-_TCP = 3  # the rights to bind, and to connect
-_SIGNALS_AND_SOCKETS = 3  # abstract Unix sockets of processes outside, and signals to them
+_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}  # how many file rights Landlock has, from this version on
+_TCP = 3  # the rights to bind and to connect
+_SIGNALS_AND_SOCKETS = 3  # signals to processes outside, and their abstract Unix sockets
 _OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | 1 << 15
 READ = _EXECUTE | _READ_FILE | _READ_DIR
 LIST = _READ_DIR
-WRITE = -1  # whatever can be forbidden
+WRITE = -1  # all rights
 _MOUNTS, _IPC, _USER, _NETWORK = 0x20000, 0x8000000, 0x10000000, 0x40000000  # CLONE_NEW… of unshare(2)
 _GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 1  # SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP of netdevice(7)
 _SHARED_MEMORY_OPTIONS = b"size=512m,mode=1777"
@@ -77,20 +68,20 @@ _SHARED_MEMORY_OPTIONS = b"size=512m,mode=1777"
 
 @record
 class Bounds:
-    """What a child process may take and use, besides what every one may."""
+    """What a child process may use, besides Python's and the system's files."""
 
-    seconds: float  # of processor time
-    folder: Path  # that it may write to
-    reads: Sequence[Path] = ()  # more files and folders
+    seconds: float  # of CPU time
+    folder: Path  # writable
+    reads: Sequence[Path] = ()  # more readable files and folders
     writes: Sequence[Path] = ()
-    ranks: bool = False  # it is MPI's launcher, whose ranks have to find each other
+    ranks: bool = False  # the child is an MPI launcher, whose ranks have to find each other
     memory: int = MEMORY  # bytes of each process
     largest_file: int = LARGEST_FILE  # bytes
 
 
 @contextmanager
 def confined(bounds: Bounds) -> Iterator[Callable[[], None]]:
-    """A function that confines the child, to be called there before it executes the program (as `preexec_fn` is)."""
+    """A function that confines the child: pass it as `preexec_fn`."""
     read_by_python, to_list = _of_python()
     named = os.environ.get("HYBRID_LAB_READ", "").split(os.pathsep)
     read = [*_of_the_system(), *(Path(each) for each in named if each), *_of_libraries(), *read_by_python, *bounds.reads]
@@ -103,21 +94,19 @@ def confined(bounds: Bounds) -> Iterator[Callable[[], None]]:
 
 
 def installed_with(program: str) -> list[Path]:
-    """The folders of what was installed together with a program: for prefix/bin/mpirun they are prefix/bin, prefix/lib and so
-    on."""
+    """The folders of a program's installation: prefix/bin, prefix/lib and so on for prefix/bin/mpirun."""
     found = Path(shutil.which(program) or program)
     places = {found, found.resolve()}
     return [*(place.parent for place in places), *(place.parents[1] / name for place in places for name in _OF_A_PREFIX)]
 
 
 def of_students(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """The variables of an environment that students' code gets, without what may be somebody's secret. `folder`: for temporary
-    files."""
+    """The variables that students' code may see: none that could hold a secret. `folder`: for temporary files."""
     return {**{name: value for name, value in environment.items() if _FOR_STUDENTS.fullmatch(name)}, "TMPDIR": str(folder)}
 
 
 def lacking() -> list[str]:
-    """What a child cannot be kept from on this system, in whole sentences."""
+    """Sentences on what this system cannot forbid a child."""
     missing = []
     if not landlock_version():
         missing.append("the code that is run can read and write your files: this system has no Landlock (Linux 5.13 and newer)")
@@ -145,14 +134,14 @@ def _confine(library: ctypes.CDLL, bounds: Bounds, rules: int | None, separated:
     if separated is not None:
         separated(library)
     if rules is not None:
-        if bounds.ranks and _SHARED_MEMORY.is_dir():  # only now: in a namespace of its own it is another folder than before
+        if bounds.ranks and _SHARED_MEMORY.is_dir():  # only now: the new namespace has its own
             _allow(rules, _SHARED_MEMORY, WRITE)
         _restrict(rules)
 
 
 @cache
 def _of_libraries() -> list[Path]:
-    """The files of the libraries that this process has loaded, wherever this system keeps them."""
+    """The files of the libraries that this process has loaded."""
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -161,17 +150,10 @@ def _of_libraries() -> list[Path]:
 
 
 def _of_python() -> tuple[list[Path], list[Path]]:
-    """The files and folders that Python and its packages are read from; and folders of which only the names of files may be read.
-
-    Python looks for modules in the latter, too. One is the current folder, where the files of others may lie.
-    """
-    installed = [
-        sys.prefix,
-        sys.base_prefix,
-        *sysconfig.get_paths().values(),
-        *site.getsitepackages(),
-        site.getusersitepackages(),
-    ]
+    """The files and folders of Python and its packages; and folders that Python only lists, as it looks for modules: the current
+    one may have files of others."""
+    installed = [sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()]
+    installed += [*site.getsitepackages(), site.getusersitepackages()]
     here = Path.cwd()
     places = [Path(entry).resolve() for entry in sys.path if entry]
     read = [*map(Path, installed), *(place for place in places if place != here), _PACKAGE, KERNELS]
@@ -183,26 +165,25 @@ def _of_python() -> tuple[list[Path], list[Path]]:
 
 @cache
 def landlock_version() -> int:
-    """The version of Landlock that the kernel has; 0 where it has none, or it is turned off."""
+    """The kernel's version of Landlock; 0 where it is missing or turned off."""
     if not sys.platform.startswith("linux"):
         return 0
     return max(0, ctypes.CDLL(None).syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION))
 
 
 def _ruleset(read: Iterable[Path], write: Iterable[Path], to_list: Iterable[Path] = (), *, tcp: bool) -> int | None:
-    """The descriptor of rules that forbid all files but these and what is below them; None where there is no Landlock.
+    """The descriptor of a Landlock ruleset that forbids all files but these and what is below them; None without Landlock.
 
-    `read`: files that may be read and executed. `write`: where files may also be written, made and removed. `to_list`: folders of
-    which only the names of files may be read. Paths that do not exist are left out. `tcp`: whether TCP is allowed, which kernels
-    from 6.7 on can forbid. Signals to processes outside are forbidden by kernels from 6.12 on.
+    `read`: may be read and executed. `write`: may also be written, created and removed. `to_list`: folders that may only be
+    listed. Missing paths are left out. `tcp`: whether TCP is allowed; Linux before 6.7 cannot forbid it. From 6.12 on, signals to
+    processes outside are forbidden, too.
     """
     known = landlock_version()
     if not known:
         return None
     files = _known_rights()
     attributes = struct.pack("=QQQ", files, 0 if tcp or known < 4 else _TCP, _SIGNALS_AND_SOCKETS if known >= 6 else 0)
-    library = ctypes.CDLL(None, use_errno=True)
-    descriptor = _called(library, _CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0)
+    descriptor = _called(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0)
     for paths, rights in ((read, READ), (write, WRITE), (to_list, LIST)):
         for path in paths:
             with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
@@ -211,41 +192,41 @@ def _ruleset(read: Iterable[Path], write: Iterable[Path], to_list: Iterable[Path
 
 
 def _known_rights() -> int:
-    """All rights of files that this kernel knows."""
+    """A mask of the file rights that this kernel knows."""
     return (1 << max(number for since, number in _RIGHTS.items() if landlock_version() >= since)) - 1
 
 
 def _allow(descriptor: int, path: Path, rights: int) -> None:
-    """Add a rule that allows these rights to a file, or to a folder and all that is below it."""
+    """Add a rule that grants these rights for a file, or for a folder and all below it."""
     rights &= _known_rights()
     place = os.open(path, getattr(os, "O_PATH", 0) | os.O_CLOEXEC)
     try:
         if not stat.S_ISDIR(os.fstat(place).st_mode):
             rights &= _OF_A_FILE
         rule = struct.pack("=Qi", rights, place)
-        _called(ctypes.CDLL(None, use_errno=True), _ADD_RULE, descriptor, _BELOW_A_PATH, rule, 0)
+        _called(_ADD_RULE, descriptor, _BELOW_A_PATH, rule, 0)
     finally:
         os.close(place)
 
 
 def _restrict(descriptor: int) -> None:
-    """Apply the rules to this thread, and to what it starts, from now on. OSError if that fails."""
+    """Apply the ruleset to this thread and all that it starts. OSError if that fails."""
     library = ctypes.CDLL(None, use_errno=True)
     if library.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "no_new_privs")
-    _called(library, _RESTRICT_SELF, descriptor, 0)
+    _called(_RESTRICT_SELF, descriptor, 0)
 
 
-def _called(library: ctypes.CDLL, *arguments: object) -> int:
+def _called(*arguments: object) -> int:
     """The result of a system call. OSError if it fails."""
-    result = int(library.syscall(*arguments))
+    result = int(ctypes.CDLL(None, use_errno=True).syscall(*arguments))
     if result < 0:
         raise OSError(ctypes.get_errno(), f"Landlock: {os.strerror(ctypes.get_errno())}")
     return result
 
 
 def _of_the_system() -> Sequence[Path]:
-    """Folders and files that a program needs to start and to compute: the system's, none that belongs to a user."""
+    """The system's folders and files that any program needs; none is a user's."""
     folders = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store", "/gnu/store", "/proc", "/sys")
     files = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "hosts", "host.conf", "nsswitch.conf", "resolv.conf")
     devices = ("urandom", "random", "zero", "full")
@@ -262,13 +243,13 @@ def _of_the_system() -> Sequence[Path]:
 
 
 def leave_the_network(library: ctypes.CDLL) -> None:
-    """From now on this process, and what it starts, has no network."""
+    """Take the network from this process and all that it starts."""
     if library.unshare(_USER | _NETWORK):
         raise OSError("unshare(2)")
 
 
 def keep_to_itself(library: ctypes.CDLL) -> None:
-    """As `leave_the_network`, but with a loopback interface and a /dev/shm of its own, for ranks that have to find each other."""
+    """Like `leave_the_network`, but with a private loopback interface and /dev/shm, over which ranks find each other."""
     user, group = os.geteuid(), os.getegid()
     if library.unshare(_USER | _NETWORK | _MOUNTS | _IPC):
         raise OSError("unshare(2)")
@@ -285,9 +266,9 @@ def keep_to_itself(library: ctypes.CDLL) -> None:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Signals that ask this process to end come after this, not while it forks: Python ignores what their handlers raise in the
-    functions that it calls before and after a fork (`os.register_at_fork`). To block them would not do: another thread may get
-    them, and the handlers run in this one."""
+    """Defer signals in ASKED until this context ends. Use it around a fork: Python drops exceptions that their handlers raise in
+    the callbacks of `os.register_at_fork`. Blocking signals is not enough: another thread may receive one, and its handler then
+    runs in the main thread."""
     came: list[int] = []
     handlers: dict[signal.Signals, Any] = {}
     is_main = threading.current_thread() is threading.main_thread()
@@ -306,7 +287,7 @@ def signals_held() -> Iterator[None]:
 
 @cache
 def possible(separated: Callable[[ctypes.CDLL], None]) -> bool:
-    """Whether this system lets this user call `separated`, one of the functions above. It is tried in a child process."""
+    """Whether this user may call `separated`, `leave_the_network` or `keep_to_itself`: tried in a child process."""
     program = shutil.which("true")
     if not sys.platform.startswith("linux") or program is None:
         return False

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The error of the CUDA emulation: the project's kernels compiled for a CPU, to run and test them where there is no GPU.
+"""The error of the CUDA emulation, which runs CUDA kernels on a CPU.
 
 A C++ compiler builds the unchanged .cu file against a header that defines CUDA's keywords and built-ins (cuda_on_cpu.h). Every
-thread of a block is a fiber (runtime.cpp); blocks run one after the other. It is slow, and stricter than a GPU: the order of
-threads, and when an asynchronous copy completes, can be varied, and undefined values are NaN.
+thread of a block is a fiber (runtime.cpp); blocks run one after the other. The emulation is slow, and stricter than a GPU: it
+varies the order of threads and the completion of asynchronous copies, and undefined values are NaN.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""CUDA kernels that are compiled for the CPU and run on NumPy arrays."""
+"""CUDA kernels compiled for the CPU and run on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from hybrid.errors import one_line
 
 Result = TypeVar("Result")
 
-ORDERS = ("forward", "reverse", "shuffled")  # in which blocks, a block's warps and a warp's lanes run
-COPIES = ("late", "early", "mixed")  # when asynchronous copies complete: when waited for, at once, or at random
+ORDERS = ("forward", "reverse", "shuffled")  # of blocks, of warps in a block, and of lanes in a warp
+COPIES = ("late", "early", "mixed")  # asynchronous copies complete when waited for, at once, or at random
 _BUILT_FOR = {checks: checks for checks in CHECKS} | {"loads": "accesses"}
 
 
@@ -48,21 +48,21 @@ class _Array(ctypes.Structure):
 
 
 class EmulatedKernel:
-    """One instance of a kernel's template, such as tiled<double, 16>.
+    """One instance of a kernel template, such as tiled<double, 16>.
 
-    `checks`: "", "accesses" (each is looked at), "loads" (they are counted, also where they are wrong), or "undefined":
-    UBSan tells on standard error.
+    `checks`: "" for none; "accesses" checks each access to memory; "loads" counts loads and checks nothing; "undefined" is
+    UBSan, which reports on standard error.
     """
 
     def __init__(
         self, source: Path, expression: str, capability: int = 90, checks: str = "", among: tuple[_Library, int] | None = None
     ) -> None:
-        """`among`: a library that has been opened, and the instance's number in it."""
+        """`among`: an open library that has the instance, and its number there."""
         if among is None:
             among = _Library(build(source, [expression], capability=capability, checks=_BUILT_FOR[checks])), 0
         self._library, number = among
         self.expression = expression
-        # Of the last call with checks="loads": how often each element of each matrix was read; half of its bytes count 0.5.
+        # With checks="loads", for each matrix: how often the last call read each element; a read of half of its bytes counts 0.5.
         self.reads: list[np.ndarray] = []
         self._source = source.name
         self._checks = checks
@@ -73,7 +73,7 @@ class EmulatedKernel:
     def several(
         cls, source: Path, expressions: Sequence[str], capability: int = 90, checks: str = ""
     ) -> dict[str, EmulatedKernel]:
-        """Instances compiled together, which takes less time than one by one."""
+        """Instances compiled together, which is faster than one by one."""
         library = _Library(build(source, expressions, capability=capability, checks=_BUILT_FOR[checks]))
         return {each: cls(source, each, checks=checks, among=(library, number)) for number, each in enumerate(expressions)}
 
@@ -89,9 +89,9 @@ class EmulatedKernel:
         seed: int = 0,
         cluster: int = 1,
     ) -> None:
-        """Run it on these matrices (A, B and C; only the last is written to), whose rows are contiguous, with any row stride.
+        """Run the kernel on A, B and C, of which it writes only the last; rows are contiguous, with any leading dimension.
 
-        EmulationError when the launch is invalid or the threads do what CUDA leaves undefined; C is then undefined, too.
+        EmulationError for an invalid launch, or when threads do what CUDA leaves undefined; C is then undefined, too.
         """
         of_grid, of_block = ((*each, 1, 1)[:3] for each in (grid, block))
         launch = _Launch(of_grid, of_block, shared_bytes, seed, ORDERS.index(order), COPIES.index(copies), cluster)
@@ -109,13 +109,13 @@ class EmulatedKernel:
             raise EmulationError(kind, f"{self.expression}: {self._with_lines(text)}")
 
     def progress(self) -> int | None:
-        """How many threads have returned from the kernel, where a launch is under way, else None."""
+        """How many threads have returned from the kernel; None when no launch runs."""
         if not self._library.lock.locked():
             return None
         return ctypes.c_ulonglong.in_dll(self._library.code, "threads_returned").value
 
     def _watch(self, arrays: ctypes.Array[_Array], matrices: Sequence[np.ndarray]) -> None:
-        """Say that accesses to these matrices are looked at, or counted."""
+        """Register the matrices whose accesses are checked or counted."""
         if self._checks == "loads":
             self.reads = [np.zeros(matrix.shape) for matrix in matrices]
         for number in range(len(arrays) if _BUILT_FOR[self._checks] == "accesses" else 0):
@@ -123,14 +123,14 @@ class EmulatedKernel:
             self._library.code.watch(number, ctypes.byref(arrays[number]), reads)
 
     def _with_lines(self, text: str) -> str:
-        """The text of an error, with the kernel's lines in place of instructions."""
+        """The text with FILE:LINE in place of each @INSTRUCTION."""
         found = [int(offset) for offset in re.findall(r"@(\d+)", text)]
         places = iter(places_of(found, self._library.path, {self._source}))
         return re.sub(r"@\d+", lambda _: "{}:{}".format(*next(places)), text)
 
 
 class _Library:
-    """A compiled library. Its runtime is global state, so it runs one kernel at a time."""
+    """A compiled library. Its runtime has global state, so it runs one kernel at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -143,7 +143,8 @@ class _Library:
         self.lock = threading.Lock()
 
     def run(self, launch: Callable[[], Result]) -> Result:
-        """Launch, from the main thread in another one, so that an interrupt is handled: the kernel then stops after its block."""
+        """Launch; called from the main thread, in another one, so that an interrupt is handled and stops the kernel after its
+        block."""
         ended: Future[Result] = Future()
         given_up = False
 
@@ -153,7 +154,7 @@ class _Library:
                     return
                 try:
                     ended.set_result(launch())
-                except BaseException as error:  # raised by `result`
+                except BaseException as error:  # `result` raises it
                     ended.set_exception(error)
 
         if threading.current_thread() is not threading.main_thread():
@@ -165,12 +166,12 @@ class _Library:
         except BaseException:
             given_up = True
             ctypes.c_int.in_dll(self.code, "stop_asked").value = 1
-            with self.lock:  # when this is free, the kernel no longer uses the matrices
+            with self.lock:  # free once the kernel no longer uses the matrices
                 raise
 
 
 def as_c_array(matrix: np.ndarray) -> _Array:
-    """The C struct that describes a matrix. EmulationError for one whose rows are not contiguous."""
+    """A matrix as the runtime takes it. EmulationError if its rows are not contiguous."""
     rows, columns = matrix.shape
     item = matrix.itemsize
     if matrix.size and ((columns > 1 and matrix.strides[1] != item) or matrix.strides[0] % item):

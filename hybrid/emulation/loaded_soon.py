@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""C libraries that only make things faster. They are compiled in the background, so that nobody waits for the compiler."""
+"""Compiles optional C libraries, which only speed things up, in the background, so that nobody waits for the compiler."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hybrid.errors import HybridError
 
 
 class LoadedSoon:
-    """What `load` returns is in `loaded` when it has returned. It runs in a new thread; until then, and where it fails or no
-    thread can be started, `loaded` is None."""
+    """Calls `load` in a new thread and keeps its result in `loaded`, which is None until then, and if `load` fails or no thread
+    can be started."""
 
     def __init__(self, load: Callable[[], Any]) -> None:
         self.loaded: Any = None
         thread = threading.Thread(target=self._load, args=(load,), name="hybrid-compile", daemon=True)
-        with suppress(RuntimeError):  # the limit of threads is reached: all works without this one
+        with suppress(RuntimeError):  # no more threads: all works without the library, slower
             thread.start()
             _threads.append(thread)
 
     def _load(self, load: Callable[[], Any]) -> None:
-        with suppress(HybridError, OSError):  # without a compiler NumPy does the same, slower
+        with suppress(HybridError, OSError):  # no compiler: NumPy does the same, slower
             self.loaded = load()
 
 
@@ -32,8 +32,7 @@ _threads: list[threading.Thread] = []
 
 
 def wait_until_loaded(patience: float = 10.0) -> None:
-    """Wait until this process has loaded its libraries, which takes milliseconds, and some seconds where they are compiled, once
-    on a machine. `patience`: the most seconds to wait."""
+    """Wait at most `patience` seconds for this process's libraries: milliseconds if cached, seconds if they are compiled."""
     until = time.monotonic() + patience
     for thread in [*_threads]:
         thread.join(max(0.0, until - time.monotonic()))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What observers.cpp has counted of a launch, by line: sectors of requests to global memory, bank conflicts of requests to shared
-memory, branches at which the lanes of a warp diverge; or its accesses to memory one by one."""
+"""Decodes what observers.cpp counted in a launch, by source line: sectors of global memory, bank conflicts of shared memory, and
+divergent branches; or the trace of single accesses. Finds lines and variables of a program with addr2line and readelf."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import numpy as np
 
 from hybrid.core.problem import record
 
-ELEMENTS, REQUESTS, TRACE = 1, 2, 4  # what may be watched
-SHARED, _DYNAMIC = 3, 4  # spaces in shared memory; others have the number of the matrix
+ELEMENTS, REQUESTS, TRACE = 1, 2, 4  # bits of what the observers watch
+SHARED, _DYNAMIC = 3, 4  # spaces: static and dynamic shared memory; a matrix's number is its space
 SECTOR_BYTES = 32
 DYNAMIC = "extern __shared__"
 _KINDS = ("load", "store", "atomic")
@@ -39,12 +39,12 @@ class Site:
     space: int  # the number of the matrix, or SHARED
     kind: str  # load, store or atomic
     requests: int  # instructions of a warp
-    lanes: int  # that took part, over all requests
-    addresses: int  # different ones of each request, over all requests
-    sectors: int  # of 32 bytes that were moved
-    bytes: int  # that were wanted of them
-    steps: int  # in which the banks of shared memory served all requests
-    least_steps: int  # the same without conflicts
+    lanes: int  # active lanes, summed over the requests
+    addresses: int  # different elements of a request, summed
+    sectors: int  # 32-byte sectors moved
+    bytes: int  # bytes of these that the lanes asked for
+    steps: int  # passes of the banks of shared memory
+    least_steps: int  # passes without conflicts
 
 
 @record
@@ -53,26 +53,26 @@ class Branch:
 
     line: int
     executions: int  # by warps
-    divergent: int  # executions in which the lanes of the warp went different ways
+    divergent: int  # executions in which the warp's lanes diverged
 
 
 @record
 class Access:
     """One access of a thread to memory."""
 
-    instruction: int  # the same number for all accesses by one instruction
+    instruction: int  # its offset in the program
     block: tuple[int, int]
     thread: int
     barriers: int  # that the thread has passed
     line: int
     of: int | str  # the number of a matrix, or the name of a shared variable
-    byte: int  # where in it
+    byte: int  # offset there
     bytes: int
     writes: bool
 
 
 def sites_of(content: np.ndarray, program: Path, file_name: str) -> tuple[Site, ...]:
-    """The sites, by line of this file, without those whose line is unknown."""
+    """The sites whose line in this file is known, by line."""
     found = content.view(_SITE)
     lines = places_of(found["at"].tolist(), program, {file_name})
     keys = [(line, int(each["space"]), _KINDS[each["kind"]]) for (_, line), each in zip(lines, found, strict=True)]
@@ -80,15 +80,14 @@ def sites_of(content: np.ndarray, program: Path, file_name: str) -> tuple[Site, 
 
 
 def branches_of(content: np.ndarray, program: Path, file_name: str) -> tuple[Branch, ...]:
-    """The branches that were taken, by line of this file; without those whose line is unknown, and those of functions from other
-    files."""
+    """The executed branches whose line is known, by line of this file, without those of functions inlined from other files."""
     found = content.view(_BRANCH)
     keys = [place[1:] for place in places_of(found["at"].tolist(), program, {file_name}, innermost=True)]
     return tuple(Branch(*key, *sums) for key, sums in _sums(keys, found, ("executions", "divergent")))
 
 
 def _sums(keys: Sequence[tuple[Any, ...]], found: np.ndarray, names: Sequence[str]) -> list[tuple[tuple[Any, ...], list[int]]]:
-    """In the keys' order, for each that has a line the sums of these fields."""
+    """The sums of these fields for each key that has a line, in the keys' order."""
     sums: dict[tuple[Any, ...], Any] = {}
     for key, each in zip(keys, found, strict=True):
         if key[0]:
@@ -97,8 +96,7 @@ def _sums(keys: Sequence[tuple[Any, ...]], found: np.ndarray, names: Sequence[st
 
 
 def accesses_of(content: np.ndarray, program: Path, file_name: str, shared: Sequence[tuple[str, int, int]]) -> list[Access]:
-    """The accesses by lines of this file, in the order in which they happened. `shared`: each __shared__ variable's name, place,
-    and bytes."""
+    """The accesses by lines of this file, in order. `shared`: each __shared__ variable's name, offset and bytes."""
     found = content.view(_ACCESS)
     instructions = sorted(set(found["at"].tolist()))
     lines = dict(zip(instructions, (line for _, line in places_of(instructions, program, {file_name})), strict=True))
@@ -113,10 +111,10 @@ def accesses_of(content: np.ndarray, program: Path, file_name: str, shared: Sequ
 
 
 def places_of(offsets: Sequence[int], program: Path, names: Collection[str], *, innermost: bool = False) -> list[tuple[str, int]]:
-    """For each call that returns to one of these offsets in the program, the innermost place, as file and line, that is in one of
-    these files; ("", 0) where there is none, or where it is not known.
+    """The file and line of each call, given by the offset to which it returns; ("", 0) where unknown.
 
-    `innermost`: only the innermost place of all counts, so calls in functions of other files that were inlined have none.
+    Of inlined functions, the innermost in one of the files `names`. `innermost`: none where the innermost function of all is in
+    another file.
     """
     reader = shutil.which("addr2line")
     unknown = [("", 0)] * len(offsets)
@@ -133,7 +131,7 @@ def places_of(offsets: Sequence[int], program: Path, names: Collection[str], *, 
 
 
 def symbols_of(program: Path) -> list[tuple[str, str, int, int]]:
-    """For each variable its name, its kind (TLS for __shared__ ones, else OBJECT), its place and its bytes."""
+    """Each variable's name, kind (TLS for __shared__ ones, else OBJECT), offset and bytes."""
     reader = shutil.which("readelf")
     if reader is None:
         return []
@@ -143,7 +141,7 @@ def symbols_of(program: Path) -> list[tuple[str, str, int, int]]:
 
 
 def _plain_name(mangled: str) -> str:
-    """The name of a variable in the program's text, as As for _ZZ12MatMulKernel6MatrixS_S_E2As."""
+    """The variable's name in the source: As for _ZZ12MatMulKernel6MatrixS_S_E2As."""
     for found in reversed(list(re.finditer(r"E(\d+)", mangled))):
         name = mangled[found.end() : found.end() + int(found[1])]
         if len(name) == int(found[1]) and re.fullmatch(r"(_\d+|__\d+_)?", mangled[found.end() + len(name) :]):

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Compiles a whole CUDA program for the CPU, such that each access to memory is checked, and runs it in a confined child
-process."""
+"""Compiles a whole CUDA program for the CPU, with a check of each access to memory, and runs it in a confined child process."""
 
 from __future__ import annotations
 
@@ -27,23 +26,23 @@ from hybrid.emulation.confined import Bounds, confined, installed_with, of_stude
 
 _FLAGS = (*(flag for flag in COMMON if flag != "-w"), "-DWHOLE_PROGRAM", "-D__CUDA_ARCH__=900")
 _UNDEFINED = ("-fsanitize=bounds", "-fsanitize=signed-integer-overflow", "-fsanitize=shift-exponent", "-fsanitize=return")
-_CHECKED = (  # DWARF 4, because addr2line of binutils 2.40 takes the lines of headers in DWARF 5 for another file's
+_CHECKED = (  # DWARF 4: addr2line of binutils 2.40 gives DWARF 5 lines of headers to another file
     *("-O1", "-g1", "-gdwarf-4", "-fsanitize=thread", *_UNDEFINED, "-fno-builtin-printf", "-fno-omit-frame-pointer"),
-    "-fno-ipa-reference-addressable",  # static variables of the host, which kernels may not use, stay variables
-    "-fno-tree-sra",  # a float4 is loaded by one instruction, as by a GPU
-    *("-fstack-protector-strong", "-U_FORTIFY_SOURCE"),  # whose functions would not be host_memory.cpp's
+    "-fno-ipa-reference-addressable",  # keeps the host's static variables: a kernel's access to them is an error
+    "-fno-tree-sra",  # one instruction loads a float4, as on a GPU
+    *("-fstack-protector-strong", "-U_FORTIFY_SOURCE"),  # fortified functions would bypass host_memory.cpp
     *("-Wunused-result", "-Wuninitialized", "-Wmaybe-uninitialized"),
 )
 _WRAPPED = tuple(f"-Wl,--wrap={name}" for name in ("memcpy", "memmove", "memset"))  # see host_memory.cpp
-_LATER = 5  # seconds that a program has beyond its limit, at which it tells where it is
-_MOST_OUTPUT = 1 << 20  # bytes that are shown
+_LATER = 5  # seconds after its limit, for the program to report where it is
+_MOST_OUTPUT = 1 << 20  # bytes shown
 _MOST_OF_ARRAYS = 64 << 20  # bytes, as in runtime.h
-_HANDED_OVER = {"arrays", "ended", "writers", "sites", "branches", "trace"}  # members of events that are contents of memory
+_HANDED_OVER = {"arrays", "ended", "writers", "sites", "branches", "trace"}  # members of events that lie in shared memory
 
 
 @record
 class Ran:
-    """One process of a program that has run."""
+    """The result of one process of a program."""
 
     status: int  # as `Popen.wait` returns it
     findings: tuple[dict[str, Any], ...]  # of the runtime (see runtime.h)
@@ -53,17 +52,16 @@ class Ran:
 class Ranks:
     """How an MPI program is compiled and started."""
 
-    number: int  # of processes
-    launcher: Sequence[str]  # the command that starts them
-    variable: str  # the environment variable that has each process's rank
-    flags: Sequence[str]  # of the compiler and the linker
+    number: int
+    launcher: Sequence[str]  # mpirun with its arguments
+    variable: str  # the environment variable with a process's rank
+    flags: Sequence[str]  # for the compiler and the linker
 
 
 def built(source: Path, text: str, more_flags: Sequence[str] = ()) -> tuple[Path, str]:
-    """Compile a program; returns an executable beside `source`, and the compiler's warnings.
+    """Write the rewritten text to `source` and compile it; returns the executable, beside `source`, and the compiler's warnings.
 
-    `source`: where its text, which has been rewritten, is put. `more_flags`: the compiler's and the linker's, for OpenMP and MPI.
-    EmulationError of kind "build" if it does not compile.
+    `more_flags`: for compiler and linker, of OpenMP and MPI. EmulationError of kind "build" if the text does not compile.
     """
     program, folder = compiler(), source.parent
     source.write_text(text, encoding="utf-8")
@@ -93,11 +91,11 @@ def run(
     arrays: Sequence[np.ndarray] = (),
     launches: int = 1,
 ) -> list[Ran]:
-    """Run what was built of `source`; returns what was found in each rank, of which all have the launcher's status.
+    """Run the executable that was built from `source`; returns each rank's findings, all with the launcher's exit status.
 
-    `show` is given what it writes to standard output and standard error. `current`: the folder in which it runs, and to which it
-    may write; the caller's if it is None. `devices`: GPUs of each process. `arrays`: are handed over. `launches`: each has
-    `seconds`.
+    `show`: gets standard output and standard error. `current`: the program's working folder, which it may write to; the caller's
+    by default. `devices`: GPUs of each process. `arrays`: copied to the program through shared memory. `seconds`: the limit of
+    each of the `launches`.
     """
     folder, current = program.parent, current or Path.cwd()
     mark = secrets.token_hex(16)
@@ -131,13 +129,13 @@ def run(
 
 
 def _new(file: Path) -> BinaryIO:
-    """A new file, in place of an earlier run's. What a program puts in its place is not read."""
+    """A new file, in place of an earlier run's; kept open, so that no file that the program puts in its place is read."""
     file.unlink(missing_ok=True)
     return open(file, "x+b")
 
 
 def _environment(folder: Path, seconds: int, mark: str, devices: int, ranks: Ranks | None) -> dict[str, str]:
-    """What the runtime in the program reads: where its findings go, with which mark, and when it has to tell where it is."""
+    """The program's environment, with settings for the runtime: the file for findings, their mark, and the time limit."""
     return {
         **of_students(os.environ, folder),
         "HYBRID_LAB_FINDINGS": str(folder / "findings"),
@@ -149,11 +147,11 @@ def _environment(folder: Path, seconds: int, mark: str, devices: int, ranks: Ran
 
 
 def _findings(findings: BinaryIO, memory: BinaryIO, mark: str) -> Iterator[dict[str, Any]]:
-    """The findings in a rank's file. Only lines with the mark are the runtime's: the program could write others there."""
+    """The findings in a rank's file: the lines with the mark, since the program could write others there."""
 
     def handed_over(where: Sequence[int]) -> np.ndarray:
         place, size = where
-        return np.frombuffer(os.pread(memory.fileno(), size, place).ljust(size, b"\0"), "u1")  # the program may have cut it short
+        return np.frombuffer(os.pread(memory.fileno(), size, place).ljust(size, b"\0"), "u1")  # the program may truncate the file
 
     findings.seek(0)
     for line in findings.read().decode(errors="replace").splitlines():
@@ -173,7 +171,7 @@ def _is_file(stream: Any) -> bool:
 
 
 def _first_of(show: Callable[[str], None]) -> Callable[[bytes], None]:
-    """Shows the first _MOST_OUTPUT bytes of a process's output."""
+    """A function that shows the first _MOST_OUTPUT bytes that it is given."""
     decoder, left = codecs.getincrementaldecoder("utf-8")(errors="replace"), _MOST_OUTPUT
 
     def shown(data: bytes) -> None:
