@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Reads and rewrites the text of C and CUDA files. What is rewritten keeps its lines.
+"""Searches and rewrites the text of C and CUDA files. Rewriting keeps line numbers.
 
-Comments and what is in quotes are blanked before a text is read; a text that is blanked is called `plain`.
+Texts are searched with comments and quoted text blanked; such a text is called `plain`.
 """
 
 from __future__ import annotations
@@ -47,18 +47,16 @@ _READ_ONLY = re.compile(r"\b__constant__(?=\s+(?:const|constexpr)\b)|(?<=\bconst
 _QUALIFIERS = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+((?:\b(?:__\w+__|inline|static|void|extern)\b[ \t]*)+)$", re.MULTILINE
 )
-_NAMED = re.compile(  # as #define KERNEL(name) __global__ void name
+_NAMED = re.compile(  # such as #define KERNEL(name) __global__ void name
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)\((\w+)\)[ \t]+((?:\b(?:__\w+__|inline|static|void|extern)\b[ \t]*)+)\2[ \t]*$", re.MULTILINE
 )
 _DIRECTIVE_OR_WORD = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*|\b\w+\b", re.MULTILINE)
 _OF_DEVICE = re.compile(r"\b__(?:global|device)__\b")
 INCLUDE = re.compile(r"^([ \t]*#[ \t]*include[ \t]*)(<[^>\n]*>|\"([^\"\n]*)\")", re.MULTILINE)
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
-_HEADERS_OF_DEVICE = frozenset(
-    {"cooperative_groups.h", "cuda_fp16.h", "cuda_bf16.h", "mma.h", "cuda_pipeline.h"}
-)  # as NVRTC has them
-_OF_OURS = {"cuda_fp16.h": "half.h", "cooperative_groups.h": "cooperative_groups.h"}  # what stands in place of CUDA's headers
-# Lines outside of functions: with types of host code, and declarations of its functions.
+_HEADERS_OF_DEVICE = {"cooperative_groups.h", "cuda_fp16.h", "cuda_bf16.h", "mma.h", "cuda_pipeline.h"}  # NVRTC has them
+_OF_OURS = {"cuda_fp16.h": "half.h", "cooperative_groups.h": "cooperative_groups.h"}  # replacements for CUDA's headers
+# Lines outside of functions with host types, or with declarations of host functions.
 _OF_HOST = re.compile(
     r"^[^\n{}#]*\b(?:std\b|cuda(?:Error|Event|Stream)_t|cudaDeviceProp|FILE)[^\n{}#]*;[ \t]*$"
     r"|^(?!.*\b__(?:device|global)__)[ \t]*\w[\w:<>,&* \t]*\([^{};()=\n]*\);[ \t]*$",
@@ -70,8 +68,8 @@ _CLASS = re.compile(r"\b(?:class|struct|union)\b[^()]*$")
 _ALIGNED = re.compile(r"\b(?:__align__|alignas|__launch_bounds__)\s*\([^()]*\)|\b__attribute__\s*\(\(.*?\)\)", re.DOTALL)
 _CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _HOST_ONLY = re.compile(r"<<<|\bcuda[A-Z]|\bstd\s*::")
-_ALSO_OF_DEVICE = {"abs", "max", "min", "swap"}  # which CUDA has, too
-_FOR_NVRTC = {  # what stands in place of headers of C
+_ALSO_OF_DEVICE = {"abs", "max", "min", "swap"}  # CUDA has these, too
+_FOR_NVRTC = {  # replacements for C headers
     r"c?stdint(?:\.h)?": (
         "typedef int int32_t; typedef unsigned uint32_t; typedef long long int64_t; typedef unsigned long long uint64_t;\n"
     ),
@@ -86,22 +84,22 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Mod: operator.mod,
 }
 _SIZE_OF, _BYTES = re.compile(r"sizeof\s*\(\s*(float|double|int)\s*\)"), {"float": 4, "double": 8, "int": 4}
-# A kernel's name before <<<, with namespaces and a template's arguments.
+# A kernel's name before <<<, with namespaces and template arguments.
 _NAME = re.compile(r"(?:::\s*)?(?:\w+\s*::\s*)*\w+\s*(?:<(?:\([^()]*\)|<[^<>;]*>|[^;<>()])*>\s*)?$")
 
 
 def blanked(text: str) -> str:
-    """The text with spaces in place of comments and of what is in quotes. Every position keeps its place."""
+    """The text with comments and quoted text replaced by spaces, so that positions stay the same."""
     return _COMMENT_OR_TEXT.sub(lambda found: found[0] if found["number"] else spaces(found[0]), text)
 
 
 def spaces(text: str) -> str:
-    """As many spaces as the text has characters, with its line ends."""
+    """The text with each character but newlines replaced by a space."""
     return re.sub(r"[^\n]", " ", text)
 
 
 def after_bracket(plain: str, opening: int) -> int:
-    """The position after the bracket that closes the one at `opening`; the end of the text where there is none."""
+    """The position after the bracket that closes the one at `opening`; the end of the text if it is not closed."""
     begins, ends, depth = plain[opening], {"(": ")", "[": "]", "{": "}"}[plain[opening]], 0
     for place in range(opening, len(plain)):
         depth += (plain[place] == begins) - (plain[place] == ends)
@@ -111,7 +109,7 @@ def after_bracket(plain: str, opening: int) -> int:
 
 
 def split(plain: str, brackets: str = "([{)]}") -> list[str]:
-    """The parts between the commas that are in no brackets."""
+    """The parts between commas outside of brackets."""
     parts, depth, opening = [""], 0, brackets[: len(brackets) // 2]
     for letter in plain:
         depth += (letter in opening) - (letter in brackets and letter not in opening)
@@ -123,7 +121,7 @@ def split(plain: str, brackets: str = "([{)]}") -> list[str]:
 
 
 def edited(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
-    """The text with others in place of its parts from a position to another."""
+    """The text after edits (begin, end, replacement)."""
     parts, place = [], 0
     for begin, end, instead in sorted(edits):
         parts += [text[place:begin], instead]
@@ -137,7 +135,7 @@ class Function:
 
     head: str  # the text before the body
     begin: int
-    opening: int  # the body's brace
+    opening: int  # of the body's brace
     end: int
     is_member: bool
 
@@ -157,7 +155,7 @@ class Function:
 
 
 def functions_in(text: str) -> Iterator[Function]:
-    """The functions, also in namespaces and types. Directives before a function are no part of it."""
+    """The functions, also those in namespaces and types. Preprocessor directives before a function are not part of it."""
     plain, place, end_of_type = _DIRECTIVE.sub(lambda found: spaces(found[0]), blanked(text)), 0, 0
     while (opening := plain.find("{", place)) >= 0:
         head = plain[max(place, *(plain.rfind(mark, place, opening) + 1 for mark in ";{}")) : opening].lstrip()
@@ -170,7 +168,7 @@ def functions_in(text: str) -> Iterator[Function]:
 
 
 def origin(text: str, place: int, name: str) -> tuple[str, int]:
-    """The file and the line of a position, by the last #line before it. `name`: of the file in which the text begins."""
+    """The file and the line of a position, from the last #line before it. `name`: of the file in which the text begins."""
     before, line = 0, 1
     for found in _LINE.finditer(text, 0, place):
         before, line, name = found.end() + 1, int(found[1]), found[2]
@@ -178,12 +176,12 @@ def origin(text: str, place: int, name: str) -> tuple[str, int]:
 
 
 def where(text: str, place: int, name: str) -> str:
-    """The same, as the beginning of a message."""
+    """The `origin` of a position, to begin a message."""
     return "{}, line {}".format(*origin(text, place, name))
 
 
 def constants_in(plain: str) -> dict[str, int]:
-    """Macros and constants that are whole numbers, also those made of others, as #define BLOCK (2 * TILE)."""
+    """Macros and constants with integer values from 0, also those computed from others, such as #define BLOCK (2 * TILE)."""
     found: dict[str, int] = {}
     texts = {each["macro"] or each["name"]: each["text"] or each["value"] for each in _CONSTANT.finditer(plain)}
     plain_texts = {name: re.sub(r"\b(\d+)[uUlL]+\b", r"\1", text) for name, text in texts.items()}
@@ -195,7 +193,7 @@ def constants_in(plain: str) -> dict[str, int]:
 
 
 def aliases_in(plain: str) -> dict[str, str]:
-    """Other names that the text gives to float, double and types of whole numbers."""
+    """Aliases for float, double and integer types."""
     found = {}
     for typedef, of_typedef, of_using, using, of_define, define in _ALIAS.findall(plain):
         found[of_typedef or of_using or of_define] = typedef or using or define
@@ -203,11 +201,11 @@ def aliases_in(plain: str) -> dict[str, str]:
 
 
 def structs_in(plain: str) -> dict[str, dict[str, str]]:
-    """By the names of structs, the types of their fields; member functions are left out."""
+    """The types of the fields of each struct, without member functions."""
     structs, aliases = {}, aliases_in(plain)
     for found in _STRUCT.finditer(plain):
         end = after_bracket(plain, found.end() - 1)
-        also = re.match(r"\s*(\w+)\s*;", plain[end:])  # of a typedef
+        also = re.match(r"\s*(\w+)\s*;", plain[end:])  # a typedef's name
         inner = plain[found.end() : end - 1]
         while (opening := inner.find("{")) >= 0:
             inner = f"{inner[:opening]}();{inner[after_bracket(inner, opening) :]}"
@@ -218,7 +216,7 @@ def structs_in(plain: str) -> dict[str, dict[str, str]]:
 
 
 def _fields(text: str) -> dict[str, str]:
-    """The types of fields: {"width": "int", "height": "int", "elements": "float*"} for int width, height; float* elements;"""
+    """Fields' types: {"width": "int", "height": "int", "elements": "float*"} for int width, height; float* elements;"""
     fields = {}
     for declaration in (each.strip() for each in text.split(";")):
         first = None if "(" in declaration else _FIELD.match(declaration)
@@ -229,7 +227,7 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def shared_arrays(plain: str) -> dict[str, tuple[str, ...]]:
-    """The texts of the extents of each __shared__ array, by its name."""
+    """The expressions of the extents of each __shared__ array."""
     found = {}
     for declaration in _SHARED.findall(plain):
         for name, extents in _ARRAY.findall(declaration):
@@ -240,8 +238,8 @@ def shared_arrays(plain: str) -> dict[str, tuple[str, ...]]:
 
 
 def arrays_of_threads(text: str, first: int, body: str) -> list[tuple[str, int]]:
-    """The name and line of each array without __shared__, from line `first` on, that a kernel with barriers writes at an index of
-    its thread, as if others could read it there."""
+    """The name and line of each array from line `first` on that lacks __shared__, but that a kernel with barriers indexes by its
+    thread, as if other threads could read it."""
     if not re.search(r"\b__syncthreads\b|\bsync\s*\(", body):
         return []
     of_thread = "|".join(["threadIdx", *re.findall(r"(\w+)\s*=(?!=)[^;,]*\bthreadIdx\b", body)])
@@ -257,14 +255,14 @@ def arrays_of_threads(text: str, first: int, body: str) -> list[tuple[str, int]]
 
 
 def extents_of(plain: str, constants: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """The extents of each __shared__ array, by its name; arrays whose extents are not known are left out."""
+    """The extents of each __shared__ array whose extents are known."""
     values = {name: [value_of(text, constants) for text in texts] for name, texts in shared_arrays(plain).items()}
     known = {name: tuple(each for each in extents if each is not None) for name, extents in values.items()}
     return {name: extents for name, extents in known.items() if len(extents) == len(values[name])}
 
 
 def element_text(name: str, number: int, extents: tuple[int, ...]) -> str:
-    """The name of an array's element, as Ms[2][3]. Elements are numbered row by row."""
+    """The name of element `number` of an array, row by row, such as Ms[2][3]."""
     indices = []
     for extent in reversed(extents[1:]):
         indices.append(number % extent)
@@ -273,12 +271,12 @@ def element_text(name: str, number: int, extents: tuple[int, ...]) -> str:
 
 
 def dynamic_arrays(plain: str) -> list[str]:
-    """The names by which the file calls dynamic shared memory."""
+    """The file's names for dynamic shared memory."""
     return list(dict.fromkeys(name for _, name in _DYNAMIC_SHARED.findall(plain)))
 
 
 def value_of(text: str, names: Mapping[str, int]) -> int | None:
-    """The value of sums, differences, products, quotients and remainders of numbers and these names; None of anything else."""
+    """The value of an expression of integers, these names and + - * / %; None for any other."""
 
     def value(node: ast.expr) -> int:
         if isinstance(node, ast.Constant) and type(node.value) is int:
@@ -298,10 +296,10 @@ def value_of(text: str, names: Mapping[str, int]) -> int | None:
 
 
 def joined(texts: Mapping[Path, str], *, elsewhere: bool = False) -> str:
-    """The first file's text, in which each of its own headers stands where it is first included.
+    """The first file's text, with each of its own headers inserted where it is first included.
 
-    `texts`: those of the file and of its headers. `elsewhere`: whether headers outside of the file's folder are included, too,
-    which may be somebody else's.
+    `texts`: of the file and its headers. `elsewhere`: whether headers outside of the file's folder are inserted, too; these may
+    be somebody else's.
     """
     main = next(iter(texts))
     allowed = texts.keys() if elsewhere else {path.resolve() for path in own_headers(main.resolve().parent)} & texts.keys()
@@ -316,7 +314,7 @@ def joined(texts: Mapping[Path, str], *, elsewhere: bool = False) -> str:
             if own is None or not own.is_file():
                 return found[0]
             if own not in allowed:
-                return f'{found[1]}"{own}"'  # which the compiler may not read, and says so
+                return f'{found[1]}"{own}"'  # the compiler may not read it, and says so
             if own in seen:
                 return ""
             after = text.count("\n", 0, found.start()) + 2
@@ -328,14 +326,12 @@ def joined(texts: Mapping[Path, str], *, elsewhere: bool = False) -> str:
 
 
 def for_cpu(text: str) -> str:
-    """The text for the emulated GPU, without includes of CUDA's and C's headers, which are there already. `text`: what `joined`
-    returns."""
+    """The text for the emulated GPU, without includes of CUDA and C headers, which it has already. `text`: from `joined`."""
     return INCLUDE.sub(_not_own, with_dynamic_shared(with_device_variables(_without_host(text))))
 
 
 def for_gpu(text: str, name: str) -> str:
-    """The text for NVRTC. Includes of CUDA's headers stay; C's headers, which NVRTC does not have, are replaced by what they
-    declare for kernels. `name`: of the file."""
+    """The text for NVRTC, which has no C headers: their declarations for kernels are inserted. `name`: of the file."""
 
     def included(found: re.Match[str]) -> str:
         return found[0] if found[2][1:-1] in _HEADERS_OF_DEVICE else _not_own(found)
@@ -352,8 +348,8 @@ def for_gpu(text: str, name: str) -> str:
 
 
 def with_qualifiers(text: str, whole: str = "") -> str:
-    """The text with __device__ and __global__ in place of macros that stand for them. `whole`: the text with its own headers,
-    which may define some."""
+    """The text with macros for __device__ and __global__ replaced. `whole`: the text with its own headers, which may define
+    some."""
     for macro, _, value in _NAMED.findall(blanked(whole or text)):
         text = re.sub(rf"^([ \t]*[^\s#\n][^\n]*?|[ \t]*)\b{macro}\s*\(\s*(\w+)\s*\)", rf"\1{value}\2", text, flags=re.MULTILINE)
     defined = {name: value.strip() for name, value in _QUALIFIERS.findall(blanked(whole or text)) if _OF_DEVICE.search(value)}
@@ -362,11 +358,11 @@ def with_qualifiers(text: str, whole: str = "") -> str:
 
 
 def with_dynamic_shared(text: str) -> str:
-    """The text in which each extern __shared__ T name[]; is a pointer to that memory. If it is declared outside of functions,
-    each function that uses it gets its own pointer."""
+    """The text with a pointer in place of each extern __shared__ T name[]; outside of functions, each function that uses the name
+    gets a pointer."""
     plain = blanked(text)
     functions = [(each.head, each.opening + 1, each.end) for each in functions_in(text) if each.is_kernel_or_of_device]
-    inserted: list[tuple[int, int, str]] = []  # begin, end, and what stands there instead
+    inserted: list[tuple[int, int, str]] = []
     for declared in _DYNAMIC_SHARED.finditer(plain):
         kind, name = declared[1], declared[2]
         pointer = f"{kind}* {name} = static_cast<{kind}*>(cuda_on_cpu::dynamic_shared_memory());"
@@ -382,9 +378,9 @@ def with_dynamic_shared(text: str) -> str:
 
 
 def with_device_variables(text: str) -> str:
-    """The text in which variables with __device__ are placed where kernels may use them. Functions keep their __device__, and
-    constants need none. Without __noinline__, which as a macro would be one in the C++ library's headers, too, and without a
-    second `static` at shared variables."""
+    """The text with __device_variable__ in place of the __device__ of variables, but not of functions and constants. It also
+    loses __noinline__, since a macro of this name would break the C++ library's headers, and a second `static` of shared
+    variables."""
     text = re.sub(r"\b__noinline__\b|\bstatic\s+(?=__shared__)|(?<=__shared__)\s+static\b", lambda word: spaces(word[0]), text)
     plain, edits = blanked(text), []
     for each in (*_VARIABLE.finditer(plain), *_READ_ONLY.finditer(plain)):
@@ -395,22 +391,22 @@ def with_device_variables(text: str) -> str:
 
 
 def host_functions(text: str) -> set[str]:
-    """The names of functions that only the host may call. `text`: what `joined` returns."""
+    """The names of functions that only the host may call. `text`: from `joined`."""
     functions = [each for each in functions_in(text) if not each.is_member]
     of_device = {each.name for each in functions if not each.is_of_host}
     return {each.name for each in functions if each.is_of_host} - of_device - _ALSO_OF_DEVICE - {""}
 
 
 def device_functions(text: str) -> set[str]:
-    """The names of functions that the host may not call, but for kernels."""
+    """The names of functions, other than kernels, that the host may not call."""
     only = re.compile(r"^(?!.*\b(?:__host__|__global__|constexpr)\b).*\b__device__\b", re.DOTALL)
     functions = [(each.name, only.search(each.head)) for each in functions_in(text) if not each.is_member]
     return {name for name, is_only in functions if is_only} - {name for name, is_only in functions if not is_only} - {""}
 
 
 def _without_host(text: str) -> str:
-    """The text without host functions, whose launches <<<…>>> no C++ compiler takes, and without what only the host can do in
-    member functions. Every line keeps its place."""
+    """The text with host functions blanked, since no C++ compiler accepts launches <<<…>>>; of member functions only the bodies
+    of those that do what only the host can."""
     plain = blanked(text)
     left_out = [
         (each.opening + 1, each.end - 1) if each.is_member else (each.begin, each.end)
@@ -421,12 +417,12 @@ def _without_host(text: str) -> str:
 
 
 def _not_own(found: re.Match[str]) -> str:
-    """What an include becomes that is still there after `joined`: a header of the student's, which may not be read, stays."""
+    """The replacement for an include that `joined` left: the student's header that may not be read stays."""
     return found[0] if (found[3] or "").startswith("/") else ours(found)
 
 
 def ours(found: re.Match[str]) -> str:
-    """The include of our header in place of CUDA's; "" for one whose content is always there."""
+    """Our header's include in place of CUDA's; "" for a header whose content is always there."""
     name = _OF_OURS.get(found[2][1:-1])
     return f'{found[1]}"{HERE / name}"' if name else ""
 
@@ -447,7 +443,7 @@ class LaunchText:
 
 
 def launches_in(text: str, name: str) -> Iterator[LaunchText]:
-    """The launches, in the order of the text. UsageError where one is not complete. `name`: of the file."""
+    """The launches, in order. UsageError for an incomplete one. `name`: of the file."""
     plain, place = blanked(text), 0
     while (opening := plain.find("<<<", place)) >= 0:
         place = opening + 3
@@ -467,7 +463,7 @@ def launches_in(text: str, name: str) -> Iterator[LaunchText]:
 
 
 def _closing(plain: str, place: int) -> int:
-    """The position of the >>> that ends a configuration; -1 where there is none."""
+    """The position of the >>> that ends a configuration; -1 for none."""
     while place < len(plain) and plain[place] not in ";)]}":
         if plain.startswith(">>>", place):
             return place
@@ -476,7 +472,8 @@ def _closing(plain: str, place: int) -> int:
 
 
 def rewritten(text: str, name: str, templates: Mapping[str, int]) -> str:
-    """The text for a C++ compiler. `name`: of the file; `templates`: how many parameters each kernel has that is a template."""
+    """The text with launches as calls for a C++ compiler. `name`: of the file. `templates`: the number of each kernel's template
+    parameters."""
     edits = []
     for launch in launches_in(text, name):
         kernel, called, given = launch.kernel, *launch.kernel.partition("<")[::2]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The exercises: each is a row here and a file to begin with, whose first comment has its title, statement and hints. Solutions
-are tried on random shapes; a Python program with MPI is tried on one to four ranks."""
+"""The exercises: each is an entry of EXERCISES and a starter file, whose first comment has title, statement and hints. Kernels
+are tried on random shapes, MPI programs in Python on one to four ranks."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from hybrid.emulation.observed import SHARED, Site
 from hybrid.errors import HybridError, StartError, UsageError
 from hybrid.ranks.launcher import mpirun
 
-Part = tuple[str, int, int]  # of a judgement: what it is about, the points that were got, and those that there are
-_RIGHT_POINTS = 6  # for right results, divided among the shapes
+Part = tuple[str, int, int]  # of a judgement: its text, the points scored, the points possible
+_RIGHT_POINTS = 6  # for right results, shared by the shapes
 _DEMAND_POINTS = 4  # for each demand
-_ALL = 1 << 10  # shapes
-_EDGES = (67, 71, 79)  # odd, and beyond what two tiles of 32 cover
+_ALL = 1 << 10  # more than any exercise's shapes
+_EDGES = (67, 71, 79)  # odd, and more than two tiles of 32
 _SHORT, _TINY = range(17, 32, 2), range(2, 8)
-_MOST = {3: 512, 2: 512, 1: 1 << 17}  # of a size, by how many a shape has: each thread takes microseconds on a CPU
+_MOST = {3: 512, 2: 512, 1: 1 << 17}  # largest size, by the sizes a shape has: a thread takes microseconds on a CPU
 
 
 @record
 class Demand:
-    """What a right kernel must do besides being right. It is judged on the first shape."""
+    """A demand on how a right kernel works, judged on the first shape."""
 
     text: str
     holds: Callable[[Case], bool]
-    at_start: bool = False  # the file to begin with meets it already
+    at_start: bool = False  # the starter file already meets it
 
 
 @record
@@ -55,13 +55,13 @@ class Exercise:
 
     name: str
     demands: tuple[Demand, ...] = ()
-    computes: str = ""  # of a first kernel, what it must compute; "" for a product
-    tile: tuple[int, int, int] = (16, 16, 16)  # the first shape consists of whole ones
-    tiny: bool = False  # solutions are also tried on a shape smaller than a tile
+    computes: str = ""  # what a first kernel must compute; "" for a product
+    tile: tuple[int, int, int] = (16, 16, 16)  # the first shape is a multiple of it
+    tiny: bool = False  # also tried on a shape smaller than a tile
     vector: bool = False  # m is 1
-    begins_right: int = 0  # on how many of the shapes, of the first ones, the file to begin with is right
-    only_with: Demand | None = None  # without which a right kernel is no solution
-    of_ranks: bool = False  # a Python program of MPI, judged by rank_exercise, and not a kernel
+    begins_right: int = 0  # the starter file is right on this many of the first shapes
+    only_with: Demand | None = None  # a right kernel that does not meet it is no solution
+    of_ranks: bool = False  # an MPI program in Python, not a kernel: see judged_on_ranks
 
     @property
     def points(self) -> int:
@@ -72,9 +72,11 @@ class Exercise:
         return f"{self.name}{'.py' if self.of_ranks else '.cu'}"
 
     def shapes(self, seed: int, cases: str | None = None) -> tuple[Sizes, ...]:
-        """The shapes on which a solution is tried, then those in the file `cases`. Of a product: whole tiles; edges for every
-        usual tile; a long sum; and with `tiny` one smaller than a tile. Of arrays: whole blocks; others; tiny; large. Of ranks:
-        rows that four can share equally, or cannot, and too few rows. UsageError where a case is no shape."""
+        """The shapes on which a solution is tried, then those in the file `cases`. UsageError for a line that is no shape.
+
+        For a product: whole tiles; a partial tile at each edge; a long sum; with `tiny`, less than a tile. For arrays: whole
+        blocks; a partial block; tiny; large. For ranks: rows that four ranks can share equally, that they cannot, and too few.
+        """
         random = np.random.default_rng(seed if self.of_ranks else [seed, *self.tile, self.vector])
 
         def one_of(*sizes: int) -> int:
@@ -106,15 +108,15 @@ class Exercise:
         return tuple((*sizes[:2], 1) if self.vector else sizes for sizes in drawn)
 
     def judged(self, cases: Sequence[Case], shapes: int) -> list[Part]:
-        """The parts of the judgement of a solution. `shapes`: how many there are; one that was not tried is not right."""
+        """The parts of a solution's judgement. `shapes`: their number; one without a case counts as wrong."""
         right = [case.is_right for case in cases] + [False] * (shapes - len(cases))
         met = [demand for demand in self.demands if right[0] and demand.holds(cases[0])]
         counted = right[self.begins_right :]
-        if self.begins_right >= len(right):  # what the file to begin with does has points only together with what it does not
+        if self.begins_right >= len(right):  # an unchanged starter file scores nothing
             met = met if any(not demand.at_start for demand in met) else []
             counted = right if met else []
         lacking = ""
-        # What is undefined on one shape is right on others by luck: an early return before a barrier, as a missing barrier.
+        # A race or divergent barrier on one shape makes right results on others luck.
         if undefined := {fault.code for case in cases for fault in case.faults} & {"data-race", "kernel-barrier"}:
             lacking, met = f", but with {' and '.join(sorted(undefined))}", []
         elif self.only_with is not None and not any(map(self.only_with.holds, cases)):
@@ -124,7 +126,7 @@ class Exercise:
         return [(f"right on {sum(right)} of {len(right)} shapes{lacking}", points, _RIGHT_POINTS), *of_demands]
 
     def told(self) -> tuple[str, str, list[str], str]:
-        """The title, the statement, the hints, and the file to begin with."""
+        """The title, the statement, the hints, and the text of the starter file."""
         lines = (Path(__file__).resolve().parent / "exercises" / self.file_name).read_text(encoding="utf-8").splitlines()
         comment = list(takewhile(lambda line: line.startswith(("//", "# ")) and "lab:" not in line, lines[1:]))
         title, *others = (line.lstrip("/# ") for line in comment)
@@ -153,7 +155,7 @@ def _of_elements(kind: str, most: float) -> Demand:
 
 
 def _all_cheap(text: str, wanted: Callable[[Site], bool]) -> Demand:
-    """That there are such accesses, and none costs more than it has to."""
+    """The demand that there are such accesses, and that each costs the least possible."""
     return Demand(text, lambda case: {is_dear(site) for site in case.sites if wanted(site)} == {False})
 
 
@@ -166,7 +168,7 @@ _COALESCED_LOADS = _all_cheap(
     "all loads of global memory are coalesced", lambda site: site.space != SHARED and site.kind == "load"
 )
 _NO_CONFLICTS = _all_cheap("no bank conflicts in shared memory", lambda site: site.space == SHARED)
-_SHARED = Demand(  # elements are stored there, and read more often than stored
+_SHARED = Demand(  # elements stored there are read more often than stored
     "shared memory is used",
     lambda case: 0 < lanes_of(case, "store", shared=True) < lanes_of(case, "load", shared=True),
 )
@@ -214,10 +216,10 @@ _RANKS = (1, 2, 3, 4)
 
 
 def judged_on_ranks(shapes: Sequence[Sizes], path: str, seconds: int, seed: int) -> tuple[list[str], list[Part], str]:
-    """The judgement of a solution by ranks: the lines about it, its parts, and in a line what is wrong. It is tried on each
-    number of ranks, up to one on which it does not end: on more it would only take as long again.
+    """Judge an MPI solution: its report's lines, its parts, and the first fault in a line, or "". It is tried on 1 to 4 ranks, up
+    to a number on which it hangs.
 
-    UsageError where the file cannot be read, HybridError where there is no mpirun.
+    UsageError if the file cannot be read, HybridError without mpirun.
     """
     text, lines, why, right, several = text_of(path), list[str](), "", 0, len(_RANKS) - 1
     try:
@@ -225,7 +227,7 @@ def judged_on_ranks(shapes: Sequence[Sizes], path: str, seconds: int, seed: int)
             rows, faults, is_shared = _on(ranks, shapes, Path(path).name, text, seconds, seed)
             lines += [f"{counted(ranks, 'rank')}  {'; '.join(rows)}", *(f"  * {fault.line}" for fault in faults)]
             why = why or "".join(f"{counted(ranks, 'rank')}: {fault.line}" for fault in faults[:1])
-            right += ranks > 1 and is_shared and not faults  # the file to begin with is right on one rank
+            right += ranks > 1 and is_shared and not faults  # the starter file is right on one rank
             if ranks < _RANKS[-1] and any(fault.code == "no-end" for fault in faults):
                 lines.append("more ranks were not tried")
                 break
@@ -242,14 +244,14 @@ def judged_on_ranks(shapes: Sequence[Sizes], path: str, seconds: int, seed: int)
 def _on(
     ranks: int, shapes: Sequence[Sizes], file: str, text: str, seconds: int, seed: int
 ) -> tuple[list[str], list[Finding], bool]:
-    """Try a solution on this number of ranks. Its processes see a copy of the file, and may write to a folder of their own.
+    """Try a copy of a solution on this number of ranks, in a folder of its own.
 
-    Returns for each shape, up to one that gave none, how many rows each rank has multiplied; what is wrong; and whether no rank
-    multiplies more rows than it must, and all are multiplied once.
+    Returns a line for each shape that gave a result, with the rows that each rank multiplied; what is wrong; and whether the
+    ranks multiply each row once and share the rows equally.
     """
     with new_folder() as folder:
         results, copy = folder / "results.jsonl", folder / "solution" / file
-        copy.parent.mkdir()  # since Python looks for modules beside the results
+        copy.parent.mkdir()  # apart from the results, since Python imports from the script's folder
         copy.write_text(text, encoding="utf-8")
         launcher, words = mpirun(ranks), [str(copy), results.name, str(seed), *(",".join(map(str, sizes)) for sizes in shapes)]
         # mpi4py's runner ends all ranks when one of them raises.
@@ -274,8 +276,8 @@ def _on(
 
 
 def _outcome(line: str, sizes: Sizes, ranks: int, seed: int) -> tuple[tuple[int, ...], dict[str, str]]:
-    """How many rows each rank has multiplied, and by its code what is wrong with C on rank 0, from what that wrote: all of it is
-    verified, since a student's code can write there, too."""
+    """From a line of rank 0's results: the rows that each rank multiplied, and what is wrong with C, by code. All of the line is
+    verified, since the student's code can write there, too."""
     right = operands(sizes, _DTYPE, seed)[-1]
     try:
         told = json.loads(line)
@@ -297,9 +299,9 @@ def _outcome(line: str, sizes: Sizes, ranks: int, seed: int) -> tuple[tuple[int,
 
 
 def _cause(out: str, unanswered: str, status: int, file: str) -> Finding:
-    """Why a program ended: the error that Python's traceback names, and in which line of the file of this name, or else the exit
-    status, and the last line that was printed before the launcher's message, which a line of dashes or the like begins.
-    `unanswered`: the shape without a result; "" for none."""
+    """Why a program ended: the error of Python's traceback with its line in `file`; else the exit status and the last line
+    printed before the launcher's message, which begins with a line of dashes or the like. `unanswered`: the first shape without
+    a result, or ""."""
     lines = [line.strip() for line in out.splitlines() if line.strip()]
     for number, line in enumerate(lines):
         if line.startswith("Traceback"):
@@ -313,17 +315,17 @@ def _cause(out: str, unanswered: str, status: int, file: str) -> Finding:
 
 
 def main(file: str, results: str, seed: str, *shapes: str) -> None:
-    """Each rank of `python -m hybrid.classroom.exercise FILE.py RESULTS SEED N,L,M ...` calls the student's
-    multiply(comm, a, b, product). Rank 0 writes a JSON line for each shape: C, and how many rows each rank has multiplied."""
+    """What each rank of `python -m hybrid.classroom.exercise FILE.py RESULTS SEED N,L,M ...` does: call the student's
+    multiply(comm, a, b, product) for each shape. Rank 0 then writes a JSON line with C and the rows that each rank multiplied."""
     from hybrid.ranks.mpi import all_processes, leave
 
     comm = all_processes()
-    # Only after MPI has started, since the memory that its ranks share is a larger file.
+    # Not before MPI has started: its shared memory is a larger file.
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
     multiply = runpy.run_path(file).get("multiply")
     if not callable(multiply):
         raise AttributeError(f"{Path(file).name} has no function multiply(comm, a, b, product)")
-    own = comm.Dup()  # so that what the student's collective calls leave over is not taken for ours
+    own = comm.Dup()  # the student's unmatched messages must not meet ours
     for shape in shapes:
         sizes = tuple(map(int, shape.split(",")))
         outcome = _tried(multiply, comm, own, sizes, int(seed))

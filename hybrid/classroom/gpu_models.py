@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""GPU models that lectures and clusters have, with what a multiprocessor holds, and how much of that blocks use."""
+"""GPU models of lectures and clusters, the limits of their multiprocessors, and the occupancy of blocks."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ WARP = 32  # threads
 
 @record
 class Multiprocessor:
-    """The most that is resident on a multiprocessor. The numbers are from NVIDIA's programming guide."""
+    """The limits of a multiprocessor, from NVIDIA's programming guide."""
 
     threads: int
     blocks: int
     registers: int
     shared: int  # bytes
-    shared_unit: int  # in which it is given to blocks
+    shared_unit: int  # allocation granularity
     reserved: int = 0  # bytes of shared memory that the system takes for each block
     most_threads: int = 1024  # of a block
-    most_shared: int = 1 << 20  # of a block, where that is less than the multiprocessor has
+    most_shared: int = 1 << 20  # bytes of a block, if less than `shared`
 
 
 _G80 = Multiprocessor(768, 8, 8192, 16 * KB, 512, most_threads=512)
@@ -53,18 +53,18 @@ _CORES = dict.fromkeys(_BY_CAPABILITY, 128) | {10: 8, 11: 8, 12: 8, 13: 8, 20: 3
 
 @record
 class GpuModel:
-    """A model, with the figures that its makers publish."""
+    """A model with its published figures."""
 
     name: str
     capability: int  # compute capability, times ten
     multiprocessors: int
-    float32: int  # GF/s of multiplications and additions, without matrix units
-    float64: int  # the same; 0 where it has no float64
+    float32: int  # GF/s without matrix units
+    float64: int  # GF/s without matrix units; 0 for none
     bandwidth: int  # of global memory, GB/s
-    memory: float  # GB of global memory, of which some models have several sizes
+    memory: float  # GB of global memory; some models come in several sizes
     int8: int = 0  # GOP/s of matrix units, without sparsity
-    link: int = 0  # to the host's memory: GB/s each way; 0 where plans assume nothing of it
-    matrix_float64: int = 0  # GF/s of matrix units; 0 where it has none
+    link: int = 0  # GB/s each way to host memory; 0 if unknown to plans
+    matrix_float64: int = 0  # GF/s of matrix units; 0 for none
     source: str = ""  # of int8, link and matrix_float64
 
     @property
@@ -73,7 +73,7 @@ class GpuModel:
 
     @property
     def cores(self) -> int:
-        """How many it has: units that compute a float32 operation of one thread."""
+        """The number of float32 units."""
         return self.multiprocessors * _CORES[self.capability]
 
     def rate(self, dtype: str) -> int:
@@ -108,7 +108,7 @@ MODELS = (
 
 
 def model_of(name: str) -> GpuModel:
-    """The model of this name, in upper or lower case. UsageError, with all names, where there is none."""
+    """The model of this name, in any case. UsageError with all names if there is none."""
     wanted = "".join(each for each in name.lower() if each.isalnum())
     for model in MODELS:
         if model.name.lower() == wanted:
@@ -135,17 +135,17 @@ def table() -> Iterator[str]:
 
 @record
 class Occupancy:
-    """What is resident on a multiprocessor."""
+    """Resident blocks and warps of a multiprocessor."""
 
     blocks: int
     warps: int
-    most_warps: int  # that it could hold
-    limits: tuple[str, ...]  # what lets no further block be resident
-    alone: dict[str, int]  # how many blocks each limit would let be resident if it were the only one
+    most_warps: int  # of any kernel
+    limits: tuple[str, ...]  # names of the limits that are reached
+    alone: dict[str, int]  # resident blocks if this limit were the only one
 
 
 def occupancy(of: Multiprocessor, threads: int, shared: int) -> Occupancy:
-    """The occupancy with blocks of `threads` threads, if registers are no limit. `shared`: bytes of a block."""
+    """The occupancy by blocks of `threads` threads and `shared` bytes, disregarding registers."""
     warps = -(-threads // WARP)
     allowed = {"blocks": of.blocks, "threads": of.threads // (warps * WARP) if threads <= of.most_threads else 0}
     if taken := shared + of.reserved:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""How a student's kernel is called, as the user says or as can be guessed: which parameters are A, B, C and sizes, and how many
-blocks of how many threads are launched."""
+"""How to launch a student's kernel, from options, the file's comment or guesses: which parameters are A, B, C and sizes, and the
+grid and block."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _ROWS, _COLUMNS = (
     ("h", "height", "rows", "row", "nrows", "numrows"),
     ("w", "width", "columns", "cols", "col", "ncols", "numcolumns", "numcols", "ld", "stride"),
 )
-_OF_MATRIX = {  # rows and columns, by the names that lectures give to matrices
+_OF_MATRIX = {  # rows and columns of a matrix with this name in lectures
     **dict.fromkeys(("a", "m", "md", "d_a", "dm"), ("n", "l")),
     **dict.fromkeys(("b", "n", "nd", "d_b", "dn"), ("l", "m")),
     **dict.fromkeys(("c", "p", "pd", "d_c", "dp"), ("n", "m")),
 }
-_BY_MATRIX = {  # what names such as wA, height_B or CColumns stand for
+_BY_MATRIX = {  # the size that a name such as wA, height_B or CColumns means
     name: sizes[place]
     for extents, place in ((_COLUMNS, 1), (_ROWS, 0))
     for extent in extents
     for matrix, sizes in _OF_MATRIX.items()
     for name in (f"{extent}{matrix}", f"{extent}_{matrix}", f"{matrix}{extent}", f"{matrix}_{extent}")
 }
-_LEADING = {f"ld{line}{matrix}": {"b": "l"}.get(matrix, "n") for line in ("", "_") for matrix in "abc"}  # of columns: rows
+_LEADING = {f"ld{line}{matrix}": {"b": "l"}.get(matrix, "n") for line in ("", "_") for matrix in "abc"}  # column-major
 _TURNED = {"A": "B", "B": "A", "n": "m", "m": "n"}
 _VECTOR = re.compile(r"vec", re.IGNORECASE)
 ALPHA, BETA = 2, 3  # whole numbers, so that sums stay exact
@@ -40,13 +40,13 @@ ALPHA, BETA = 2, 3  # whole numbers, so that sums stay exact
 
 @record
 class Meaning:
-    """What a kernel's parameters are."""
+    """The meaning of a kernel's parameters."""
 
     of: tuple[str, ...]  # for each parameter "A", "B", "C", "n", "l", "m", "alpha" or "beta"
     dtype: str
-    square: bool  # one size stands for all three, or for n and l where B is a vector
+    square: bool  # one size is all three, or n and l if B is a vector
     vector: bool = False  # B is a vector, so m is 1
-    by_columns: bool = False  # matrices lie column by column: of the kernel's, A is our Bᵀ, B our Aᵀ, C our Cᵀ, n our m, m our n
+    by_columns: bool = False  # column-major: the kernel's A is our Bᵀ, its B our Aᵀ, its C our Cᵀ, and n and m are exchanged
 
     @property
     def scales(self) -> tuple[float, float]:
@@ -54,8 +54,7 @@ class Meaning:
         return (ALPHA if "alpha" in self.of else 1), (BETA if "beta" in self.of else 0)
 
     def on(self, sizes: Sequence[int]) -> tuple[int, int, int]:
-        """The shape on which the kernel is run in place of this one: itself, unless the kernel takes square matrices or a
-        vector."""
+        """This shape, or the nearest that a kernel of square matrices or of a vector can take."""
         n, l, m = sizes[::-1] if self.by_columns else sizes
         if self.square:
             n = l = max(n, l if self.vector else max(l, m))
@@ -63,12 +62,12 @@ class Meaning:
         return (m, l, n) if self.by_columns else (n, l, m)
 
     def names(self, kernel: StudentKernel) -> tuple[str, str, str]:
-        """What the kernel calls A, B and C."""
+        """The kernel's names of A, B and C."""
         called = dict(zip(self.of, (each.name + "ᵀ" * self.by_columns for each in kernel.parameters), strict=True))
         return called["A"], called["B"], called["C"]
 
     def told(self, kernel: StudentKernel) -> str:
-        """A line that says what the kernel's parameters are, where their names do not, and the type."""
+        """A line with the type, and the meaning of each parameter whose name does not tell it."""
         as_told = _TURNED if self.by_columns else {}
         pairs = [(each.name, as_told.get(of, of)) for each, of in zip(kernel.parameters, self.of, strict=True)]
         if self.square:
@@ -80,8 +79,8 @@ class Meaning:
 
 
 def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str], by_columns: bool) -> Meaning:
-    """What the parameters are. `let`: the sizes that parameters are, as the user says. `by_columns`: matrices are stored so.
-    UsageError where that leaves something open."""
+    """The meaning of the kernel's parameters. `let`: the user's choice of n, l or m for parameters. `by_columns`: matrices are
+    column-major. UsageError for parameters that the lab cannot supply or tell apart."""
     for each in kernel.parameters:
         if "[" in each.type:
             raise UsageError(
@@ -123,10 +122,10 @@ def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str],
 
 
 def _letters(names: Sequence[str], body: str) -> str:
-    """Which of "A", "B" and "C" each matrix is, in the order of the parameters.
+    """A letter "A", "B" or "C" for each matrix, in the order of the parameters.
 
-    Their names decide, if they are A, B, C or M, N, P. Else C is what the kernel writes, a vector is B, and the others come in
-    the order A, B.
+    The names decide if they are A, B, C or M, N, P. Otherwise C is the one that the kernel writes, a vector is B, and the rest
+    are A and B in this order.
     """
     bare = [re.sub(r"^(d|dev|g|h|mat)_|_(d|dev|mat)$|(?<=^.)d$", "", name.lower()) for name in names]
     for usual in ("abc", "mnp"):
@@ -141,10 +140,10 @@ def _letters(names: Sequence[str], body: str) -> str:
 
 
 def _by_a_vector(names: Sequence[str], sizes: Sequence[str], body: str) -> tuple[str, dict[str, str]]:
-    """The letters as `_letters` gives them, for a kernel that multiplies by a vector, and which of n and l its sizes are, as the
-    matrix's index tells; "" for others.
+    """For a kernel that multiplies a matrix by a vector: the letters, as from `_letters`, and for each size n or l, from the
+    matrix's index. "" for other kernels.
 
-    It is one where a factor and the result are indexed by a single variable, and the other factor by both, as in
+    In such a kernel a single variable indexes a factor, another one the result, and both the other factor, as in
     out[i] += matrix[i * n + j] * vector[j].
     """
     written = [name for name in names if is_written(name, body)]
@@ -165,13 +164,12 @@ def _by_a_vector(names: Sequence[str], sizes: Sequence[str], body: str) -> tuple
 
 
 def indices_of(name: str, body: str) -> list[str]:
-    """The texts of the indices by which a kernel uses this array."""
+    """The texts of all indices into this array in a kernel's body."""
     return re.findall(rf"(?<![\w.]){name}\s*\[((?:[^\[\]]|\[[^\[\]]*\])*)\]", body)
 
 
 def is_written(name: str, body: str) -> bool:
-    """Whether the kernel assigns to an element of this array, as name[…] =, name.elements[…] += or *name =, or adds to one
-    atomically."""
+    """Whether the kernel stores to this array, as in name[…] =, name.elements[…] += or *name =, or updates it atomically."""
     element = rf"(?<![\w.]){name}(?:\.\w+)?\s*\[(?:[^\[\]]|\[[^\[\]]*\])*\]|(?:^|[;{{}})])\s*\*\s*{name}"
     atomic = rf"\batomic\w+\s*\(\s*&?\s*\(?\s*{name}\b"
     return re.search(rf"(?:{element})\s*(?:[-+*/]?=(?!=)|\+\+)|{atomic}", body) is not None
@@ -191,7 +189,7 @@ def _element(file: StudentFile, parameter: Parameter) -> str:
 
 
 def _sizes(names: Sequence[str], let: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
-    """Which of "n", "l" and "m" each whole number is, by its name, unless it is known."""
+    """Which of "n", "l" and "m" each whole number is: as `let` or `known` say, else by its name."""
     if unknown := set(let) - set(names):
         raise UsageError(
             f"--let {sorted(unknown)[0]}: the kernel has no such number; it has {', '.join(names) or 'none'}",
@@ -217,10 +215,10 @@ def _sizes(names: Sequence[str], let: Mapping[str, str], known: Mapping[str, str
 
 # --- the launch
 
-Extents = tuple[int, ...]  # x and y, and z where that is told
+Extents = tuple[int, ...]  # x and y, or x, y and z
 
 _TILE, _Y = re.compile(r"tile|block", re.IGNORECASE), re.compile(r"(?:threadIdx|blockIdx)\.y")
-# A thread's number is divided by the threads of a warp.
+# The kernel divides a thread's number by the warp size.
 _BY_WARPS = re.compile(r"blockIdx\.x[^;]*(?:/\s*\(?(?:warpSize|32|WARP\w*)\b|>>\s*5\b)")
 _FIELDS_OF_ROWS, _FIELDS_OF_COLUMNS = ("height", "rows", "h"), ("width", "columns", "cols", "w")  # fields of a struct
 _OF_COMMENT = ("kernel", "grid", "block", "shared")
@@ -232,18 +230,18 @@ _MOST_THREADS, _MOST_DEEP, _MOST_SHARED = 1024, 64, 227 << 10  # of a block, and
 
 @record
 class Launch:
-    """A launch configuration, as texts of arithmetic with n, l, m and the file's constants."""
+    """A launch configuration: arithmetic expressions of n, l, m and the file's constants."""
 
-    grid: tuple[str, ...]  # x and y, and z where that is told
+    grid: tuple[str, ...]  # x and y, or x, y and z
     block: tuple[str, ...]
     shared: str  # bytes of dynamic shared memory
-    why: str  # where the texts are from
+    why: str  # where the expressions are from
     is_guess: bool = False
     follows_block: bool = False  # the grid is computed from the block
 
     def at(self, sizes: Mapping[str, int]) -> tuple[Extents, Extents, int]:
-        """Blocks, threads of a block, and bytes of dynamic shared memory for these sizes and constants. UsageError where that
-        cannot be launched."""
+        """Grid, block and bytes of dynamic shared memory for these sizes and constants. UsageError if CUDA could not launch
+        them."""
         grid, block = (tuple(_evaluated(text, sizes) for text in texts) for texts in (self.grid, self.block))
         shared = _evaluated(self.shared, sizes)
         if min(grid) < 1:
@@ -261,7 +259,7 @@ class Launch:
         return grid, block, shared
 
     def block_at(self, sizes: Mapping[str, int]) -> Extents:
-        """Threads of a block for these sizes and constants, also where no grid of them can be launched."""
+        """The block for these sizes and constants, even if it cannot be launched."""
         return tuple(_evaluated(text, sizes) for text in self.block)
 
     def __str__(self) -> str:
@@ -278,11 +276,11 @@ def _evaluated(text: str, names: Mapping[str, int]) -> int:
 def launch_of(
     file: StudentFile, kernel: StudentKernel, meaning: Meaning | None, flags: Mapping[str, str], rows: str = ""
 ) -> Launch:
-    """The launch that the options say, or a comment "// lab: grid(…) block(…)", or one that is guessed from the kernel's built-in
+    """The launch from the options, from the comment "// lab: grid(…) block(…)", or else guessed from the kernel's built-in
     variables, its arrays and the file's constants.
 
-    `meaning`: None of a kernel that multiplies no matrices: its sizes are n, or n for the parameter `rows` and m for another.
-    `flags`: the options, which may use the kernel's own names of sizes or n, l and m, as the comment may.
+    `meaning`: None for a kernel that multiplies no matrices; its only size is n, or of two sizes `rows` is n and the other m.
+    `flags`: the options; like the comment, they may use n, l and m or the kernel's own names of sizes.
     """
     body, is_product = kernel.body, meaning is not None
     of = meaning.of if meaning is not None else ["n" if each.name == rows or not rows else "m" for each in kernel.parameters]
@@ -317,15 +315,15 @@ def launch_of(
 
 
 def _threads_of_arrays(file: StudentFile, kernel: StudentKernel) -> str:
-    """The threads of a block for which the longest of the shared arrays is; "" for none."""
+    """The block size that the longest 1D shared array suggests; "" for none."""
     extents = [each[0] for each in extents_of(kernel.body, file.constants).values() if len(each) == 1]
     longest = max(extents, default=0)
-    longest -= longest % 32 if longest > 32 else 0  # an array may have neighbours of the block, too
+    longest -= longest % 32 if longest > 32 else 0  # an array may have a halo
     return str(longest) if 0 < longest <= _MOST_THREADS else ""
 
 
 def _has_rows_along_x(kernel: StudentKernel, meaning: Meaning) -> bool:
-    """Whether the kernel compares what it makes of x with the number of C's rows, and what it makes of y with that of columns."""
+    """Whether the kernel bounds its x index by C's rows, and its y index by C's columns."""
     sizes = {each.name: of for each, of in zip(kernel.parameters, meaning.of, strict=True) if each.is_number}
     a, b, c = meaning.names(kernel)
     for matrix, of in ((a, "n"), (c, "n"), (b, "m"), (c, "m")):
@@ -338,8 +336,7 @@ def _has_rows_along_x(kernel: StudentKernel, meaning: Meaning) -> bool:
 
 
 def _tile(file: StudentFile, kernel: StudentKernel) -> str:
-    """The constant whose name says that it is a tile's or a block's width, or the extent that all square arrays in shared memory
-    have; "" where there is neither."""
+    """The constant named as a tile's or block's width, or the width that all square shared arrays have; "" for neither."""
     named = [
         name for name in file.constants if _TILE.search(name) and re.search(rf"\b{name}\b", file.compiled.split(name, 1)[-1])
     ]
@@ -356,7 +353,7 @@ def _tile(file: StudentFile, kernel: StudentKernel) -> str:
 
 
 def _without_padding(extents: tuple[str, ...]) -> tuple[str, str]:
-    """The extents of an array without padding: T and T for [T][T + 1] or [32][33], which avoids bank conflicts."""
+    """The extents without padding against bank conflicts: T and T for [T][T + 1] or [32][33]."""
     rows, columns = (re.sub(r"\s*\+\s*1$", "", text) for text in extents)
     is_padded = rows.isdigit() and columns == str(int(rows) + 1)
     return rows, rows if is_padded else columns
@@ -368,8 +365,8 @@ def _blocks_of(size: str, threads: str) -> str:
 
 
 def within_comment(comment: str, name: str) -> str:
-    """The text between the parentheses after this name in the rest of a line "// lab:"; "" where it is not there. UsageError
-    where one of the names is misspelt, or a parenthesis is not closed."""
+    """The text in parentheses after this name in a comment "// lab:"; "" where it is missing. UsageError for unknown names and
+    unclosed parentheses."""
     texts = dict(_OF_NAME.findall(comment))
     if comment.count("(") > comment.count(")"):
         raise UsageError(f"// lab: {comment}: a parenthesis is not closed", code="lab-launch")
@@ -379,7 +376,7 @@ def within_comment(comment: str, name: str) -> str:
 
 
 def _extents(text: str) -> tuple[str, ...]:
-    """The texts of x, y and, where there are three, z, which commas separate; y is 1 where there is one text."""
+    """The comma-separated expressions of x, y and z; y defaults to 1, and z is left out if missing."""
     parts = split(text)
     if len(parts) > 3:
         raise UsageError(f"({text}): x, y and z are taken", code="lab-launch")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A student's whole CUDA program, compiled and run on the CPU runtime; and the account of its run, of one process or several: how
-it ended, what was found, which CUDA call failed first, what was looked at."""
+"""Compiles and runs a student's whole CUDA program on the CPU runtime, on one rank or several, and reports how it ended, what was
+found, which CUDA call failed first, and what was checked."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from hybrid.emulation.whole_program import Ran
 from hybrid.errors import HybridError, StartError, UsageError, with_code
 from hybrid.ranks.launcher import family_of, mpirun
 
-_MOST = 8  # findings that are shown
-_OF_CUDA = {  # whose contents the CPU runtime has
+_MOST = 8  # findings shown
+_OF_CUDA = {  # headers whose contents the CPU runtime has
     *("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "driver_types.h", "vector_types.h"),
     *("device_functions.h", "math_functions.h", "builtin_types.h", "math_constants.h", "vector_functions.h"),
     *("cuda_fp16.h", "cooperative_groups.h", "cooperative_groups/reduce.h"),
@@ -38,15 +38,15 @@ _USUAL_RANKS = 2
 
 @record
 class Account:
-    """What came of a program's run."""
+    """The result of a program's run."""
 
-    status: int  # of its process
-    launches: int | None  # None where the program was ended
+    status: int  # exit status
+    launches: int | None  # None for a program that was killed
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
-    failed: str  # the first CUDA call that failed, in a line; "" if none did
-    sources: Mapping[str, Sequence[str]]  # the lines of each file; the program's own is the first
-    looked_at: str = ""  # what was looked at, and what was not; "" where the program was ended
+    failed: str  # a line about the first CUDA call that failed; "" for none
+    sources: Mapping[str, Sequence[str]]  # the lines of each file, the program's own first
+    looked_at: str = ""  # what was checked and what was not; "" for a program that was killed
 
     @property
     def is_right(self) -> bool:
@@ -54,8 +54,8 @@ class Account:
 
 
 def account_of(ran: Ran, program: Path, warnings: str, sources: Mapping[str, Sequence[str]], seconds: int) -> Account:
-    """The account of a process. `program`: the executable, which still exists; `warnings`: the compiler's; `sources`: the lines
-    of each file; `seconds`: that it had."""
+    """The account of a process. `program`: the executable, which must still exist. `warnings`: the compiler's. `sources`: the
+    lines of each file. `seconds`: the time limit."""
     telling = Telling(ran, program, warnings, sources, seconds)
     found, end = telling.findings(), next(telling.of("end"), None)
     failed = _first_failed(ran.findings, dropped_results(warnings), telling)
@@ -72,7 +72,6 @@ def _launches(number: int, what: str = "launch") -> str:
 
 
 def _looked_at(end: Mapping[str, int], telling: Telling) -> str:
-    """What was looked at, and what was not."""
     launches, sampled = end["launches"], end["sampled"]
     compared = sum(not event["order"] for event, _ in telling.products)
     looked = [f"every access of {_launches(launches - sampled)}"] if launches > sampled or not sampled else []
@@ -84,8 +83,8 @@ def _looked_at(end: Mapping[str, int], telling: Telling) -> str:
 
 
 def _first_failed(events: Sequence[dict[str, Any]], dropped: set[Place], telling: Telling) -> str:
-    """The CUDA call that failed first, why, and whether the program looks at its error; "" if none failed. `dropped`:
-    the places of calls whose result is ignored."""
+    """The first CUDA call that failed, why, and whether the program checks for the error; "" if none failed. `dropped`: the
+    places of calls whose result is ignored."""
     number, first = next(((i, each) for i, each in enumerate(events) if each["event"] in ("error", "unseen")), (0, None))
     if first is None:
         return ""
@@ -102,12 +101,12 @@ def _first_failed(events: Sequence[dict[str, Any]], dropped: set[Place], telling
 
 
 def of_all_ranks(accounts: Sequence[Account]) -> Account:
-    """The account of all ranks. What was found on several ranks is said once, with their numbers; launches are added up."""
+    """The accounts of all ranks as one: a finding of several ranks appears once, with their numbers; launches are added up."""
     if len(accounts) == 1:
         return accounts[0]
     launches = [account.launches for account in accounts if account.launches is not None]
     waits = [each for account in accounts for each in account.findings if each.code == "no-end"]
-    ends = [each for each in waits if "MPI_Finalize" in each.text]  # where others wait elsewhere, that is why
+    ends = [each for each in waits if "MPI_Finalize" in each.text]  # a consequence, if other ranks wait elsewhere
     left_out = ends if len(ends) < len(waits) else []
     findings = _by_ranks([[each for each in account.findings if each not in left_out] for account in accounts])
     failed = _by_ranks([(account.failed,) if account.failed else () for account in accounts])
@@ -121,7 +120,7 @@ def of_all_ranks(accounts: Sequence[Account]) -> Account:
 
 
 def _by_ranks(of_ranks: Sequence[Sequence[Any]]) -> Iterator[tuple[str, Any]]:
-    """Each of the things once, after the names of the ranks that have it."""
+    """Each different thing once, with the names of the ranks that have it before it."""
     for each in dict.fromkeys(each for of_rank in of_ranks for each in of_rank):
         ranks = [str(rank) for rank, of_rank in enumerate(of_ranks) if each in of_rank]
         named = f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}"
@@ -129,7 +128,7 @@ def _by_ranks(of_ranks: Sequence[Sequence[Any]]) -> Iterator[tuple[str, Any]]:
 
 
 def told(account: Account) -> Iterator[str]:
-    """The lines about a program's run."""
+    """The report's lines."""
     name = next(iter(account.sources))
     how = f"exit status {account.status}" if account.status >= 0 else f"ended by {signal.Signals(-account.status).name}"
     launches = "" if account.launches is None else f", {_launches(account.launches, 'kernel launch')}"
@@ -160,12 +159,12 @@ def as_record(account: Account, arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def is_program(file: StudentFile) -> bool:
-    """Whether the file has a main function and, itself or in its own headers, launches kernels."""
+    """Whether the file has a main function, and it or its own headers launch kernels."""
     return file.has_main and any("<<<" in blanked(text) for text in file.texts.values())
 
 
 def _for_cpu(file: StudentFile) -> str:
-    """The text that is compiled. UsageError where it has what is not supported."""
+    """The text to compile. UsageError for unsupported CUDA."""
     text = joined(file.texts, elsewhere=True)
     refuse_unsupported(text, file.path.name)
     templates = {kernel.name: len(kernel.template) for kernel in kernels_of(text)}
@@ -174,7 +173,7 @@ def _for_cpu(file: StudentFile) -> str:
 
 
 def _started(file: StudentFile, ranks: int) -> whole_program.Ranks:
-    """How the program is started on this number of ranks. HybridError where there is no MPI."""
+    """How to compile and start the program on this number of ranks. HybridError without MPI."""
     try:
         command = mpirun(ranks)
         variable = "OMPI_COMM_WORLD_RANK" if family_of(command[0]) == "Open MPI" else "PMI_RANK"
@@ -197,15 +196,12 @@ def ran(
     ranks: int | None = None,
     devices: int | None = None,
 ) -> Account:
-    """Compile and run the program, and return what was found. `show` is given its output. `ranks`: of an MPI program; 2 for None.
-    `devices`: GPUs of each process; 1 for None.
-
-    UsageError for what is not supported, EmulationError if it does not compile.
-    """
+    """Compile and run the program. `show` gets its output. `ranks`: of an MPI program, 2 by default. `devices`: GPUs of each
+    process, 1 by default. UsageError for unsupported CUDA, EmulationError if the program does not compile."""
     text = _for_cpu(file)
     refuse_host_calls(joined(file.texts), file.path.name)
 
-    def has(pattern: re.Pattern[str]) -> bool:  # maybe in a comment, which does no harm
+    def has(pattern: re.Pattern[str]) -> bool:  # in comments, too, which does no harm
         return any(pattern.search(each) for each in file.texts.values())
 
     flags = ["-fopenmp"] if has(_OPENMP) else []

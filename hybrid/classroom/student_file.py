@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A student's .cu file: its kernels, structs and constants, the text that is compiled, and what the CPU runtime refuses."""
+"""Parses a student's .cu file (kernels, structs, constants, the text to compile), and refuses what the CPU runtime or nvcc cannot
+compile."""
 
 from __future__ import annotations
 
@@ -41,12 +42,12 @@ _NOT_A_TYPE = {"const", "volatile", "__restrict__", "__restrict", "restrict"}
 ELEMENTS = {"float": "float32", "double": "float64", "int": "int32", "half": "float16", "__half": "float16"}
 REALS = ("float", "double")
 SCALES = ("alpha", "beta")
-_NUMBERS = {  # words of the types of whole numbers
+_NUMBERS = {  # words in the names of integer types
     *("unsigned", "signed", "short", "long", "int", "size_t", "uint", "ulong"),
     *("int32_t", "uint32_t", "int64_t", "uint64_t"),
 }
 _MOST_BYTES = 1 << 20
-# Of the C++ library: headers that host code may need, whose declarations stay.
+# C++ headers that the compiled text keeps.
 _STANDARD = frozenset({
     "algorithm", "array", "assert.h",
     "cassert", "chrono", "climits", "cmath", "complex", "cstdint", "cstdio", "cstdlib", "cstring",
@@ -60,7 +61,7 @@ class Parameter:
     """A parameter of a kernel."""
 
     name: str
-    type: str  # without const and pointer: of the elements, or of the number, or the struct's name
+    type: str  # of a number, of an array's elements, or a struct's name: without const and *
     is_pointer: bool
 
     @property
@@ -78,26 +79,26 @@ class Parameter:
 
 @record
 class StudentKernel:
-    """A kernel as its text has it."""
+    """A kernel in the source."""
 
     name: str
     parameters: tuple[Parameter, ...]
     line: int
     body: str  # without comments
-    template: tuple[str, ...] = ()  # the names of its parameters
+    template: tuple[str, ...] = ()  # names of template parameters
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(map(str, self.parameters))})"
 
     def instance(self, arguments: Sequence[str]) -> StudentKernel:
-        """The kernel with these arguments in place of its template's parameters."""
+        """The instance with these template arguments."""
         values = dict(zip(self.template, arguments, strict=True))
         parameters = tuple(replace(each, type=values.get(each.type, each.type)) for each in self.parameters)
         return replace(self, parameters=parameters)
 
 
 def kernels_of(text: str, whole: str = "") -> tuple[StudentKernel, ...]:
-    """The kernels in a text. `whole`: the text with its own headers, which may define other names of types."""
+    """The kernels in a text. `whole`: the text with its own headers, which may define type aliases."""
     return tuple(_kernels(blanked(text), aliases_in(blanked(whole or text))))
 
 
@@ -112,7 +113,7 @@ def _kernels(plain: str, aliases: dict[str, str]) -> Iterator[StudentKernel]:
 
 
 def _parameter(text: str, aliases: dict[str, str]) -> Parameter:
-    """A parameter. One that cannot be parsed has its text as the type, which matters only if this kernel is to be launched."""
+    """A parameter. One that cannot be parsed gets its text as type, which only matters if the kernel is launched."""
     words = " ".join(word for word in re.sub(r"([*\[])", r" \1 ", text).split() if word not in _NOT_A_TYPE)
     found = _PARAMETER.match(words)
     if found is None:
@@ -124,18 +125,18 @@ def _parameter(text: str, aliases: dict[str, str]) -> Parameter:
 
 @record
 class StudentFile:
-    """A file that was read."""
+    """A parsed file."""
 
     path: Path
     text: str
-    texts: Mapping[Path, str]  # its own, and those of its own headers
-    compiled: str  # the text for the CPU: the same lines, but without what only nvcc takes
-    for_gpu: str  # the text for NVRTC
+    texts: Mapping[Path, str]  # of the file and its own headers
+    compiled: str  # for the CPU: the same lines without what only nvcc compiles
+    for_gpu: str  # for NVRTC
     kernels: tuple[StudentKernel, ...]
     constants: dict[str, int] = field(default_factory=dict)
-    structs: dict[str, dict[str, str]] = field(default_factory=dict)  # by name, the types of the fields
+    structs: dict[str, dict[str, str]] = field(default_factory=dict)  # for each its fields' types
     headers: tuple[str, ...] = ()  # of the C++ library
-    launch_comment: str = ""  # the rest of a line "// lab:"
+    launch_comment: str = ""  # the text after "// lab:"
     has_main: bool = False
 
     @property
@@ -144,12 +145,12 @@ class StudentFile:
 
 
 def read(path: str) -> StudentFile:
-    """The file at this path. UsageError where there is none."""
+    """Read and parse a file. UsageError if it cannot be read."""
     return parsed(texts_of(path))
 
 
 def texts_of(path: str) -> dict[Path, str]:
-    """The file's text, and those of its own headers and of the headers that these include."""
+    """The texts of a file and, recursively, of its own headers."""
     texts: dict[Path, str] = {}
 
     def collect(file: Path) -> None:
@@ -164,7 +165,7 @@ def texts_of(path: str) -> dict[Path, str]:
 
 
 def parsed(texts: Mapping[Path, str]) -> StudentFile:
-    """The first of these files; the others are its own headers."""
+    """Parse the first of these files; the others are its own headers."""
     file, text = next(iter(texts.items()))
     whole = joined(texts)
     plain = blanked(whole)
@@ -187,7 +188,7 @@ def parsed(texts: Mapping[Path, str]) -> StudentFile:
 
 
 def text_of(path: str) -> str:
-    """The text of a file. UsageError where there is no such file, or where it is not a text."""
+    """The text of a file. UsageError if it cannot be read or is no text."""
     file = Path(path)
     try:
         if file.exists() and not file.is_file():
@@ -210,7 +211,7 @@ def text_of(path: str) -> str:
 
 
 def exchanged(text: str, kernel: str) -> str:
-    """Which arguments the only launch of this kernel in a text exchanges, by their names: dB for a and dA for b; "" for none."""
+    """The arguments that, by their names, the kernel's only launch exchanges, as "dB for a and dA for b"; "" for none."""
     name = kernel.partition("<")[0].strip()
     launches = [each for each in launches_in(text, "") if each.kernel.partition("<")[0].strip() == name]
     parameters = [[each.name for each in found.parameters] for found in kernels_of(text) if found.name == name]
@@ -225,7 +226,7 @@ def exchanged(text: str, kernel: str) -> str:
 
 
 def _bare(name: str) -> str:
-    """A variable's name without what says that it is of the device: a for dA, d_a and a_d, m for Md."""
+    """A variable's name without its mark for the device: a for dA, d_a and a_d, m for Md."""
     return re.sub(r"^(d|dev|device|gpu)(_|(?=[A-Z]))|(?<=\w)_?(d|dev|device|gpu)$", "", name).lower()
 
 
@@ -257,7 +258,7 @@ _DEVICE_WORDS = {  # in functions that run on the device
 }
 _CONSTANT_WITHOUT_VALUE = re.compile(r"\b__constant__\s+[\w\s]+?\b(\w+)\s*(?:\[[^\]]*\]\s*)*;")
 _CALL = re.compile(r"\b(cuda[A-Z]\w*)\s*\(")
-_REMOVED = {  # by CUDA 13: what takes its place
+_REMOVED = {  # by CUDA 13, with replacements
     "cudaThreadSynchronize": "cudaDeviceSynchronize",
     "cudaThreadExit": "cudaDeviceReset",
     "cudaThreadSetCacheConfig": "cudaDeviceSetCacheConfig",
@@ -269,7 +270,7 @@ _NOT_A_DEFINITION = {"return", "else", "case", "do"}
 
 
 def refuse_unsupported(text: str, name: str) -> None:
-    """UsageError if the text, of a file of this name, uses what is not supported; it says what, and in which line."""
+    """UsageError, with the line, if the text uses unsupported CUDA. `name`: the file's."""
     plain = blanked(text)
     launches = [launch.opening for launch in launches_in(text, name)]
 
@@ -296,8 +297,7 @@ def refuse_unsupported(text: str, name: str) -> None:
 
 
 def refuse_host_calls(text: str, name: str) -> None:
-    """UsageError if a kernel or device function calls a function that only the host may call. `text`: the file's of this name,
-    with its own headers."""
+    """UsageError if a kernel or device function calls a host function. `text`: of the file `name`, with its own headers."""
     plain, hosts = blanked(text), host_functions(text)
     for function in filter(lambda each: each.is_kernel_or_of_device, functions_in(text) if hosts else ()):
         for called, place in _calls(hosts, plain, function.opening + 1, function.end):
@@ -307,7 +307,7 @@ def refuse_host_calls(text: str, name: str) -> None:
 
 
 def refuse_as_nvcc(text: str, name: str, cuda: int) -> None:
-    """HybridError where nvcc of this version of CUDA refuses it. `text`: the file's of this name, with its own headers."""
+    """HybridError for errors that nvcc of this CUDA version reports. `text`: of the file `name`, with its own headers."""
     plain = blanked(text)
 
     def refuse(place: int, what: str) -> None:
@@ -328,7 +328,7 @@ def refuse_as_nvcc(text: str, name: str, cuda: int) -> None:
 
 
 def _calls(names: Collection[str], plain: str, begin: int, end: int) -> Iterator[tuple[str, int]]:
-    """The names and places of calls of these functions, without launches and declarations."""
+    """The name and position of each call of these functions, without launches and declarations."""
     pattern = re.compile(rf"(?<![\w.:>])({'|'.join(names)})\s*(?:<[^;(){{}}]*>\s*)?\(")
     for call in pattern.finditer(plain, begin, end) if names else ():
         before = re.search(r"(\w+)\s*$", plain[max(begin, call.start() - 80) : call.start()])
@@ -337,7 +337,7 @@ def _calls(names: Collection[str], plain: str, begin: int, end: int) -> Iterator
 
 
 def _is_defined(plain: str, name: str) -> bool:
-    """Whether the program itself has a macro or a function of this name."""
+    """Whether the program has a macro or a function of this name."""
     if re.search(rf"#[ \t]*define[ \t]+{name}\b", plain):
         return True
     declared = re.findall(rf"(\w+)[\s*&]+{name}\s*\([^;{{]*\)\s*[;{{]", plain)
@@ -345,7 +345,7 @@ def _is_defined(plain: str, name: str) -> bool:
 
 
 def refuse_without_host(file: StudentFile, kernel: StudentKernel) -> None:
-    """UsageError if the kernel reads constant memory that only host code would fill, which does not run."""
+    """UsageError if the kernel reads constant memory without an initialiser: host code would fill it, and does not run."""
     for name in _CONSTANT_WITHOUT_VALUE.findall(blanked(file.compiled)):
         if re.search(rf"\b{name}\b", kernel.body):
             how = "run the whole program, without --kernel" if file.has_main else "give it a value where it is declared"

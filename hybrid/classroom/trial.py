@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Launches a student's kernel: a program is generated, which launches it on arrays that are handed over, in each order of the
-threads and with each access to memory looked at.
-
-Whether C is right is decided here, and not in the process where the student's code runs.
+"""Generates, compiles and runs a program that launches a student's kernel on given arrays, in several orders of the threads and
+with each memory access checked. C is compared here, not in the process that runs the student's code.
 """
 
 from __future__ import annotations
@@ -27,24 +25,23 @@ from hybrid.errors import UsageError
 
 _ELEMENTS = {"float32": "float", "float64": "double", "int32": "int", "float16": "half"}
 _SHAPES = {"A": "nl", "B": "lm", "C": "nm"}
-_FIELDS = {  # of a struct that is a matrix, by what they are called
+_FIELDS = {  # a matrix struct's fields by name
     **dict.fromkeys(("width", "w", "columns", "cols", "stride", "pitch", "ld"), "columns"),
     **dict.fromkeys(("height", "h", "rows"), "rows"),
 }
-# Every integer up to this is a number of the type.
-_EXACT = {"float32": 2**24, "float64": 2**53, "float16": 2**11, "int32": 2**31 - 1}
-_LARGEST = {"float32": 99, "float64": 1 << 20, "float16": 99, "int32": 99}  # in float64 so large that sums in float32 are wrong
-_FRACTION = 8  # elements are multiples of 1/8, so that sums in an int are wrong
-_COUNTED, _TRACED = ("-fsanitize-coverage=trace-pc,trace-cmp",), ("-O0",)  # at -O0 each iteration of a loop remains by itself
+_EXACT = {"float32": 2**24, "float64": 2**53, "float16": 2**11, "int32": 2**31 - 1}  # integers up to this are exact
+_LARGEST = {"float32": 99, "float64": 1 << 20, "float16": 99, "int32": 99}  # in float64, a sum in float32 is then wrong
+_FRACTION = 8  # elements are multiples of 1/8, so a sum in an int is wrong
+_COUNTED, _TRACED = ("-fsanitize-coverage=trace-pc,trace-cmp",), ("-O0",)  # -O0 merges no iterations of a loop
 
 
 def operands(
     sizes: Sequence[int], dtype: str, seed: int, scales: Sequence[float] = (1, 0)
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A, B and C before the launch, and the right C after it, in float64; the same for the same seed.
+    """A, B and C before the launch, and in float64 the right C after it; the seed determines them.
 
-    `scales`: alpha and beta in C = alpha·A·B + beta·C. C begins as NaN, unless beta is not 0. All sums are exact in this type, in
-    whatever order they are added up.
+    `scales`: alpha and beta in C = alpha·A·B + beta·C. With beta = 0, C begins as NaN, or the least int. All sums are exact in
+    the type, in any order of their terms.
     """
     n, l, m = sizes
     random = np.random.default_rng([seed, n, l, m])
@@ -61,7 +58,7 @@ def operands(
 
 
 def wrong_in(c: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, tuple[float, float] | None]:
-    """The numbers of the wrong elements; and what the first one is, and what is right."""
+    """The numbers of the wrong elements; and the value of the first one with the right value."""
     wrong = np.flatnonzero(c != right)
     return wrong, (float(c.flat[wrong[0]]), float(right.flat[wrong[0]])) if len(wrong) else None
 
@@ -74,37 +71,37 @@ class Task:
     sizes: tuple[int, int, int]  # n, l, m
     grid: tuple[int, ...]  # x and y, or x, y and z
     block: tuple[int, ...]
-    shared: int
+    shared: int  # bytes of dynamic shared memory
     seed: int
-    seconds: float  # that it may take
+    seconds: float  # limit
     names: tuple[str, str, str]  # of A, B and C in the kernel
     scales: tuple[float, float] = (1, 0)  # alpha and beta in C = alpha·A·B + beta·C
 
 
 @record
 class Outcome:
-    """What came of a launch that ended. Elements of C are numbered row by row."""
+    """The result of a launch that ended. Elements of C are numbered row by row."""
 
     wrong: tuple[int, ...]
-    first_wrong: tuple[float, float] | None  # what it is, and what is right
-    first_writer: tuple[tuple[int, ...], ...]  # the block and the thread that wrote it last, as extents of the launch
-    nan: int  # how many elements are NaN
+    first_wrong: tuple[float, float] | None  # its value, and the right one
+    first_writer: tuple[tuple[int, ...], ...]  # indices of the block and the thread that wrote it last
+    nan: int  # number of elements that are NaN
     digest: str  # a hash of C
-    mistake: tuple[str, str] | None  # that explains a wrong C, as `mistake_in` says
-    never: tuple[int, ...]  # elements that no thread has written
-    several: tuple[int, ...]  # elements that more than one thread has written
-    writers: int  # threads that have written to C, each the last to write some element
-    outside: tuple[tuple[str, int], ...]  # writes beside C: the matrix's name, and the number counted from its first element
+    mistake: tuple[str, str] | None  # explains a wrong C, from `mistake_in`
+    never: tuple[int, ...]  # elements that no thread wrote
+    several: tuple[int, ...]  # elements that several threads wrote
+    writers: int  # threads that were the last to write some element
+    outside: tuple[tuple[str, int], ...]  # the first changed element of A and of B: the matrix's name, the element's number
     loads: tuple[float, float]  # of elements of A and of B
     stores: float
 
 
 class Program:
-    """A kernel that is compiled, with a main function that launches it."""
+    """A compiled kernel with a main function that launches it."""
 
     def __init__(self, file: StudentFile, kernel: StudentKernel, text: str, folder: Path, *, traced: bool = False) -> None:
-        """`text`: as `of_matrices` or `of_arrays` make it. `folder`: an empty one, to which the kernel may write. `traced`: each
-        access in the source is one of the program. EmulationError if it does not compile."""
+        """`text`: from `of_matrices` or `of_arrays`. `folder`: is created, and the kernel may write to it. `traced`: compiled so
+        that each access in the source remains one. EmulationError if the text does not compile."""
         folder.mkdir()
         self._file, self._kernel, self._source = file, kernel, folder / file.path.name
         self._path, self._warnings = whole_program.built(self._source, text, _TRACED if traced else _COUNTED)
@@ -121,10 +118,10 @@ class Program:
         seed: int = 0,
         watch: int,
     ) -> tuple[Looked, list[dict[str, Any]]]:
-        """What was found in a launch, and for each order in which it ended, what it tells.
+        """Launch the kernel; returns what was found, and the "outcome" event of each order of the threads.
 
-        `launch`: grid, block and bytes of shared memory. `arrays`: each with whether the kernel gets its values. `names`: of the
-        arrays. `watch`: what the observers count, of three matrices.
+        `launch`: grid, block and bytes of dynamic shared memory. `arrays`: each with whether the kernel gets its values, else
+        uninitialised memory. `watch`: what the observers count.
         """
         grid, block, shared = launch
         words = [*(*grid, 1)[:3], *(*block, 1)[:3], shared, orders, seed, watch, arrays[-1][0].itemsize, len(arrays)]
@@ -144,8 +141,8 @@ class Program:
         return found, outcomes
 
     def launched(self, task: Task, *, orders: int, watch: int) -> tuple[Looked, tuple[Outcome, ...], dict[str, Any]]:
-        """What came of a kernel that multiplies matrices: what was found; the outcome of each order, up to the first that was
-        stopped; and what was counted in the first, also where it was stopped."""
+        """Launch a kernel that multiplies matrices; returns what was found, the outcome of each order up to the first that was
+        stopped, and the first order's "outcome" event, also of a stopped one that was traced."""
         n, l, m = task.sizes
         a, b, c, right = operands(task.sizes, task.dtype, task.seed, task.scales)
         names = [(name, *shape) for name, shape in zip(task.names, ((n, l), (l, m), (n, m)), strict=True)]
@@ -163,21 +160,21 @@ class Program:
         return found, tuple(_outcome(task, each, (a, b, c), right) for each in whole), ended[0] if ended else {}
 
     def sites(self, counted: Mapping[str, Any]) -> tuple[Site, ...]:
-        """How lines of the file use memory."""
+        """How the file's lines use memory."""
         return sites_of(counted["sites"], self._path, self._file.path.name)
 
     def branches(self, counted: Mapping[str, Any]) -> tuple[Branch, ...]:
-        """Where the lanes of warps diverge."""
+        """The file's branches."""
         return branches_of(counted["branches"], self._path, self._file.path.name)
 
     def accesses(self, counted: Mapping[str, Any]) -> list[Access]:
-        """All accesses to memory, in their order. EmulationError where they are too many to be kept."""
+        """All accesses to memory, in order. EmulationError if there are more than the observers keep."""
         if not counted["is_all"]:
             raise EmulationError("launch", "the kernel accesses memory more often than can be shown: take smaller sizes")
         return accesses_of(counted["trace"], self._path, self._file.path.name, self.shared_variables())
 
     def shared_variables(self) -> list[tuple[str, int, int]]:
-        """The name, the place and the bytes of each __shared__ variable."""
+        """Each __shared__ variable's name, offset and bytes."""
         return [(name, at, size) for name, kind, at, size in symbols_of(self._path) if kind == "TLS"]
 
 
@@ -207,7 +204,7 @@ def _outcome(task: Task, event: Mapping[str, Any], begun: Sequence[np.ndarray], 
 
 
 def _block_and_thread(number: int, task: Task) -> tuple[tuple[int, ...], ...]:
-    """The place of the block and of the thread with this number, which counts threads block by block, and x first."""
+    """The indices of the block and the thread with this number, counted block by block, x fastest."""
     both = zip(divmod(number, math.prod(task.block)), (task.grid, task.block), strict=True)
     return tuple(tuple(map(int, np.unravel_index(each, extents[::-1])[::-1])) for each, extents in both)
 
@@ -216,8 +213,8 @@ def _block_and_thread(number: int, task: Task) -> tuple[tuple[int, ...], ...]:
 
 
 def of_matrices(file: StudentFile, kernel: StudentKernel, instance: str, meaning: Meaning) -> str:
-    """The text of a program whose arrays are A, B and C, and whose numbers are n, l and m. `instance`: the kernel's name, with a
-    template's arguments."""
+    """The text of a program that launches the kernel on the arrays A, B, C and the numbers n, l, m. `instance`: the kernel's name
+    with its template arguments."""
     element, lines, arguments = _ELEMENTS[meaning.dtype], [], [instance]
     for parameter, of in zip(kernel.parameters, meaning.of, strict=True):
         if parameter.is_number:
@@ -236,7 +233,7 @@ def of_matrices(file: StudentFile, kernel: StudentKernel, instance: str, meaning
 
 
 def of_arrays(file: StudentFile, kernel: StudentKernel, instance: str) -> str:
-    """The text of a program whose arrays are the kernel's, and whose numbers are its other parameters."""
+    """The text of a program that launches the kernel on an array for each pointer and a number for each other parameter."""
     arguments, counts = [instance], {True: 0, False: 0}
     for each in kernel.parameters:
         arguments.append((_array if each.is_pointer else _number)(each.type, counts[each.is_pointer]))
@@ -271,8 +268,8 @@ int main(int, char** lab_words)
 
 
 def fields_of(file: StudentFile, parameter: Parameter, of: str) -> Iterator[tuple[str, str, str]]:
-    """Of a struct that is the matrix `of`: each field's name and type, and what it is: the matrix itself, n, l or m. UsageError
-    where its name does not tell."""
+    """For each field of a struct that is the matrix `of`: its name, its type, and which of the matrix, n, l or m it is.
+    UsageError for an unknown name."""
     for name, kind in file.structs[parameter.type].items():
         what = of if kind.endswith("*") else _FIELDS.get(name.lower())
         if what is None:
