@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""A student's kernel on a real GPU: is C right, and how long does a launch take?
+"""Runs a student's kernel on a real GPU: checks C and times launches.
 
-`python -m hybrid.classroom.cuda_run` is the child process that launches it, since a fault of the kernel may break its CUDA
-context. It reads tasks from standard input and prints a line for each: the task's mark, and JSON. The student's code runs on the
-GPU alone, so C can be compared there.
+A faulty kernel may break its CUDA context, so a child process, `python -m hybrid.classroom.cuda_run`, launches it. It reads tasks
+from standard input and prints a line for each: the task's mark, and JSON. The student's code runs on the GPU only, so the child
+compares C.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from hybrid.emulation.child import run_child
 from hybrid.errors import DeviceUnavailable, HybridError, one_line, with_code
 from hybrid.kernels.catalogue import dotted
 
-LAUNCHES = 20  # that are timed, after the first
-COMPILES = 60  # seconds that NVRTC may take, after which this process ends
-# "matrix" and its number, or a NumPy type and a value, or "struct" and a list of fields, each of which is such a pair.
+LAUNCHES = 20  # timed, after the first
+COMPILES = 60  # seconds for NVRTC, after which the child ends
+# ("matrix", its number), (a NumPy type, a value) or ("struct", a list of such pairs)
 Argument = tuple[str, Any]
 _OPTIONS = ("-std=c++17",)
 _SHARED_SIZE_BYTES, _LOCAL_SIZE_BYTES, _NUM_REGS = 1, 3, 4  # of CUfunction_attribute
-_START = 60  # seconds that CuPy and NVRTC may take besides the launches
+_START = 60  # seconds for CuPy and NVRTC, besides the launches
 _SIZE, _RAGGED = 1024, (1029, 1027, 1033)
-_C_TYPES = {  # of numbers, as NumPy has them
+_C_TYPES = {  # NumPy's names of C types
     **dict.fromkeys(("int", "int32_t"), "i4"),
     **dict.fromkeys(("unsigned", "unsigned int", "uint", "uint32_t"), "u4"),
     **dict.fromkeys(("long", "long long", "int64_t"), "i8"),
@@ -54,7 +54,7 @@ _C_TYPES = {  # of numbers, as NumPy has them
 
 @record
 class CudaRun:
-    """For each shape its launch and what came of it."""
+    """The launch on each shape, with its outcome."""
 
     cases: tuple[tuple[Task, GpuOutcome], ...]
 
@@ -64,15 +64,14 @@ class CudaRun:
 
 
 def usual_gpu_shapes(trials: Trials) -> list[Sizes]:
-    """Shapes that are large enough to be timed; a small one for a kernel of one block."""
+    """Shapes large enough for timing; a small one for a kernel of a single block."""
     if "blockIdx" not in trials.kernel.body:
         return [trials.meaning.on((8, 8, 8))]
     return [trials.meaning.on((_SIZE,) * 3), trials.meaning.on(_RAGGED)]
 
 
 def ran(trials: Trials, shapes: Sequence[Sizes]) -> CudaRun:
-    """Run the kernel on each shape, in a process of its own. DeviceUnavailable where there is no GPU, or the kernel does not
-    compile."""
+    """Run the kernel on each shape, in a child process. DeviceUnavailable if there is no GPU or the kernel does not compile."""
     return CudaRun(tuple((task, _outcome(trials, task)) for task in map(trials.task, shapes)))
 
 
@@ -117,7 +116,7 @@ def _arguments(trials: Trials, task: Task) -> Iterator[Argument]:
 
 
 def told(trials: Trials, run: CudaRun) -> Iterator[str]:
-    """The lines that say what came of it."""
+    """The report's lines."""
     kernel = trials.kernel
     yield f"{trials.file.path.name}, line {kernel.line}: " + "\n  ".join(about(kernel, trials.meaning, trials.launch))
     yield from [f"on {each.gpu}, compute capability {dotted(each.capability)}" for _, each in run.cases if each.gpu][:1]
@@ -130,7 +129,6 @@ def told(trials: Trials, run: CudaRun) -> Iterator[str]:
 
 
 def _of(task: Task, outcome: GpuOutcome, c: str) -> Iterator[str]:
-    """The lines about one shape."""
     n, _, m = task.sizes
     if outcome.failure:
         yield with_code(f"* the launch failed: {outcome.failure}", outcome.code)
@@ -170,7 +168,7 @@ def as_record(trials: Trials, run: CudaRun) -> dict[str, Any]:
 
 
 def _compiled(text: str, instance: str) -> Any:
-    """One instance of a user's kernel, by its name with the template's arguments. DeviceUnavailable if it does not compile."""
+    """The compiled kernel; `instance`: its name with template arguments. DeviceUnavailable if it does not compile."""
     import cupy
 
     trust_own_cache_only()
@@ -185,7 +183,7 @@ def _compiled(text: str, instance: str) -> Any:
 
 
 def resources(function: Any) -> tuple[int, int, int]:
-    """Registers of a thread, bytes of static shared memory, and bytes of local memory, into which registers are spilled."""
+    """Registers a thread, bytes of static shared memory a block, and bytes of local memory a thread, for spilled registers."""
     from cupy_backends.cuda.api import driver
 
     registers, shared, local = (
@@ -195,7 +193,7 @@ def resources(function: Any) -> tuple[int, int, int]:
 
 
 def failure_of(work: Callable[[], None]) -> str:
-    """Do the work and wait for the GPU. Returns CUDA's message and name of the error; "" if there was none."""
+    """Do the work and wait for the GPU. Returns CUDA's error as "message (name)", or ""."""
     import cupy
     from cupy_backends.cuda.api import driver, runtime
 
@@ -209,7 +207,7 @@ def failure_of(work: Callable[[], None]) -> str:
 
 
 def milliseconds(launch: Callable[[], None], count: int) -> list[float]:
-    """The time of each of `count` launches, by CUDA events."""
+    """The times of `count` launches, by CUDA events."""
     import cupy
 
     times = []
@@ -227,35 +225,35 @@ def milliseconds(launch: Callable[[], None], count: int) -> list[float]:
 class GpuTask:
     """A launch of a kernel on the GPU."""
 
-    text: str  # of the file, for NVRTC
+    text: str  # for NVRTC
     instance: str
     arguments: tuple[Argument, ...]
-    task: Task  # the elements, and how it is launched
-    mark: str  # with which the lines begin that tell what came of it; what the kernel writes does not have it
+    task: Task
+    mark: str  # secret beginning of the child's lines of output
 
 
 @record
 class GpuOutcome:
-    """What came of a launch."""
+    """The outcome of a launch."""
 
     gpu: str = ""  # its name
     capability: int = 0
     failure: str = ""  # CUDA's message
-    wrong: int = 0  # how many elements of C are wrong
-    first_wrong: tuple[int, float, float] | None = None  # its number, what it is, and what is right
-    milliseconds: tuple[float, ...] = ()  # of each launch that was timed
+    wrong: int = 0  # number of wrong elements of C
+    first_wrong: tuple[int, float, float] | None = None  # its number, its value, the right value
+    milliseconds: tuple[float, ...] = ()  # of each timed launch
     registers: int = 0  # of a thread
     static_shared: int = 0  # bytes of a block
     local: int = 0  # bytes of a thread's local memory
 
     @property
     def code(self) -> str:
-        """What is wrong, of `hybrid.errors.CODES`; "ok" if nothing is."""
+        """A code of `hybrid.errors.CODES`, or "ok"."""
         return "gpu-failed" if self.failure else "wrong-elements" if self.wrong else "ok"
 
 
 def carried_out(given: GpuTask) -> GpuOutcome:
-    """Launch the kernel on the first GPU. DeviceUnavailable where there is none, or the kernel does not compile."""
+    """Launch the kernel on the first GPU. DeviceUnavailable if there is no GPU or the kernel does not compile."""
     gpu, task = usable_gpus()[0], given.task
     import cupy
 
@@ -281,7 +279,7 @@ def carried_out(given: GpuTask) -> GpuOutcome:
 
 
 def value_of(argument: Argument, addresses: Sequence[int]) -> np.ndarray:
-    """An argument as it is passed to a kernel by value. `addresses`: of the matrices. Fields of a struct are aligned as in C."""
+    """An argument's bytes as the kernel gets them, with C's alignment of a struct's fields. `addresses`: of the matrices."""
     kind, value = argument
     if kind == "matrix":
         return np.array(addresses[value], "u8")
@@ -294,7 +292,7 @@ def value_of(argument: Argument, addresses: Sequence[int]) -> np.ndarray:
 
 def main() -> None:
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the kernel prints from now on goes nowhere
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drops what the kernel prints
     for each in json.load(sys.stdin):
         of_task: dict[str, Any] = each.pop("task")
         of_task.update({key: tuple(value) for key, value in of_task.items() if isinstance(value, list)})

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Runs a student's kernel on several shapes, with each access checked: one that multiplies matrices, in several orders of its
-threads; or a first kernel, such as a vector addition, reduction or stencil, whose result is compared."""
+"""Runs a student's kernel on several shapes, with each memory access checked: `Trials` for a matrix product, in several orders of
+the threads; `FirstKernel` for a vector addition, reduction, stencil and the like."""
 
 from __future__ import annotations
 
@@ -27,28 +27,27 @@ from hybrid.emulation.kernel import ORDERS
 from hybrid.emulation.observed import ELEMENTS, REQUESTS, TRACE, Access, Site
 from hybrid.errors import UsageError, one_line
 
-_MOST_TRACED = 1 << 15  # products
-_LARGE = 1 << 21  # products, from which on requests to memory are counted in a launch of their own, where they are asked for
+_MOST_TRACED = 1 << 15  # multiplications of a launch that is traced
+_LARGE = 1 << 21  # multiplications; in larger launches requests to memory are counted apart, and only for a single shape
 _MANY = 1 << 15  # elements of C
-_LONG = 261  # more than a byte counts
-_LEAST, _MOST = 8, 64  # bounds for the tile of which one shape consists, and another does not
+_LONG = 261  # overflows a byte
+_LEAST, _MOST = 8, 64  # bounds of the tile that shapes are made for
 
 
 @record
 class Trials:
-    """A kernel, and how it is run."""
+    """A kernel that multiplies matrices, and how it is run."""
 
     file: StudentFile
     kernel: StudentKernel
-    instance: str  # the kernel's name, with a template's arguments
+    instance: str  # the kernel's name with template arguments
     meaning: Meaning
     launch: Launch
-    seconds: float  # that a run may take
+    seconds: float  # limit of a run
     seed: int
 
     def examined(self, shapes: Sequence[Sizes]) -> Examination:
-        """What is found of the kernel on these shapes. EmulationError if it does not compile, UsageError if it can be launched on
-        none of them."""
+        """Run the kernel on these shapes. EmulationError if it does not compile, UsageError if it cannot be launched on any."""
         with new_folder() as folder:
             program = self._program(folder)
             static = sum(size for _, _, size in program.shared_variables()) if shutil.which("readelf") else None
@@ -56,8 +55,8 @@ class Trials:
         return Examination(self.kernel, self.meaning, self.launch, self._traced_astray(cases), static)
 
     def usual_shapes(self) -> list[Sizes]:
-        """A shape of whole blocks and tiles, and one that is not; one smaller than a tile; one with a long sum; and one whose
-        elements a short cannot number. UsageError if the block is no arithmetic of sizes and constants."""
+        """A shape of whole blocks and tiles; one with partial ones; one smaller than a tile; one with a long sum; one whose
+        element numbers overflow a short. UsageError if the block cannot be evaluated."""
         small = self.meaning.on((_LEAST, _LEAST, _LEAST))
         block = self.launch.block_at({**self.file.constants, **dict(zip("nlm", small, strict=True))})
         tile = min(_MOST, max(_LEAST, *block)) if min(block) > 1 else 4 * _LEAST
@@ -69,7 +68,7 @@ class Trials:
         return [self.meaning.on(shape) for shape in shapes]
 
     def _in_time(self, cases: list[Case]) -> list[Case]:
-        """The cases without one of very many elements for which there was no time: a slow kernel is no wrong one."""
+        """The cases, without a large shape that ran out of time: a slow kernel is not wrong."""
         wide = [case for case in cases[1:] if case.sizes[0] * case.sizes[2] > _MANY]
         late = [case for case in wide if {each.code for each in case.faults} == {"no-end"}]
         notes = [f"not looked at on {case.sizes[0]}×{case.sizes[1]}×{case.sizes[2]}, for lack of time" for case in late]
@@ -77,7 +76,7 @@ class Trials:
         return [case for case in cases if case not in late]
 
     def _traced_astray(self, cases: list[Case]) -> tuple[Case, ...]:
-        """The cases; where none of the wrong ones is explained, the smallest with what its accesses to memory tell."""
+        """The cases; if no wrong one is explained, the smallest gets a hint from a trace of its accesses to memory."""
         outcomes = {i: case.outcomes[0] for i, case in enumerate(cases) if case.outcomes and not case.faults}
         first = {i: each.first_wrong[0] for i, each in outcomes.items() if each.first_wrong}
         small = [i for i, is_now in first.items() if math.isfinite(is_now) and math.prod(cases[i].sizes) <= _MOST_TRACED]
@@ -93,8 +92,8 @@ class Trials:
         return tuple(cases)
 
     def traced(self, *shapes: Sizes) -> tuple[Case, list[Access]]:
-        """A launch on the first of these shapes on which the kernel is wrong, or on the first of all; and all of its accesses to
-        memory in their order, up to one that ends it. EmulationError if the kernel does not compile, or crashes."""
+        """The first of these shapes on which the kernel is wrong, else the first of all, with all accesses to memory in order,
+        up to one that stops the kernel. EmulationError if the kernel does not compile, or crashes."""
         with new_folder() as folder:
             program, found = self._program(folder, traced=True), list[tuple[Case, list[Access]]]()
             for task in map(self.task, shapes):
@@ -115,14 +114,13 @@ class Trials:
         return Program(self.file, self.kernel, text, folder / "program", traced=traced)
 
     def task(self, sizes: Sizes) -> Task:
-        """A launch on this shape, or on the nearest that the kernel can take."""
+        """The launch on this shape, or on the nearest that the kernel can take."""
         sizes = self.meaning.on(sizes)
         grid, block, shared = self.launch.at({**self.file.constants, **dict(zip("nlm", sizes, strict=True))})
         names = self.meaning.names(self.kernel)
         return Task(self.meaning.dtype, sizes, grid, block, shared, self.seed, self.seconds, names, self.meaning.scales)
 
     def _cases(self, program: Program, shapes: Sequence[Sizes]) -> Iterator[Case]:
-        """What is found on each shape."""
         own = tuple(
             Finding(f"line {line}: each thread has an array {name} of its own: is __shared__ missing before it?", "no-value")
             for name, line in arrays_of_threads(self.file.text, self.kernel.line, self.kernel.body)
@@ -143,7 +141,7 @@ class Trials:
             watch = ELEMENTS if is_large else ELEMENTS | REQUESTS
             look, outcomes, counts = program.launched(task, orders=len(orders), watch=watch)
             faults = look.findings
-            # Else four shapes of a kernel that never ends would take four times as long as one.
+            # An endless kernel shall not take the whole limit on each shape.
             seconds = self.seconds / 2 if any(each.code == "no-end" for each in faults) else seconds
             if len(outcomes) < len(orders) and not faults:
                 faults = (Finding("it crashed: the kernel ended the process", "kernel-crashed"),)
@@ -154,21 +152,20 @@ class Trials:
             if is_large and not faults and len(shapes) == 1:
                 _, outcomes, counts = program.launched(task, orders=1, watch=REQUESTS)
             if outcomes and not faults:
-                sites = program.sites(counts) or (sites if case.wrong else ())  # which lines, another shape tells, too
+                sites = program.sites(counts) or (sites if case.wrong else ())  # another shape has the same lines
                 case = replace(case, sites=sites, branches=program.branches(counts))
             yield case
 
 
 def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[StudentFile, StudentKernel, str]:
-    """The kernel of this name, or the only one, and the instance that is launched, with the file. Numbers among a template's
-    arguments become constants of the file.
+    """The file, with integer template arguments as constants; the kernel to launch; and its name with template arguments.
 
-    `wanted`: the kernel's name, with a template's arguments; "" for the only one. UsageError where there is no such kernel, or
-    where the file has what is not supported.
+    `wanted`: a kernel's name, maybe with template arguments; "" for the only one. UsageError if there is no such kernel, or the
+    file has unsupported CUDA.
     """
     name, names = wanted.partition("<")[0].strip(), [kernel.name for kernel in file.kernels]
     if for_cpu and (not names or (not wanted and len(names) > 1 and file.has_main)):
-        refuse_unsupported(joined(file.texts), file.path.name)  # which may be why there is none, or main() is not run
+        refuse_unsupported(joined(file.texts), file.path.name)  # maybe why no kernel is found, or main() is not run
     if not names:
         raise UsageError(f"{file.path} has no kernel: a function that begins with __global__ void", code="lab-kernel")
     if not wanted and len(names) > 1:
@@ -181,7 +178,7 @@ def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[Stu
     kernel = file.kernels[names.index(name) if name else 0]
     launched = set(re.findall(rf"\b{kernel.name}\s*<([^<>;]*)>\s*<<<", file.text))
     if kernel.template and "<" not in wanted and len(launched) == 1:
-        wanted = f"{kernel.name}<{launched.pop()}>"  # as host code launches it
+        wanted = f"{kernel.name}<{launched.pop()}>"  # from the host code
     inner = re.fullmatch(r"[^<]*<(.*)>\s*", wanted)
     arguments = [text.strip() for text in inner[1].split(",")] if inner else []
     if arguments and not kernel.template:
@@ -200,30 +197,33 @@ def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[Stu
     return replace(file, constants={**file.constants, **constants}), kernel.instance(arguments), wanted or kernel.name
 
 
-_TYPES = {  # of elements, as NumPy has them
+_TYPES = {  # NumPy's names of elements' types
     "float": "f4", "double": "f8", "half": "f2", "__half": "f2", "int": "i4", "unsigned": "u4", "unsigned int": "u4",
     "char": "i1", "unsigned char": "u1", "short": "i2", "long long": "i8",
 }  # fmt: skip
-_COUNTED = 1 << 15  # elements, of which requests to memory are counted
+_COUNTED = 1 << 15  # elements; on larger shapes no requests to memory are counted
 _BINS, _SCALE, _UNWRITTEN = 256, 3, 0xA5
 _WEIGHTS, _WEIGHTED = (1, 2, 4, 2, 1), "weighted sum of neighbours"
 _OF_WEIGHTS = re.compile(r"w|.*(weight|mask|filter|coef)", re.IGNORECASE)
 _ROWS = re.compile(r"h|height|ny|rows?|num_?rows", re.IGNORECASE)
 _OF_BINS = re.compile(r"bin|range|level", re.IGNORECASE)
-_NAMES = {  # what a kernel computes, by its name
+_NAMES = {  # what a kernel of this name promises
     r"axpy": "a·x + y", r"transpose": "transpose", r"hist": "histogram", r"stencil": "stencil", r"dot|inner": "dot product",
     r"(vec|mat|arr).*(add|sum)|(add|sum).*(vec|mat|arr)|^add": "x + y", r"reduc|^sum|total": "sum", r"scale": "a·x",
     r"copy": "copy", r"relu": "max(x, 0)", r"exclusive": "exclusive scan", r"scan|prefix": "inclusive scan",
 }  # fmt: skip
-# Others have variants that are right, too.
+# Their right result is known; the others have variants.
 _PLAIN = {"a·x + y", "x + y", "transpose", "histogram", "dot product", "sum", "stencil"}
 _VARIANT = re.compile(r"max|min|mean|avg|norm|sq|prod|abs|weight", re.IGNORECASE)
 
 
 @record
 class FirstKernel:
-    """A kernel of arrays, sizes and numbers, and how it is launched. `arrays`: by name, the type of the elements, with what it
-    begins ("values", "zeros" or "unwritten"), and its length ("one", "blocks", "bins" or "all"); `result`: what is written."""
+    """A kernel of arrays, sizes and numbers that is no matrix product, and how it is run.
+
+    `arrays`: for each the type of the elements, its begin ("values", "zeros" or "unwritten"), and its length ("one", "blocks",
+    "bins" or "all"). `result`: the array that the kernel writes.
+    """
 
     file: StudentFile
     kernel: StudentKernel
@@ -231,21 +231,21 @@ class FirstKernel:
     launch: Launch
     arrays: Mapping[str, tuple[str, str, str]]
     result: str
-    rows: str  # of two sizes, which is the number of rows
-    seconds: float  # that a run may take
+    rows: str  # the size that is the number of rows, if there are two
+    seconds: float  # limit of a run
     seed: int
-    wanted: str  # where it is not "" what it must compute, whatever its name is
+    wanted: str  # what it must compute, whatever its name; "" if its name tells
 
     @property
     def promised(self) -> str:
-        """What its name says that it computes; "" where it says nothing that is known."""
+        """What the kernel must compute, or its name promises; "" if unknown."""
         return self.wanted or next(
             (what for pattern, what in _NAMES.items() if re.search(pattern, self.kernel.name, re.IGNORECASE)), ""
         )
 
     @property
     def is_plain(self) -> bool:
-        """Whether what its name promises is what it must compute."""
+        """Whether the result must be what is promised; False for possible variants."""
         if self.wanted:
             return True
         of_weights = re.search(r"[*/]", re.sub(r"\[[^\]]*\]|[^;]*\bblock(?:Idx|Dim)\b[^;]*;", "", self.kernel.body))
@@ -253,8 +253,7 @@ class FirstKernel:
         return self.promised in _PLAIN and not is_variant
 
     def examined(self, shapes: Sequence[Sizes]) -> Examination:
-        """What is found of the kernel on these shapes, up to one on which it does not end: each other would take as long.
-        EmulationError if it does not compile."""
+        """Run the kernel on these shapes, up to one on which it does not end. EmulationError if it does not compile."""
         cases: list[Case] = []
         with new_folder() as folder:
             program = Program(self.file, self.kernel, of_arrays(self.file, self.kernel, self.instance), folder / "program")
@@ -266,7 +265,7 @@ class FirstKernel:
         return Examination(self.kernel, None, self.launch, tuple(cases), None, computes)
 
     def usual_shapes(self) -> list[Sizes]:
-        """A shape of whole blocks, one that is not, a tiny one and a large one."""
+        """A shape of whole blocks, one with a partial block, a tiny one and a large one."""
         names = [each.name for each in self.kernel.parameters if each.is_number and not _OF_BINS.search(each.name)]
         if len(names) > 1:
             return [(64, 96), (37, 50), (2, 3), (190, 200)]
@@ -280,7 +279,7 @@ class FirstKernel:
         return [(4 * threads,), (4 * threads - 27,), (3,), (40_001,)]
 
     def _case(self, sizes: Sizes, program: Program) -> Case:
-        """What is found on arrays of `sizes`: rows and columns, or the number of elements."""
+        """Run the kernel on arrays of `sizes`: rows and columns, or the number of elements."""
         rows, columns = (1, *sizes)[-2:]
         launch = self.launch.at({**self.file.constants, "n": sizes[0], "m": columns})
         of_length = {"one": 1, "blocks": launch[0][0], "bins": _BINS, "all": rows * columns}
@@ -315,11 +314,11 @@ class FirstKernel:
     def _compared(self, sizes: Sizes, begun: Mapping[str, np.ndarray], ended: np.ndarray) -> Iterator[Finding]:
         radius = next((value for name, value in self.file.constants.items() if re.match(r"R$|rad", name, re.IGNORECASE)), 1)
         radius = len(_WEIGHTS) // 2 if self.wanted else radius
-        has_ends = self.promised in ("stencil", _WEIGHTED)  # in which kernels differ
-        # x before the y that becomes the result, and before weights
+        has_ends = self.promised in ("stencil", _WEIGHTED)  # a kernel may leave these unwritten
+        # x first, then weights, then a y that becomes the result
         inputs = sorted(begun, key=lambda name: (name == self.result, _OF_WEIGHTS.match(name) is not None))
         made = dict(_computed([begun[name].astype("f8") for name in inputs], sizes, radius, len(ended)))
-        if self.arrays[self.result][2] == "blocks":  # each block's part
+        if self.arrays[self.result][2] == "blocks":  # partial sums
             ended = ended.astype("f8").sum(keepdims=True)
         elif self.arrays[self.result][1] == "unwritten":
             never = np.flatnonzero(ended.view(f"V{ended.itemsize}") == np.void(bytes([_UNWRITTEN]) * ended.itemsize))
@@ -342,7 +341,7 @@ class FirstKernel:
 
 
 def _computed(inputs: list[np.ndarray], sizes: Sizes, radius: int, length: int) -> Iterator[tuple[str, np.ndarray]]:
-    """What a first kernel may compute of these inputs, by name; NaN where any value may be."""
+    """The results that a first kernel may compute from these inputs, by name; NaN where any value is right."""
     if not inputs:
         return
     x, y = inputs[0], inputs[-1]
@@ -357,7 +356,7 @@ def _computed(inputs: list[np.ndarray], sizes: Sizes, radius: int, length: int) 
     if len(x) > 2 * radius:
         for name, weights in (("stencil", np.ones(2 * radius + 1)), (_WEIGHTED, np.array(_WEIGHTS))):
             window, edge = np.convolve(x, weights, "same"), len(weights) // 2
-            window[:edge] = window[len(x) - edge :] = np.nan  # kernels differ in what they make of the ends
+            window[:edge] = window[len(x) - edge :] = np.nan
             yield name, window
 
 
@@ -368,8 +367,8 @@ def _same(ended: np.ndarray, made: np.ndarray) -> bool:
 def first_kernel(
     file: StudentFile, kernel: StudentKernel, instance: str, flags: Mapping[str, str], seconds: float, seed: int, wanted: str = ""
 ) -> FirstKernel | None:
-    """The kernel, where its parameters are arrays, sizes and numbers and it multiplies no matrices; else None. UsageError where
-    it writes to no array."""
+    """How to run a kernel of arrays, sizes and numbers that multiplies no matrices; None for other kernels. UsageError if it
+    writes to no array."""
     arrays = [each for each in kernel.parameters if each.is_pointer]
     numbers = [each for each in kernel.parameters if each.is_number]
     others = [each for each in kernel.parameters if not each.is_pointer and each not in numbers and each.type not in _TYPES]
@@ -386,7 +385,7 @@ def first_kernel(
         roles[result] = (*roles[result][:2], "blocks")
     if not result:
         raise UsageError(f"{file.path.name}, line {kernel.line}: {kernel} writes to none of its arrays", code="lab-parameters")
-    # The number of rows is told by its name, else it is the first by which no index of an input is multiplied.
+    # The rows are the size with such a name, else the first that is no factor in an index of an input.
     names = [each.name for each in numbers] if len(numbers) > 1 else []
     inputs = [name for name, (_, begins, _) in roles.items() if begins == "values"]
     read = " ".join(index for name in inputs for index in indices_of(name, kernel.body))
@@ -397,7 +396,7 @@ def first_kernel(
 
 
 def _role(name: str, body: str) -> tuple[str, str]:
-    """With what an array begins, and how long it is."""
+    """An array's begin and length, as in `FirstKernel`."""
     indices = {each.replace(" ", "") for each in indices_of(name, body)}
     atomic = re.search(rf"\batomic\w+\s*\(\s*&?\s*\(?\s*{name}\b", body) is not None
     by_value = any("[" in each for each in indices) or (atomic and "threadIdx.x" in indices)

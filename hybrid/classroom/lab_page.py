@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """HTML pages and pictures of a student's kernel: the source with counters in its margin, maps of C, the roofline, the steps of a
-lecture's picture; and a class's page."""
+small launch; and a class's page."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ from hybrid.reporting import steps_page, svg
 from hybrid.reporting.html_page import document
 from hybrid.reporting.steps_page import Array, Picture, Step, Touch
 
-_MOST = (96, 96)  # squares of a map, each way
-_COLOURS = ("", "second", "third", "first")  # of the kinds
+_MOST = (96, 96)  # squares of a map, down and across
+_COLOURS = ("", "second", "third", "first")  # of KINDS
 _POINTS = ("second", "first")  # colours of the roofline's points
-_MAP, _WIDTH = 288, 372  # lengths: a map's longer side, and a picture's width
+_MAP, _WIDTH = 288, 372  # a map's longer side, a picture's width
 
 _Drawing = tuple[str, tuple[float, float], Sequence[str]]  # a title, width and height, and SVG elements
 _STYLE = (
@@ -79,7 +79,7 @@ svg { display: block; width: 100%; max-width: 30rem; height: auto; margin: 0.5re
 def page_of(
     file: StudentFile, examination: Examination, gpu: OnGpu | None, steps: Picture | str, parts: Sequence[Part] = ()
 ) -> str:
-    """The page's text. `steps`: of a small launch, or why they are not shown, or "". `parts`: of the points for it."""
+    """The page of a kernel. `steps`: of a small launch, or why they are not shown, or "". `parts`: of an exercise's judgement."""
     names, told, title = examination.names, verdict(examination), f"{file.path.name}, {examination.kernel.name}"
     body = [
         f"<h1>{escape(title)}: {_coloured(told, examination.is_right)}</h1>",
@@ -104,13 +104,13 @@ def page_of(
 
 
 def plain_page(title: str, parts: Sequence[Part], lines: Iterable[str]) -> str:
-    """The page of a file that is no kernel, or could not be judged."""
+    """The page of a file that is no kernel or could not be judged."""
     text = escape("\n".join(lines))
     return document(title, [f"<h1>{escape(title)}</h1>", *_points_for(parts), f'<pre class="lines">{text}</pre>'], _STYLE)
 
 
 def class_page(title: str, rows: Iterable[tuple[str, str]], summary: Iterable[str]) -> str:
-    """The page of a class. `rows`: of HTML, for each file its points, and its name with what is wrong."""
+    """The page of a class. `rows`: for each file its points and, as HTML, its name with what is wrong."""
     body = [f"<h1>{escape(title)}</h1>", "<ul>", *(f"<li>{escape(line.strip())}</li>" for line in summary), "</ul>"]
     return document(title, [*body, *_table(rows)], _STYLE)
 
@@ -131,7 +131,7 @@ def _table(rows: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def write_picture(path: str, examination: Examination, gpu: OnGpu | None) -> bool:
-    """Draw the map of the first C that is wrong or, where none is, the roofline of this GPU. False where there is neither."""
+    """Draw a map of the first wrong C, else the roofline of this GPU. False if there is neither."""
     names, drawn = examination.names, None
     wrong = next((case for case in examination.cases if case.wrong or case.uncertain), None)
     if wrong is not None:
@@ -158,7 +158,6 @@ def _sentence(line: str) -> str:
 
 
 def _case(case: Case, names: Names) -> Iterator[str]:
-    """One shape on which the kernel was run."""
     yield f"<h2>{_coloured(heading(case, names), case.is_right)}</h2>"
     if case.is_right:
         yield from (f"<p>{escape(_sentence(line))}</p>" for line in costs(case, names))
@@ -169,7 +168,7 @@ def _case(case: Case, names: Names) -> Iterator[str]:
 
 
 def _source(lines: Sequence[str], examination: Examination, names: Names) -> Iterator[str]:
-    """The table of the source: what findings name is marked, and counters are in the margin."""
+    """The source as a table: lines that findings name are marked, and counters are in the margin."""
     first, cases = examination.cases[0], examination.cases
     margin: dict[int, list[tuple[Counter, str]]] = defaultdict(list)
     for counter in (use_of_memory(site, names) for site in first.sites):
@@ -192,7 +191,7 @@ def _source(lines: Sequence[str], examination: Examination, names: Names) -> Ite
 
 
 def _points(gpu: OnGpu | None, case: Case) -> dict[str, float]:
-    """What is shown on a GPU's roofline, with its operations a byte: the kernel, and one that would move each element once."""
+    """The points of a GPU's roofline, in operations a byte: this kernel, and one that moves each element once."""
     if gpu is None or gpu.intensity is None or not gpu.gpu.rate(gpu.dtype):
         return {}
     n, l, m = case.sizes
@@ -201,7 +200,7 @@ def _points(gpu: OnGpu | None, case: Case) -> dict[str, float]:
 
 
 def _map_of(title: str, elements: np.ndarray, scale: str) -> _Drawing:
-    """A map of C. `elements`: for each square the largest of the KINDS of its elements; `scale`: what a square stands for."""
+    """A map of C, with the two results of `map_of`."""
     rows, columns = elements.shape
     side = _MAP / max(rows, columns)
     drawn = [
@@ -211,7 +210,7 @@ def _map_of(title: str, elements: np.ndarray, scale: str) -> _Drawing:
     ]
     for y, row in enumerate(elements.tolist()):
         x = 0
-        while x < len(row):  # a rectangle for each run of neighbouring squares of the same kind, which have the side 1
+        while x < len(row):  # a rectangle for each run of squares of the same kind
             end = next((i for i in range(x, len(row)) if row[i] != row[x]), len(row))
             if row[x]:
                 drawn.append(svg.rectangle(x, y, end - x, 1, f"fill-{_COLOURS[row[x]]}"))
@@ -225,7 +224,6 @@ def _map_of(title: str, elements: np.ndarray, scale: str) -> _Drawing:
 
 
 def _roofline_of(title: str, gpu: OnGpu, points: Mapping[str, float]) -> _Drawing:
-    """A roofline with its points."""
     drawn = [svg.text(12, 20, title, more='style="font-weight: 600"'), '<g transform="translate(0 28)">']
     drawn += [*_roofs(gpu.gpu.bandwidth, gpu.gpu.rate(gpu.dtype), points), "</g>"]
     for number, said in enumerate(points):
@@ -235,8 +233,8 @@ def _roofline_of(title: str, gpu: OnGpu, points: Mapping[str, float]) -> _Drawin
 
 
 def _roofs(bandwidth: float, peak: float, points: Mapping[str, float]) -> Iterator[str]:
-    """The elements of a roofline's drawing, within 372×245, of GB/s, GF/s and operations a byte. Both axes are logarithmic, so
-    memory's roof is a rising line."""
+    """The SVG elements of a roofline, within 372×245. `bandwidth`: GB/s; `peak`: GF/s; `points`: operations a byte. Both axes are
+    logarithmic."""
     ridge = peak / bandwidth
     values = [ridge, *points.values()]
     first, last = math.floor(math.log10(min(values) / 2)), math.ceil(math.log10(max(values) * 2))
@@ -279,15 +277,14 @@ _TILE = re.compile(
     r"\w*(?:TILE|BLOCK)\w*[ \t]*=?[ \t]*)(\d+)",
     re.MULTILINE | re.IGNORECASE,
 )
-_MOST_PRODUCTS = 1 << 12  # multiplications: more are no picture
-_SMALL, _LARGEST = 2, 16  # the width of tiles, where it can be chosen; the largest width of a square matrix
+_MOST_PRODUCTS = 1 << 12  # multiplications in a picture
+_SMALL, _LARGEST = 2, 16  # tile width, if it can be changed; largest width of matrices otherwise
 
 Block = tuple[int, int]
 
 
 def with_tile(texts: Mapping[Path, str], tile: int) -> dict[Path, str]:
-    """The texts with another width of the tiles. UsageError unless they have exactly one constant whose name has TILE or
-    BLOCK."""
+    """The texts with another tile width. UsageError unless exactly one constant is named TILE or BLOCK."""
     changed = {path: _TILE.subn(rf"\g<1>{tile}", text) for path, text in texts.items()}
     count = sum(each for _, each in changed.values())
     if count != 1:
@@ -299,7 +296,7 @@ def with_tile(texts: Mapping[Path, str], tile: int) -> dict[Path, str]:
 
 
 def picture(trials: Trials, *shapes: Sizes) -> Picture:
-    """The picture of a launch on the first of these shapes on which the kernel is wrong, or else on the first. UsageError where
+    """The picture of a launch on the first of these shapes on which the kernel is wrong, else on the first of all. UsageError if
     one is too large, EmulationError if the kernel does not compile or crashes."""
     for sizes in shapes:
         if (products := math.prod(sizes)) > _MOST_PRODUCTS:
@@ -325,16 +322,15 @@ def picture(trials: Trials, *shapes: Sizes) -> Picture:
 
 
 def _steps(accesses: Sequence[Access], races: Sequence[set[int]], arrays: Sequence[Array], item: int) -> Iterator[Step]:
-    """The executions of lines by a block's threads.
+    """The steps of a block: a step is the n-th execution of a line, by all of the block's threads.
 
-    A thread executes a line anew if one of the line's instructions comes again, or if another line came between. The n-th
-    execution of a line by all threads is one step. Steps are in the order in which a thread first makes them. In a race one
-    thread runs ahead.
+    A thread executes a line anew if an instruction of the line repeats, or after another line. Steps are in the order in which a
+    thread first makes them. In a race one thread runs ahead.
     """
-    now: dict[int, tuple[int, int, set[int]]] = {}  # by thread: barriers and line of its last access, and the instructions since
-    counts: dict[tuple[int, int, int], int] = {}  # by thread, barriers and line
-    position: dict[int, int] = {}  # by thread: how many executions it has begun
-    runs: dict[tuple[int, bool, int, int], tuple[int, list[Access]]] = {}  # by barriers, not ahead, line and number
+    now: dict[int, tuple[int, int, set[int]]] = {}  # by thread: barriers, line and instructions of its current execution
+    counts: dict[tuple[int, int, int], int] = {}  # of executions, by thread, barriers and line
+    position: dict[int, int] = {}  # by thread: executions begun
+    runs: dict[tuple[int, bool, int, int], tuple[int, list[Access]]] = {}  # by barriers, not ahead, line and n
     ahead = _ahead(accesses, races)
     for place, access in enumerate(accesses):
         barriers, line, seen = now.get(access.thread, (-1, 0, set()))
@@ -356,8 +352,8 @@ def _steps(accesses: Sequence[Access], races: Sequence[set[int]], arrays: Sequen
 
 
 def _ahead(accesses: Sequence[Access], races: Sequence[set[int]]) -> set[int]:
-    """In a race between these lines, what the thread that came first has done since the barrier, up to its access to the element
-    that another thread uses, too: the places of these accesses."""
+    """The positions of the accesses of the thread that comes first in a race between these lines: from the last barrier to the
+    access that conflicts with another thread's."""
     uses: dict[tuple[int, int | str, int], list[int]] = {}
     for place, access in enumerate(accesses if races else ()):
         for earlier in uses.setdefault((access.barriers, access.of, access.byte), []):
@@ -373,7 +369,7 @@ def _ahead(accesses: Sequence[Access], races: Sequence[set[int]]) -> set[int]:
 
 
 def _touches(access: Access, stored: Element | None, arrays: Sequence[Array], item: int) -> Iterator[Touch]:
-    """The elements that an access touches: several for a vector load. `stored`: the first that is stored in shared memory."""
+    """The elements that an access touches, several for a vector load. `stored`: the element that shared memory gets."""
     own = [number for number, each in enumerate(arrays) if each.variable == access.of or number == access.of]
     first, size = access.byte // item, arrays[own[0]].rows * arrays[own[0]].columns
     for element in range(first, -(-(access.byte + access.bytes) // item)):
@@ -385,7 +381,7 @@ def _touches(access: Access, stored: Element | None, arrays: Sequence[Array], it
 
 
 def _arrays(trials: Trials, case: Case, accesses: Sequence[Access]) -> tuple[Array, ...]:
-    """The matrices, and the planes of shared arrays: of an array of three dimensions, as t[2][4][4], these are t[0] and t[1]."""
+    """The matrices, and the 2D planes of shared arrays: t[0] and t[1] for t[2][4][4]."""
     (n, l, m), names = case.sizes, trials.meaning.names(trials.kernel)
     arrays = [Array(name, *shape, False) for name, shape in zip(names, ((n, l), (l, m), (n, m)), strict=True)]
     known, item = extents_of(trials.kernel.body, trials.file.constants), np.dtype(trials.meaning.dtype).itemsize
@@ -398,9 +394,8 @@ def _arrays(trials: Trials, case: Case, accesses: Sequence[Access]) -> tuple[Arr
 
 
 def small_steps(trials: Trials, anew: Callable[[StudentFile], Trials]) -> Picture:
-    """The steps of a launch on small matrices, of a wrong one if the kernel is wrong on any of them. Tiles or blocks have the
-    width 2, if the file's width can be changed, else its own. `anew`: the trials of a changed file. HybridError where there are
-    none."""
+    """The steps of a launch on small matrices, of a wrong one if there is one. Tiles or blocks have the width 2 if that can be
+    changed, else their own. `anew`: makes the trials of a changed file. HybridError if nothing can be shown."""
     for changed, note in ((_with_small_tiles(trials, anew), "tiles"), (_with_small_blocks(trials), "blocks")):
         if changed is not None:
             return replace(picture(changed, *_whole_and_ragged(changed, 2 * _SMALL)), note=f", with {note} of {_SMALL}")
@@ -409,14 +404,14 @@ def small_steps(trials: Trials, anew: Callable[[StudentFile], Trials]) -> Pictur
 
 
 def _whole_and_ragged(trials: Trials, width: int) -> list[Sizes]:
-    """A shape of whole tiles, and one with edges."""
+    """A shape of whole tiles, and one with partial tiles."""
     ragged = (width - 1,) * 3 if trials.meaning.square else (width - 1, width + 1, width)
     return [trials.meaning.on(each) for each in ((width,) * 3, ragged) if min(each)]
 
 
 def _with_small_tiles(trials: Trials, anew: Callable[[StudentFile], Trials]) -> Trials | None:
-    """The trials with a smaller width of the tiles. None unless the launch follows the tile's constant, the only one whose name
-    has TILE or BLOCK, and its number is nowhere else in the file."""
+    """The trials with smaller tiles. None unless exactly one constant is named TILE or BLOCK, the launch follows it, and the file
+    has its number nowhere else."""
     text = "\n".join(trials.file.texts.values())
     found = [int(width) for _, width in _TILE.findall(text)]
     if len(found) != 1 or found[0] <= _SMALL or len(re.findall(rf"\b{found[0]}\b", blanked(text))) > 1:
@@ -428,8 +423,8 @@ def _with_small_tiles(trials: Trials, anew: Callable[[StudentFile], Trials]) -> 
 
 
 def _with_small_blocks(trials: Trials) -> Trials | None:
-    """The trials with a smaller block. None unless the kernel computes with blockDim, has no shared memory, and does not have the
-    blocks' width as a number."""
+    """The trials with smaller blocks. None unless the grid follows the block, and the kernel uses blockDim and blockIdx but
+    neither shared memory nor the block's width as a number."""
     body, launch = trials.kernel.body, trials.launch
     has_width = any(re.search(rf"\b{re.escape(width)}\b", body) for width in launch.block if width != "1")
     if (

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What the lab found, in sentences with codes; and why a C is wrong: mistakes that are tried until one gives every element as it
-is, what a small launch's accesses tell, and whether a launch of a whole program has computed a product."""
+"""Findings: sentences with codes. And why a C is wrong: tries typical mistakes until one reproduces C, follows the accesses of a
+small launch, and judges whether a launch of a whole program computed a product."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Place = tuple[str, int]  # a file's name and a line
 
 @record
 class Finding:
-    """A sentence about something wrong; as text it is this sentence. `code`: what it is, of `hybrid.errors.CODES`."""
+    """A sentence about something wrong; `str` gives the sentence."""
 
     text: str
-    code: str
-    places: tuple[Place, ...] = ()  # whose lines are to be shown
+    code: str  # of `hybrid.errors.CODES`
+    places: tuple[Place, ...] = ()  # lines to show
 
     def __post_init__(self) -> None:
         known(self.code)
@@ -35,11 +35,11 @@ class Finding:
 
     @property
     def line(self) -> str:
-        """The sentence as it is printed, with its code."""
+        """The sentence with its code."""
         return with_code(self.text, self.code)
 
     def told(self, sources: Mapping[str, Sequence[str]], places: Iterable[Place]) -> Iterator[str]:
-        """The sentence as a report has it, and the sources' lines at these places."""
+        """The report's lines: the sentence, and the source lines at these places."""
         yield f"  * {self.line}"
         for file, line in places:
             lines = sources.get(file, ())
@@ -52,15 +52,13 @@ class Finding:
 
 
 Mistake = tuple[str, str]  # a code, and a sentence with {A}, {B} and {C}
-_MOST_TERMS = 2048  # of a sum: longer ones are not solved for
-_MOST_EQUATIONS = 4096
+_MOST_TERMS = 2048  # of a sum whose weights are solved for
+_MOST_EQUATIONS = 4096  # about so many elements of C are used
 
 
 def mistake_in(c: np.ndarray, right: np.ndarray, a: np.ndarray, b: np.ndarray) -> Mistake | None:
-    """The mistake that explains all wrong elements of C which are numbers; None where no hypothesis does.
-
-    All in float64, and C without alpha and beta.
-    """
+    """A mistake that reproduces all wrong finite elements of C; None if no hypothesis does. `c`, `right`: in float64, without
+    alpha and beta."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     wrong = (c != right) & np.isfinite(c)
     if not wrong.any():
@@ -70,7 +68,7 @@ def mistake_in(c: np.ndarray, right: np.ndarray, a: np.ndarray, b: np.ndarray) -
 
 
 def _turned(c: np.ndarray, _: np.ndarray, a: np.ndarray, b: np.ndarray, wrong: np.ndarray) -> Iterator[Mistake]:
-    """Row and column exchanged in the index of some matrices."""
+    """Row and column exchanged in the index of one or more matrices."""
     as_read = [(each, each.ravel().reshape(each.shape[::-1]).T) for each in (a, b)]
     for matrices in ("A", "B", "C", "AB", "ABC", "AC", "BC"):
         x, y = (both[letter in matrices] for both, letter in zip(as_read, "AB", strict=True))
@@ -85,7 +83,7 @@ def _turned(c: np.ndarray, _: np.ndarray, a: np.ndarray, b: np.ndarray, wrong: n
 
 
 def _misread(c: np.ndarray, _: np.ndarray, a: np.ndarray, b: np.ndarray, wrong: np.ndarray) -> Iterator[Mistake]:
-    """A factor that is read with another distance between its rows, or from the other factor's memory."""
+    """A factor read with a wrong leading dimension, or from the other factor's memory."""
     (n, l), m = a.shape, b.shape[1]
     sizes = {"the rows of {A}": n, "the columns of {A}": l, "the columns of {B}": m}
     flat = {"A": a.ravel(), "B": b.ravel()}
@@ -105,21 +103,21 @@ def _misread(c: np.ndarray, _: np.ndarray, a: np.ndarray, b: np.ndarray, wrong: 
 
 
 def _taken(flat: np.ndarray, rows: int, columns: int, stride: int) -> np.ndarray:
-    """Elements at row · stride + column, as if a matrix lay there; NaN beyond the end."""
+    """The matrix of the elements at row · stride + column; NaN beyond the end."""
     numbers = np.arange(rows)[:, None] * stride + np.arange(columns)
     return np.where(numbers < flat.size, flat[np.minimum(numbers, flat.size - 1)], np.nan)
 
 
 def _miscounted(c: np.ndarray, _: np.ndarray, a: np.ndarray, b: np.ndarray, wrong: np.ndarray) -> Iterator[Mistake]:
-    """Products of the sum that are left out, or added several times."""
+    """Terms of the sum left out, or added several times."""
     weights = _weights(c, a, b, wrong)
     if weights.any() and _is(c, (a * weights) @ b, wrong):
         yield "wrong-terms", _weighted(weights)
 
 
 def _weights(c: np.ndarray, a: np.ndarray, b: np.ndarray, where: np.ndarray, unit: float = 0.0) -> np.ndarray:
-    """How often the sums of these elements of C may have the product of each k; all 0 where that cannot be told. `unit`: of
-    rounding; 0 where sums are exact."""
+    """How often the sums of these elements may contain the term of each k; all 0 if unknown. `unit`: the unit roundoff; 0 for
+    exact sums."""
     rows, columns = np.nonzero(where)
     l, step = a.shape[1], max(1, len(rows) // _MOST_EQUATIONS)
     terms, values = a[rows[::step]] * b[:, columns[::step]].T, c[rows[::step], columns[::step]].astype("f8")[:, None]
@@ -139,7 +137,7 @@ def _weights(c: np.ndarray, a: np.ndarray, b: np.ndarray, where: np.ndarray, uni
 
 
 def _weighted(weights: np.ndarray) -> str:
-    """What is said of a sum of weighted products that is not the sum of all once. `weights`: of each k."""
+    """A sentence about a sum whose terms have these weights, which are not all 1."""
     l, without = len(weights), np.flatnonzero(weights == 0)
     if (weights == weights[0]).all():
         return "{C} is the product with the other sign" if weights[0] == -1 else f"{{C}} is {weights[0]:g} times the product"
@@ -161,7 +159,7 @@ def _listed(numbers: np.ndarray) -> str:
 
 
 def _miscomputed(c: np.ndarray, right: np.ndarray, a: np.ndarray, b: np.ndarray, wrong: np.ndarray) -> Iterator[Mistake]:
-    """Sums in place of products, whole numbers, sums that go on from element to element."""
+    """Sums in place of products; integer sums; sums not reset between elements."""
     whole = np.zeros(c.shape)
     for k in range(a.shape[1]):
         whole = np.trunc(whole + np.outer(a[:, k], b[k]))
@@ -180,21 +178,20 @@ def _miscomputed(c: np.ndarray, right: np.ndarray, a: np.ndarray, b: np.ndarray,
 
 
 def _is(c: np.ndarray, made: np.ndarray, where: np.ndarray) -> bool:
-    """Whether C is that where it is wrong, and there is enough of it to tell."""
+    """Whether C equals `made` at these elements, if there are any."""
     return bool(where.any()) and bool((c[where] == made[where]).all())
 
 
-Element = tuple[int, int]  # 0 for A, 1 for B, and the element's number
+Element = tuple[int, int]  # the matrix (0: A, 1: B, 2: C) and the element's number
 _A, _B, _C = range(3)
 
 
 def astray(
     accesses: Sequence[Access], a: np.ndarray, b: np.ndarray, wrong: int, is_now: float, names: Sequence[str]
 ) -> Finding | None:
-    """Where the sum of an element of C first has another product than it should; None where the accesses do not tell, or are not
-    all that the element is made of.
+    """The first wrong term in the sum of an element of C; None if the accesses do not tell, or do not add up to the element.
 
-    `wrong`: the element's number, row by row. `is_now`: what it is, without alpha and beta. `names`: of A, B and C.
+    `wrong`: the element's number, row by row. `is_now`: its value, without alpha and beta. `names`: of A, B and C.
     """
     uses = _uses(accesses, a.itemsize, wrong)
     pairs = [sorted(pair, key=lambda use: use[0] or (_C, 0)) for pair in zip(uses[::2], uses[1::2], strict=False)]
@@ -204,11 +201,14 @@ def astray(
 
 
 def with_elements(accesses: Sequence[Access], item: int) -> Iterator[tuple[Access, Element | None]]:
-    """Each access with the element that it reads, also in shared memory, or stores there; None for one that is 0. A store takes
-    the first element that its thread has read for this shared array and not stored."""
+    """Each access with the element that it reads or stores, also through shared memory; None for a stored 0.
+
+    A store to shared memory is taken to store the first element that its thread has read, from this array's matrix, and not
+    stored.
+    """
     cells: dict[tuple[tuple[int, int], int | str, int], Element | None] = {}
-    home: dict[int | str, int] = {}  # the matrix whose elements a shared array has
-    waiting: dict[tuple[tuple[int, int], int], list[Element]] = {}  # by block and thread: what is read and not stored
+    home: dict[int | str, int] = {}  # the matrix of a shared array's elements
+    waiting: dict[tuple[tuple[int, int], int], list[Element]] = {}  # read and not yet stored, by block and thread
     for access in accesses:
         own, cell = waiting.setdefault((access.block, access.thread), []), (access.block, access.of, access.byte)
         if isinstance(access.of, int):
@@ -228,8 +228,8 @@ def with_elements(accesses: Sequence[Access], item: int) -> Iterator[tuple[Acces
 
 
 def _uses(accesses: Sequence[Access], item: int, wrong: int) -> list[tuple[Element | None, int]]:
-    """The factors, each with its line, that the element's thread read since it last wrote to C; None for one that is 0. What is
-    read for shared memory is no factor, but is one where it is read there."""
+    """The factors of the element's sum, with lines: what its thread read since its store to C before; None for a 0. A read from
+    shared memory (line < 0) replaces the read from global memory that filled it."""
     last = next((each for each in reversed(accesses) if each.of == _C and each.writes and each.byte == wrong * item), None)
     uses: list[tuple[Element | None, int]] = []
     for access, element in with_elements(accesses, item):
@@ -272,20 +272,20 @@ def _named(element: Element, a: np.ndarray, b: np.ndarray, names: Sequence[str])
     return f"{names[element[0]]}[{row}][{column}]"
 
 
-_PART = 0.1  # of C: so much is no product by chance
-_WORDS = ("mul", "mm", "gemm", "prod")  # in a kernel's name
+_PART = 0.1  # of C: if so much is right, a product was meant
+_WORDS = ("mul", "mm", "gemm", "prod")  # in the name of a kernel that means a product
 
 
 @record
 class Judged:
-    """What came of comparing. `text`: what is wrong, with {N} for the name of array N; "" for nothing."""
+    """The result of comparing a product."""
 
-    text: str = ""
+    text: str = ""  # what is wrong, with {N} for the name of array N; "" if right
     at: int = 0  # the instruction that wrote the first wrong element
 
 
 class _Layout:
-    """The matrices in one of eight layouts: each lies row by row or column by column."""
+    """The matrices in one of eight layouts: each is row-major or column-major."""
 
     def __init__(self, arrays: list[np.ndarray], sizes: tuple[int, int, int], transposed: tuple[bool, ...]) -> None:
         n, l, m = sizes
@@ -297,23 +297,23 @@ class _Layout:
         self.x, self.y = (matrix(x, n, l, transposed[0]).astype("f8"), matrix(y, l, m, transposed[1]).astype("f8"))
         self.c, self.old, self.writers = (matrix(each, n, m, transposed[2]) for each in (c, old, writers))
         self.unit = 0.0 if c.dtype.kind == "i" else float(np.finfo(c.dtype).eps)
-        self.product, self.size = self.x @ self.y, abs(self.x) @ abs(self.y)  # and its terms' absolute values
+        self.product, self.size = self.x @ self.y, abs(self.x) @ abs(self.y)
         self.right = self.is_near(self.product, self.size)
 
     def is_near(self, expected: np.ndarray, size: np.ndarray) -> np.ndarray:
-        """Which elements are near the expected ones, sums of terms of this size, or were not written by the launch."""
+        """Which elements are as expected, up to the rounding of sums of this size, or were not written by the launch."""
         if not self.unit:
             return (self.writers == 0) | ((self.c.astype("i8") - expected.astype("i8")) << 32 == 0)
         return (self.writers == 0) | (abs(self.c - expected) <= 4 * (self.x.shape[1] + 2) * self.unit * size)
 
     def is_meant(self, scales: list[float]) -> bool:
-        """Whether it is the product times a number, or added to what was there, or without what is negative."""
+        """Whether C is alpha·product + beta·old C for some alpha and beta, or the product with negative elements as 0."""
         if self.right.all():
             return True
         old = np.where(np.isfinite(self.old), self.old, 0).astype("f8")
         most = np.unravel_index(abs(self.product).argmax(), self.product.shape)
         alphas = [1.0, *scales]
-        # Of matrices whose elements are all alike a part of the sum is a multiple of it, too.
+        # If all elements are alike, a partial sum is a multiple of the product, too.
         if self.product[most] and np.ptp(self.product) > 0.01 * abs(self.product[most]):
             alphas.append(float(self.c[most]) / self.product[most])
         for alpha, beta in product(alphas, (0.0, 1.0, *scales)):
@@ -323,7 +323,7 @@ class _Layout:
         return bool(np.where(self.product > 0, self.right, self.c == 0).all())
 
     def is_elementwise(self) -> bool:
-        """Whether it is another operation, of the elements of square matrices one by one."""
+        """Whether C is an elementwise operation of square matrices."""
         if self.x.shape != self.y.shape or self.x.shape != self.c.shape:
             return False
         with np.errstate(all="ignore"):
@@ -341,7 +341,7 @@ class _Layout:
             yield _weighted(weights).replace("{C}", "it")
 
     def edges(self) -> str:
-        """Rows or columns from which on all is wrong; "" where that is not so."""
+        """The rows or columns from which on all elements are wrong; "" for none."""
         texts = []
         for axis, what in ((1, "rows"), (0, "columns")):
             some_right = np.flatnonzero((self.right & (self.writers > 0)).any(axis=axis))
@@ -352,7 +352,7 @@ class _Layout:
 
 
 def judged(event: dict[str, Any]) -> Judged | None:
-    """What is found of a launch; None where it is not compared: it has not the shape of a product, or computes something else."""
+    """Compare a launch with a product; None if it does not have the shape of one, or computes something else."""
     (x, of_x, reads_x), (y, of_y, reads_y), (c, of_c, reads_c) = event["operands"]
     sizes = _sizes(of_x, of_y, of_c, event)
     *matrices, writers = event["arrays"]
@@ -387,7 +387,7 @@ def judged(event: dict[str, Any]) -> Judged | None:
 
 
 def _sizes(x: int, y: int, c: int, event: dict[str, Any]) -> tuple[int, int, int] | None:
-    """n, l and m of arrays of these numbers of elements, if they exist and the launch's numbers or its grid tell them."""
+    """n, l and m for arrays with these numbers of elements; None unless they exist, and the launch's numbers or grid match."""
     if not x * y * c:
         return None
     n, l, m = (round(math.sqrt(first * second / third)) for first, second, third in ((x, c, y), (x, y, c), (y, c, x)))

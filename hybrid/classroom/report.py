@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What was found of a student's kernel on one shape and on all: faults, causes before their consequences, and counters, in a
-lecture's words, and its occupancy and roofline on a GPU; on one screen, with a map of C in characters; and its JSON line."""
+"""The report on a student's kernel, by shape: findings, causes before consequences; counters of memory and branches; a map of C
+in characters; occupancy and roofline on a GPU; the verdict; and all of it as a JSON line."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from hybrid.core.problem import record
 from hybrid.core.text import counted
 from hybrid.emulation.observed import SECTOR_BYTES, SHARED, Branch, Site
 
-Sizes = tuple[int, ...]  # n, l, m of a product; of another kernel rows and columns, or the number of elements
+Sizes = tuple[int, ...]  # n, l, m of a product; rows and columns, or the number of elements, for another kernel
 Names = tuple[str, ...]  # of A, B and C in the kernel, or of its arrays
 
 
 @record
 class Case:
-    """The kernel on one shape."""
+    """The kernel's run on one shape."""
 
     sizes: Sizes
     grid: Extents
     block: Extents
-    outcomes: tuple[Outcome, ...] = ()  # of a product in each order of the threads; after one that was stopped there are no more
-    sites: tuple[Site, ...] = ()  # where no fault is found, how its lines use memory
-    branches: tuple[Branch, ...] = ()  # where no fault is found, where the lanes of warps diverge
+    outcomes: tuple[Outcome, ...] = ()  # of a product, for each order of the threads up to one that was stopped
+    sites: tuple[Site, ...] = ()  # without faults: how lines use memory
+    branches: tuple[Branch, ...] = ()  # without faults
     shared: int = 0  # bytes of dynamic shared memory
     faults: tuple[Finding, ...] = ()  # other than wrong elements: races, stray accesses, a divergent barrier, an endless loop
-    hints: tuple[Finding, ...] = ()  # what may be why C is wrong, and is no fault where it is right
+    hints: tuple[Finding, ...] = ()  # possible causes of a wrong C; no faults if C is right
     notes: tuple[str, ...] = ()
     printed: tuple[str, ...] = ()  # lines that the kernel printed, in one order of the threads
 
@@ -48,22 +48,22 @@ class Case:
 
     @property
     def never(self) -> set[int]:
-        """Elements that no thread writes."""
+        """The elements that no thread writes."""
         return {each for outcome in self.outcomes for each in outcome.never}
 
     @property
     def uncertain(self) -> set[int]:
-        """Elements that several threads write."""
+        """The elements that several threads write."""
         return {each for outcome in self.outcomes for each in outcome.several}
 
     @property
     def depends_on_order(self) -> bool:
-        """Whether C is not the same in every order of the threads."""
+        """Whether C differs between orders of the threads."""
         return len({outcome.digest for outcome in self.outcomes}) > 1
 
     @property
     def outside(self) -> tuple[tuple[str, int], ...]:
-        """Elements that were written where nothing may be: the matrix, and the number counted from its first element."""
+        """Elements of A and B that the kernel changed: the matrix and the element's number."""
         return next((outcome.outside for outcome in self.outcomes if outcome.outside), ())
 
     @property
@@ -73,14 +73,14 @@ class Case:
 
 @record
 class Examination:
-    """The kernel on all shapes."""
+    """The kernel's runs on all shapes."""
 
     kernel: StudentKernel
-    meaning: Meaning | None  # None of one that multiplies no matrices
+    meaning: Meaning | None  # None for a kernel that multiplies no matrices
     launch: Launch
     cases: tuple[Case, ...]
-    static_shared: int | None  # bytes of a block's __shared__ variables; None where they are not known
-    computes: str = ""  # with what it is compared, where it multiplies no matrices; "" for nothing
+    static_shared: int | None  # bytes of a block's __shared__ variables; None if unknown
+    computes: str = ""  # what a kernel that multiplies no matrices was compared with; "" for nothing
 
     @property
     def is_right(self) -> bool:
@@ -99,11 +99,11 @@ class Examination:
         return tuple("/".join(arrays[number::3]) for number in range(3))  # as the observers number them
 
 
-# Faults that explain wrong elements: a race, an access to memory that is not the kernel's, a value that nobody wrote.
+# Faults that explain wrong elements: races, stray accesses, missing values.
 _CAUSES = ({"data-race"}, {"out-of-bounds", "illegal-address"}, {"uninitialised", "no-value"})
-_SHARING = 4  # lanes, on average, that want the same element: from here on a load counts as a broadcast
+_SHARING = 4  # a load counts as a broadcast if, on average, so many lanes read the same element
 _EXACT_IN_FLOAT, _FLOAT = 2**24, 1e-6
-_NO_VALUE = -1e37  # numbers below are made of bytes of 0xFE, with which variables begin; no right sum is one
+_NO_VALUE = -1e37  # smaller numbers come from the bytes 0xFE with which variables begin
 
 
 def lines_named(finding: Finding) -> set[int]:
@@ -113,7 +113,7 @@ def lines_named(finding: Finding) -> set[int]:
 
 
 def findings(case: Case, names: Names) -> list[Finding]:
-    """What is wrong, causes before their consequences. Consequences that say nothing new are left out. `names`: of A, B and C."""
+    """The findings, causes before consequences, without consequences that say nothing new. `names`: of A, B and C."""
     found = without_repetition(case.faults)
     if not case.outcomes:
         return found
@@ -131,7 +131,7 @@ def findings(case: Case, names: Names) -> list[Finding]:
         code, text = worst.mistake
         if "index of {C}:" in text:
             where = _lines("; {} stores it", case, {2}, "store")
-        else:  # where the factors are in shared memory, that is where they are read, unless wrong ones are loaded
+        else:  # wrong terms of factors in shared memory are read there
             in_shared = code == "wrong-terms" and any(site.space == SHARED and site.kind == "load" for site in case.sites)
             where = _lines("; {} reads the factors", case, {SHARED} if in_shared else {0, 1}, "load")
         found.append(Finding(text.format(**dict(zip("ABC", names, strict=True))) + where, code))
@@ -153,7 +153,7 @@ def findings(case: Case, names: Names) -> list[Finding]:
 
 
 def _part(numbers: Sequence[int], n: int, m: int) -> str:
-    """Which rows or columns of C, of n×m, these elements are, where they are whole ones; else the first of them."""
+    """The rows or columns of C (n×m) that these elements make up; else the first element, unless they are all."""
     rows, columns = sorted({number // m for number in numbers}), sorted({number % m for number in numbers})
     is_block = len(numbers) == len(rows) * len(columns)
     for several, of, others, name in ((columns, m, len(rows) == n, "columns"), (rows, n, len(columns) == m, "rows")):
@@ -163,14 +163,14 @@ def _part(numbers: Sequence[int], n: int, m: int) -> str:
 
 
 def _lines(text: str, case: Case, spaces: set[int], kind: str) -> str:
-    """The text with the lines that use such memory so; "" where they are not known."""
+    """The text with the lines that make such accesses to these spaces; "" if unknown."""
     lines = sorted({site.line for site in case.sites if site.space in spaces and site.kind == kind})
     return text.format(" and ".join(f"line {line}" for line in lines[:2])) if lines else ""
 
 
 def without_repetition(faults: Sequence[Finding]) -> list[Finding]:
-    """The faults, but of those that differ only in elements and threads just the first, and without missing values that follow
-    from a race."""
+    """The faults, races first: of several that differ only in elements and threads just the first, and no missing values that a
+    race explains."""
     first: dict[str, Finding] = {}
     for fault in faults:
         first.setdefault(kind_of(fault), fault)
@@ -185,39 +185,39 @@ def without_repetition(faults: Sequence[Finding]) -> list[Finding]:
 
 
 def kind_of(finding: Finding) -> str:
-    """A finding without its elements, numbers and threads: findings of the same kind have the same lines and arrays."""
+    """The finding's text without elements, numbers and threads, but with lines and arrays."""
     text = re.sub(r"\[[^\]]*\]|\((?:block|thread) .*\)|: thread \(.*", "", finding.text)
     return re.sub(r"(?<!line )(?<![\w.:])-?\d+(?:\.\d+)?", "", text)
 
 
 def _first(number: int, values: tuple[float, float], writer: Sequence[Extents], m: int) -> str:
-    """A wrong element: its indices, what it is instead of what is right, and who wrote it."""
+    """A wrong element: indices, value, right value, writer."""
     is_now, right = values
-    digits = 6 if f"{is_now:g}" != f"{right:g}" else 17  # enough to show that the two are not the same
+    digits = 6 if f"{is_now:g}" != f"{right:g}" else 17  # enough to show a difference
     text = f"[{number // m}][{number % m}]: {is_now:.{digits}g} instead of {right:.{digits}g}"
     if writer:
         text += ", written by block ({}), thread ({})".format(*(", ".join(map(str, place)) for place in writer))
-    if right > _EXACT_IN_FLOAT and abs(is_now - right) < _FLOAT * right:  # so large as only sums of double become
+    if right > _EXACT_IN_FLOAT and abs(is_now - right) < _FLOAT * right:  # only sums in float64 are so large
         text += "; right to the digits of a float: is a variable one that should be a double?"
     return text
 
 
 @record
 class Counter:
-    """What a line of the kernel does."""
+    """A counter of a line."""
 
     line: int
     text: str
-    dear: bool  # it costs more than it has to
+    dear: bool  # costs more than necessary
 
 
 def lanes_of(case: Case, kind: str, *, shared: bool = False) -> int:
-    """How often threads made accesses of this kind, to global or shared memory."""
+    """The number of threads' accesses of this kind, to global or shared memory."""
     return sum(site.lanes for site in case.sites if site.kind == kind and (site.space == SHARED) == shared)
 
 
 def traffic(case: Case, names: Names) -> str:
-    """Loads and stores of global memory, in a line."""
+    """A line about loads and stores of global memory."""
     if not case.outcomes:
         numbers = (f"{kind}s {lanes_of(case, kind) / math.prod(case.sizes):.3g}" for kind in ("load", "store", "atomic"))
         return f"accesses of global memory per element: {', '.join(numbers)}"
@@ -230,14 +230,14 @@ def traffic(case: Case, names: Names) -> str:
 
 
 def intensity(case: Case) -> float | None:
-    """Operations for each byte of global memory that is moved, in whole sectors; None for other kernels than
-    products, and where no memory was looked at."""
+    """Operations a byte of global memory moved, in whole sectors; None if the kernel is no product, or requests were not
+    counted."""
     moved = SECTOR_BYTES * sum(site.sectors for site in case.sites if site.space != SHARED)
     return 2 * math.prod(case.sizes) / moved if moved and case.outcomes else None
 
 
 def divergence(case: Case) -> Iterator[Counter]:
-    """The lines at whose branches lanes of a warp go different ways."""
+    """The lines with divergent branches."""
     for branch in case.branches:
         if branch.divergent:
             executions = counted(branch.executions, "execution")
@@ -245,7 +245,7 @@ def divergence(case: Case) -> Iterator[Counter]:
 
 
 def costs(case: Case, names: Names) -> list[str]:
-    """What a right kernel costs, as far as that was counted: loads and stores, divergent branches, bytes that are moved."""
+    """What a right kernel costs, as far as counted: loads and stores, divergent branches, arithmetic intensity."""
     if not case.is_right or not (case.outcomes or case.sites):
         return []
     divergent = [f"line {counter.line} {counter.text}" for counter in divergence(case)]
@@ -256,14 +256,13 @@ def costs(case: Case, names: Names) -> list[str]:
 
 
 def is_dear(site: Site) -> bool:
-    """Whether it costs more than it has to: by bank conflicts, or as more is moved than is wanted, and that is no broadcast."""
+    """Whether it costs more than necessary: it has bank conflicts, or moves unused bytes and is no broadcast."""
     if site.space == SHARED:
         return site.steps > site.least_steps
     return site.bytes < SECTOR_BYTES * site.sectors and site.lanes < _SHARING * site.addresses
 
 
 def use_of_memory(site: Site, names: Names) -> Counter:
-    """How a line's requests use memory."""
     shared, lanes = site.space == SHARED, site.lanes / site.requests
     what = "shared memory" if shared else names[site.space]
     does = {"load": f"loads from {what}", "store": f"stores to {what}", "atomic": f"updates {what} atomically"}[site.kind]
@@ -289,14 +288,14 @@ class OnGpu:
 
     gpu: GpuModel
     threads: int  # of a block
-    shared: int  # bytes of a block, dynamic ones included
+    shared: int  # bytes of a block, static and dynamic
     occupancy: Occupancy
     dtype: str
-    intensity: float | None  # operations for each byte of global memory that requests move; None for a wrong kernel
+    intensity: float | None  # operations a byte of global memory moved; None for a wrong kernel
 
     @property
     def attainable(self) -> float | None:
-        """The attainable GF/s: limited by what memory can deliver, if no cache helps, and by the GPU's own rate."""
+        """The attainable GF/s: the lower of the roofs of global memory, without caches, and of arithmetic."""
         if self.intensity is None:
             return None
         return min(float(self.gpu.rate(self.dtype)), self.intensity * self.gpu.bandwidth)
@@ -339,21 +338,21 @@ class OnGpu:
 
 
 def on_gpu(gpu: GpuModel, examination: Examination) -> OnGpu:
-    """What the GPU would make of the kernel, on the shape that consists of whole blocks."""
+    """The kernel's occupancy and roofline on this GPU, from the first shape."""
     case = examination.cases[0]
     threads, shared = math.prod(case.block), (examination.static_shared or 0) + case.shared
     found = occupancy(gpu.multiprocessor, threads, shared)
     return OnGpu(gpu, threads, shared, found, examination.dtype, intensity(case))
 
 
-_MOST = 4  # findings of a shape that are shown
-_MOST_PRINTED = 8  # lines
+_MOST = 4  # findings shown of a shape
+_MOST_PRINTED = 8  # lines of a kernel's output shown
 _MOST_CHARACTERS = (16, 40)  # of a map: lines and columns
 KINDS, _CHARACTERS = ("right", "wrong", "never written", "written by several threads"), ".x?!"  # of elements of C
 
 
 def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) -> Iterator[str]:
-    """The lines about an examination, and about what a GPU would make of the kernel."""
+    """The report's lines."""
     kernel, meaning, launch = examination.kernel, examination.meaning, examination.launch
     yield f"{file.path.name}, line {kernel.line}: " + "\n  ".join(about(kernel, meaning, launch))
     if launch.is_guess and meaning is not None and not any(case.is_right for case in examination.cases):
@@ -366,7 +365,7 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
     for case in examination.cases:
         yield ""
         yield from _of_case(case, examination.names, file.lines, shown)
-        # Only for the first shape: the other's rows begin anywhere in a sector, and its edges leave lanes without work.
+        # Only for the first shape: rows of others begin within sectors, and their edges leave lanes idle.
         if case is examination.cases[0] and case.is_right:
             for counter in (use_of_memory(site, examination.names) for site in case.sites):
                 yield f"    line {counter.line} {counter.text}"
@@ -379,19 +378,19 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
 
 
 def about(kernel: StudentKernel, meaning: Meaning | None, launch: Launch) -> list[str]:
-    """The kernel, what its parameters are, and how it is launched."""
+    """The kernel, the meaning of its parameters, and its launch."""
     return [str(kernel), *([meaning.told(kernel)] if meaning is not None else []), str(launch), launch.why]
 
 
 def _with_lines(finding: Finding, source: Sequence[str], shown: _Shown) -> Iterator[str]:
-    """A finding, and the lines that it names and that were not shown before."""
+    """A finding with the lines that it names, without lines shown before."""
     new = lines_named(finding) - shown.lines
     shown.lines |= new
     yield from finding.told({"": source}, [("", line) for line in sorted(new)])
 
 
 def verdict(examination: Examination) -> str:
-    """Whether the kernel is right, in a few words."""
+    """The verdict in a few words."""
     right = [case.is_right for case in examination.cases]
     if right[0] and not all(right):
         sizes = ("×".join(map(str, case.sizes)) for case in examination.cases if not case.is_right)
@@ -405,7 +404,7 @@ def verdict(examination: Examination) -> str:
 
 
 def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> Iterator[str]:
-    """The lines about one shape, without what other shapes have shown."""
+    """The lines about one shape, without what was shown for others."""
     yield heading(case, names)
     found = findings(case, names)
     faults = [finding for finding in found if finding in case.faults]
@@ -424,7 +423,7 @@ def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> 
         squares, scale = map_of(case, names[2], _MOST_CHARACTERS)
         legend = ", ".join(map(" ".join, zip(_CHARACTERS[::-1], KINDS[::-1], strict=True)))
         yield f"    a character is {scale}{', the worst of them' * ('×' in scale)}: {legend}"
-        yield from (f"    {line}" for line in map_lines(squares, 1, 1, _CHARACTERS))
+        yield from ("    " + "".join(_CHARACTERS[square] for square in line).rstrip() for line in squares)
     yield from (f"  note: {note}" for note in case.notes)
     if case.printed and not shown.printed:
         shown.printed = True
@@ -437,7 +436,7 @@ def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> 
 
 @dataclass
 class _Shown:
-    """What has been shown, and need not be shown again."""
+    """What was shown already."""
 
     kinds: set[str] = field(default_factory=set)  # of findings
     lines: set[int] = field(default_factory=set)
@@ -459,7 +458,7 @@ def heading(case: Case, names: Names) -> str:
 
 
 def first_finding(examination: Examination) -> str:
-    """A shape on which the kernel is wrong, and why, in a line; "" where it is right."""
+    """A line with the first wrong shape and its first finding; "" if all are right."""
     names = examination.names
     for case in examination.cases:
         if not case.is_right:
@@ -500,25 +499,15 @@ def as_record(file_name: str, examination: Examination, gpu: OnGpu | None = None
 
 
 def map_of(case: Case, name: str, most: tuple[int, int]) -> tuple[np.ndarray, str]:
-    """A map of C: for each square the largest of the KINDS of its elements; and what a square stands for. `most`: lines and
-    columns. A matrix of one column is drawn as a line."""
+    """A map of C, each square with the largest of the KINDS of its elements; and the text of what a square is. `most`: lines and
+    columns. A single column is drawn as a line."""
     n, _, m = case.sizes
     codes = np.zeros((n, m), int)
     for code, elements in enumerate((case.wrong, case.never, case.uncertain), 1):
         codes.flat[list(elements)] = code
     codes = codes.T if m == 1 else codes
-    height, width = (-(-size // of) for size, of in zip(codes.shape, most, strict=True))
-    scale = f"{height}×{width} elements of {name}" if height * width > 1 else f"an element of {name}"
-    return _reduced(codes, height, width), scale
-
-
-def map_lines(codes: np.ndarray, height: int, width: int, characters: str) -> list[str]:
-    """Lines with a character for each `height`×`width` codes: that of the largest code."""
-    return ["".join(characters[cell] for cell in line).rstrip() for line in _reduced(codes, height, width)]
-
-
-def _reduced(codes: np.ndarray, height: int, width: int) -> np.ndarray:
-    """The largest code of each `height`×`width` codes."""
     rows, columns = codes.shape
+    height, width = -(-rows // most[0]), -(-columns // most[1])
     padded = np.pad(codes, ((0, -rows % height), (0, -columns % width)))
-    return padded.reshape(-(-rows // height), height, -(-columns // width), width).max(axis=(1, 3))
+    squares = padded.reshape(-(-rows // height), height, -(-columns // width), width).max(axis=(1, 3))
+    return squares, f"{height}×{width} elements of {name}" if height * width > 1 else f"an element of {name}"

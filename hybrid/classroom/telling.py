@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the CPU runtime found in a process, in sentences: which thread did what to which element, in which line."""
+"""Turns the CPU runtime's findings in a process into sentences: which thread did what to which element, in which line."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from hybrid.classroom.student_file import exchanged
 from hybrid.core.problem import record
 from hybrid.core.text import counted
 from hybrid.emulation.errors import CODES_OF_KINDS
+from hybrid.emulation.kernel import ORDERS
 from hybrid.emulation.observed import places_of, symbols_of
 from hybrid.emulation.whole_program import Ran
 
-_SHARED, _DYNAMIC, _VARIABLES = 3, 4, 2  # as in runtime.h
+_SHARED, _DYNAMIC, _VARIABLES = 3, 4, 2  # Region::Kind in runtime.h
 _PLACES = ("at", "other_at", "frames")
 _NOTES = {
     "streams": "the work of all streams is done in the order of the calls, without overlap",
@@ -29,8 +30,7 @@ _NOTES = {
     "cudaDeviceSynchronize(), and not at the program's end",
 }
 _STACK = ": its local arrays may be larger than 256 KiB a thread, which the CPU runtime has"
-# The codes of what the runtime found, by its kinds.
-_CODES = {
+_CODES = {  # by the kind of a finding
     **dict.fromkeys(("bounds", "index", "range", "stack"), "out-of-bounds"),
     **dict.fromkeys(("freed", "freed twice", "not to free", "null", "misaligned", "host", "device"), "illegal-address"),
     "return": "undefined",
@@ -38,10 +38,8 @@ _CODES = {
     **dict.fromkeys(("early", "race", "race of blocks", "order", "pinned"), "data-race"),
     "clock": "too-early",
 }
-_ORDERS = ("forward", "reverse", "shuffled")  # of threads, by their numbers
-_MUCH = 8  # of an array: at least so large a part is told that no kernel reads
-# The codes of the signals that end a program.
-_PARTNERS = {  # of calls of MPI: which argument tells the rank, and what is waited for
+_MUCH = 8  # an unread end is told if it is at least this fraction of an array: 1/8
+_PARTNERS = {  # of MPI calls: the argument with the rank, and what the call waits for
     "MPI_Recv": (3, "a message of rank {}"),
     "MPI_Probe": (0, "a message of rank {}"),
     **dict.fromkeys(("MPI_Send", "MPI_Ssend", "MPI_Rsend"), (3, "rank {} to receive")),
@@ -61,7 +59,7 @@ _OF_HOST_CALL = re.compile(
 )
 _ITEM = re.compile(r"sizeof\s*\(?\s*(\w+)")
 _BYTES = {"double": 8, "long": 8, "size_t": 8, "char": 1, "bool": 1, "short": 2}
-_USUAL = 4  # bytes of an element
+_USUAL = 4  # bytes of an element, if unknown
 _INNER = r"\[((?:[^][]|\[[^][]*\])*)\]"
 _INDEXED = re.compile(rf"[\w.]+\s*(?:{_INNER}\s*)*{_INNER}$")
 _DROPPED = re.compile(r"^(?:.*/)?([^/:\n]+):(\d+):\d+: warning: ignoring return", re.MULTILINE)
@@ -71,21 +69,21 @@ _NO_VALUE = re.compile(
     re.MULTILINE,
 )
 
-Matrix = tuple[str, int, int]  # its name in the kernel, its rows and columns; of an array 0 rows, and its length
+Matrix = tuple[str, int, int]  # its name in the kernel, its rows and columns; for an array 0 rows and its length
 
 
 def dropped_results(warnings: str) -> set[Place]:
-    """The places of calls whose result is ignored, by the compiler's warnings."""
+    """The places of calls whose result is ignored, from the compiler's warnings."""
     return {(file, int(line)) for file, line in _DROPPED.findall(warnings)}
 
 
 class Allocations:
-    """What arrays are called in messages: the variables that a program gives to cudaMalloc, or that take what malloc and new
-    give. Each has a number, which the runtime gave it: less than 0 in host memory."""
+    """The names of arrays in messages: the variables that a program passes to cudaMalloc, or assigns from malloc and new. The
+    runtime numbers arrays: below 0 in host memory."""
 
     def __init__(self, events: Iterable[dict[str, Any]], sources: Mapping[str, Sequence[str]]) -> None:
         self._of = {each["number"]: each for each in events if each["event"] == "allocation"}
-        calls: dict[tuple[Place, bool], list[tuple[str, int]]] = {}  # the arrays' names, and bytes of an element
+        calls: dict[tuple[Place, bool], list[tuple[str, int]]] = {}  # by place, and whether on the host: names, elements' bytes
         for file, lines in sources.items():
             plain = blanked("\n".join(lines))
             for call in chain(_CALL.finditer(plain), _OF_HOST_CALL.finditer(plain)):
@@ -100,33 +98,32 @@ class Allocations:
         for number in self._of:
             place = self.place(number)
             of_line = calls.get((place, number < 0), ())
-            if number > 0 and of_line:  # several calls in a line are taken in turn
+            if number > 0 and of_line:  # of several calls in a line, in turn
                 self._called[number] = of_line[so_far.get(place, 0) % len(of_line)]
                 so_far[place] = so_far.get(place, 0) + 1
             elif len(of_line) == 1:
                 self._called[number] = of_line[0]
 
     def name(self, number: int, *, with_line: bool = False) -> str:
-        """The name of an array, maybe with the line that allocates it."""
         line = self._of[number]["line"] if number in self._of else 0
         if number in self._called:
             return f"{self._called[number][0]} (allocated in line {line})" if with_line else self._called[number][0]
         return f"the array of line {line}" if line else "an array"
 
     def place(self, number: int) -> Place:
-        """Where the array is allocated."""
+        """Where the array was allocated."""
         return (self._of[number]["file"], self._of[number]["line"]) if number in self._of else ("", 0)
 
     def element(self, number: int, offset: int, item: int) -> str:
-        """The name of the element at this byte offset. `item`: bytes of an element; 0: the array's cudaMalloc tells."""
+        """The name of the element at this byte offset. `item`: bytes of an element; 0: as at the array's allocation."""
         return f"{self.name(number)}[{offset // (item or self.item(number))}]"
 
     def item(self, number: int) -> int:
-        """Bytes of an element, as the array's cudaMalloc or malloc tells."""
+        """Bytes of an element, from the sizeof where the array is allocated."""
         return self._called.get(number, ("", _USUAL))[1]
 
     def size(self, number: int, item: int) -> str:
-        """A clause that says how many elements the array has."""
+        """A clause with the array's number of elements."""
         event = self._of.get(number)
         if event is None:
             return "it has fewer elements"
@@ -135,7 +132,7 @@ class Allocations:
 
 
 class _Matrices(Allocations):
-    """The arrays of a kernel: its matrices, which are numbered from 1 on in the order in which they are allocated."""
+    """The matrices of a kernel, numbered from 1 on in the order of their allocation."""
 
     def __init__(self, matrices: Sequence[Matrix]) -> None:
         super().__init__((), {})
@@ -158,7 +155,7 @@ class _Matrices(Allocations):
 
 @record
 class Looked:
-    """What was found in one launch of a kernel."""
+    """What was found in a launch of a kernel."""
 
     findings: tuple[Finding, ...]
     hints: tuple[Finding, ...] = ()
@@ -167,7 +164,7 @@ class Looked:
 
 
 class Telling:
-    """Makes sentences of what the runtime found in a process."""
+    """Turns a process's events into sentences."""
 
     def __init__(
         self,
@@ -178,8 +175,8 @@ class Telling:
         seconds: float,
         matrices: Sequence[Matrix] | None = None,
     ) -> None:
-        """`warnings`: the compiler's. `seconds`: that the process had. `matrices`: of the kernel that a program of ours
-        launches; None for a student's program, in whose text the arrays have names."""
+        """`warnings`: the compiler's. `seconds`: the time limit. `matrices`: of a kernel that the lab launches; None for a
+        student's program, whose text names the arrays."""
         self._is_kernel = matrices is not None
         self._events = [each for each in ran.findings if not self._is_kernel or each["event"] not in ("leak", "unseen", "use")]
         self._warnings, self._sources, self._own = warnings, sources, next(iter(sources))
@@ -193,7 +190,7 @@ class Telling:
         offsets = sorted({*named, *(found.at for _, found in self.products)} - {0})
         self._places = dict(zip(offsets, places_of(offsets, program, set(sources)), strict=True))
         for each in self.of("allocation"):
-            if "frames" in each:  # in host memory
+            if "frames" in each:  # an array in host memory
                 each["file"], each["line"] = self._place(*each["frames"])
         self._allocations = Allocations(self._events, sources) if matrices is None else _Matrices(matrices)
         self._status = ran.status
@@ -204,7 +201,7 @@ class Telling:
         return (each for each in self._events if each["event"] == event)
 
     def findings(self) -> list[Finding]:
-        """What was found, each once."""
+        """All findings, without repetition."""
         found = self.without_value("line {} uses {}, which has no value yet")
         by_index = any(each["kind"] == "index" and not each["kernel"] for each in self.of("finding"))
         found += [self._finding(each) for each in self.of("finding") if not (each["kind"] == "stack" and by_index)]
@@ -220,14 +217,14 @@ class Telling:
         return [*dict.fromkeys(self._arithmetic()), *found] if found else []
 
     def _arithmetic(self) -> Iterator[Finding]:
-        """What C++ leaves undefined, and is often meant so: it is no error where nothing else is wrong."""
+        """Undefined arithmetic. It is often intended, so it is no error unless something else is wrong."""
         for each in self.of("arithmetic"):
             place = (each["file"], each["line"])
             yield Finding(f"undefined: in {self._line(place)} {each['text']}", "undefined", (place,))
 
     def without_value(self, text: str, *, perhaps: bool = False) -> list[Finding]:
-        """A finding with this text, of a line and a name, for each variable that is used before it has a value; `perhaps`: that
-        has none on some way through the code, which may be one that is never taken."""
+        """A finding for each variable that is used before it has a value; `text`: takes its line and name. `perhaps`: instead,
+        for each that has none on some path, which may never be taken."""
         found = dict.fromkeys(_NO_VALUE.findall(re.sub("[‘’]", "'", self._warnings)))
         return [
             Finding(text.format(line, name), "no-value", ((file, int(line)),))
@@ -236,11 +233,11 @@ class Telling:
         ]
 
     def told(self, text: str) -> str:
-        """The runtime's text, in which {N} stands for the name of allocation N and {N:} for it with its line."""
+        """The text with the name of allocation N for {N}, and with its line, too, for {N:}."""
         return re.sub(r"\{(\d+)(:?)\}", lambda found: self._allocations.name(int(found[1]), with_line=bool(found[2])), text)
 
     def notes(self) -> Iterator[str]:
-        """What is no error, and may be worth knowing."""
+        """What is no error but worth knowing."""
         leaks: dict[int, list[str]] = {}
         for each in self.of("leak"):
             leaks.setdefault(self._allocations.place(each["number"])[1], []).append(self._allocations.name(each["number"]))
@@ -252,7 +249,7 @@ class Telling:
         yield from (_NOTES[each["kind"]] for each in self.of("note"))
 
     def looked(self, printed: str) -> Looked:
-        """What was found in a launch of a kernel, which has printed this."""
+        """What was found in a launch of a kernel. `printed`: its output."""
         found, hints = self.findings(), self.without_value("line {}: {} may be used before it has a value", perhaps=True)
         if not found and self._status > 0:
             found = [Finding(f"the kernel ended the process with exit status {self._status}", "exit-status")]
@@ -262,7 +259,7 @@ class Telling:
         return Looked(tuple(found), tuple(hints), tuple(self.notes()), tuple(printed.splitlines()))
 
     def unused(self) -> tuple[list[Finding], list[str]]:
-        """What a program that has ended well has filled, or computed, for nothing; and notes of what may be meant so."""
+        """Findings about arrays that a program filled or computed for nothing; and notes about what may be intended."""
         found, lost, notes = [], [], []
         of_products = {event["operands"][2][0] for event, _ in self.products}
         for each in self.of("use"):
@@ -298,11 +295,12 @@ class Telling:
         return Finding(f"{text}{self._by(event)}", code, tuple(sorted({each for each in (place, other) if each[1]})))
 
     def _place(self, *offsets: int) -> Place:
-        """The first known place of these in the program."""
+        """The first of these offsets' places that is known."""
         return next((self._places[each] for each in offsets if self._places.get(each, ("", 0))[1]), ("", 0))
 
     def _sentence(self, event: dict[str, Any], place: Place, other: Place) -> str:
-        """What was found, without the thread. `place`: the instruction; `other`: in a race, that of the other thread."""
+        """The finding's sentence without the thread. `place`: of the access. `other`: of the other thread's in a race, or of the
+        call that freed the array."""
         line, kind = self._line(place), event["kind"]
         does = f"{line} {'writes' if event.get('writes') else 'reads'}"
         never = f"which no {'thread' if self._is_kernel else 'copy, cudaMemset or kernel'} has written"
@@ -381,10 +379,10 @@ class Telling:
         return f"{text}: {_index_text(other, 'thread')}{where[1]} and then {_index_text(event, 'thread')}{where[0]}"
 
     def _index(self, event: dict[str, Any], place: Place) -> str:
-        """What is wrong with an index, as: As[ty][k] with k = 16: 0 to 15 are there."""
+        """A wrong index, as in: As[ty][k] with k = 16: 0 to 15 are there."""
         extent = re.search(r"\[(\d+)\]", event["type"])
         there = f"0 to {int(extent[1]) - 1} are there" if extent else f"its type is {event['type']}"
-        # The column is that of the bracket that closes the index, where the compiler tells it.
+        # The column is that of the index's closing bracket, if the compiler tells it.
         found = _INDEXED.search(self._source(place)[: event["column"]])
         if found is None:
             return f"index {event['index']}: {there}"
@@ -397,7 +395,7 @@ class Telling:
         if not judged.text:
             return Finding(f"exchanged: {gives}", "wrong-operand", ((self._own, event["launched"]),)) if gives else None
         place, order = self._places[judged.at], event["order"]
-        which = f"this with the threads in {_ORDERS[order]} order, and it is right in forward order" if order else ""
+        which = f"this with the threads in {ORDERS[order]} order, and it is right in forward order" if order else ""
         text = "; ".join(filter(None, [f"{self._line(place)} writes {self.told(judged.text)}", gives, which]))
         code = "order-dependent" if order else "wrong-elements"
         return Finding(f"wrong product: {text}{self._by(event)}", code, (place,) if place[1] else ())
@@ -428,7 +426,7 @@ class Telling:
         return Finding(text, code, (place,) if place[1] else ())
 
     def _by(self, event: dict[str, Any]) -> str:
-        """The kernel and the thread that did it."""
+        """The kernel and the thread of an event."""
         thread = f"{_index_text(event, 'block')}, {_index_text(event, 'thread')}" if {"block", "thread"} <= event.keys() else ""
         if self._is_kernel:
             if event.get("kind") == "race" and event["other_thread"] >= 0:  # the threads are named already
@@ -442,12 +440,12 @@ class Telling:
         return f"line {place[1]}{'' if place[0] == self._own else f' of {place[0]}'}" if place[1] else "it"
 
     def _source(self, place: Place) -> str:
-        """The line of the source; "" where there is none."""
+        """The source line; "" for none."""
         lines = self._sources.get(place[0], ())
         return lines[place[1] - 1] if 0 < place[1] <= len(lines) else ""
 
     def _what(self, event: dict[str, Any]) -> str:
-        """The element that was accessed, with the name of its array."""
+        """The name of the accessed element."""
         space, offset, item = event["space"], event["offset"], event["bytes"]
         if space == _SHARED:
             return self._variable("TLS", offset, item) or "shared memory"
@@ -455,13 +453,13 @@ class Telling:
             return self._variable("OBJECT", event["variable"], item) or "a __device__ variable"
         if space != _DYNAMIC:
             return self._allocations.element(event["number"], offset, item)
-        # Several names may mean different parts of the memory, or different types.
+        # Of several arrays, it is unknown which one has this offset, and its type.
         if len(self._dynamic) == 1 and offset % item == 0:
             return f"{self._dynamic[0]}[{offset // item}]"
         return f"dynamic shared memory, byte {offset}"
 
     def _variable(self, kind: str, offset: int, item: int) -> str:
-        """The element at this offset of a __shared__ (TLS) or __device__ variable (OBJECT); "" where none is known."""
+        """The element at this offset of a __shared__ (TLS) or __device__ variable (OBJECT); "" if unknown."""
         for name, of_kind, begin, size in self._symbols:
             if of_kind == kind and begin <= offset < begin + size:
                 return name if size <= item else element_text(name, (offset - begin) // item, self._extents.get(name, ()))
@@ -469,7 +467,7 @@ class Telling:
 
 
 def _waits_in(source: str) -> str:
-    """The call of MPI in a line of the source, and for whom it waits; "" where there is none."""
+    """A sentence about the MPI call in a source line and whom it waits for; "" for none."""
     found = re.search(r"\b(MPI_\w+)\s*\(", source)
     if found is None:
         return ""
@@ -480,6 +478,6 @@ def _waits_in(source: str) -> str:
 
 
 def _index_text(event: Mapping[str, Any], what: str) -> str:
-    """The index of the event's block or thread, as: block (0, 1)."""
+    """The event's block or thread, as in: block (0, 1)."""
     index = event[what]
     return f"{what} ({', '.join(map(str, index if index[2] else index[:2]))})"
