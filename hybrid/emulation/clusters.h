@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: MIT
-// Thread-block clusters: blocks that run together, with barriers that count arrivals and bytes, bulk copies between global memory
-// and any block's shared memory, and matrix instructions of warpgroups. A part of runtime.cpp.
+// Thread-block clusters: blocks that run together, with mbarriers, bulk copies from global memory to any block's shared memory, and
+// matrix instructions of warpgroups (wgmma). A part of runtime.cpp.
 //
-// A fiber waits at such a barrier until its phase has ended. When no fiber can continue, a bulk copy under way is completed: so
-// copies come as late as they may. Matrix instructions are executed when they are waited for, or committed where copies are early:
-// then they read shared memory as late, or as early, as they may.
+// A bulk copy completes as late as possible: when no fiber can continue. Matrix instructions execute, and so read shared memory, as
+// late as possible, too: when they are waited for; with early copies as early as possible: when they are committed.
 #pragma once
 
 struct ClusterBlock {
     uint3 index;
     char* shared;               // dynamic shared memory
-    std::vector<char> statics;  // its __shared__ variables, while another block's lie in .bss
+    std::vector<char> statics;  // its __shared__ variables, while another block's are in .bss
 };
 
 struct Mbarrier {
     unsigned count, pending, phase;
-    long long bytes;  // announced, and not there yet
+    long long bytes;  // expected and not yet copied
 };
 
 struct BulkCopy {
@@ -25,10 +24,10 @@ struct BulkCopy {
 
 constexpr unsigned STATICS = 1 << 20;  // shared addresses from here on are those of __shared__ variables
 
-std::vector<ClusterBlock> cluster;  // a single block where the launch has no clusters
-unsigned active;                    // whose __shared__ variables lie in .bss
+std::vector<ClusterBlock> cluster;  // a single block in a launch without clusters
+unsigned active;                    // the block whose __shared__ variables are in .bss
 std::map<std::pair<unsigned, unsigned>, Mbarrier> mbarriers;  // by block and shared address
-std::vector<BulkCopy> bulk_copies;                            // under way
+std::vector<BulkCopy> bulk_copies;                            // in flight
 
 unsigned block_of(const Fiber& fiber)
 {
@@ -83,7 +82,7 @@ bool phase_ended(const Fiber& fiber)
     return barrier.phase % 2 != fiber.parity;
 }
 
-// Byte k of a line: 128 bytes each, whose 16-byte pieces are exchanged by the 128-byte swizzle.
+// Byte k of a 128-byte line, with the 128-byte swizzle of its 16-byte pieces.
 int byte_at(const Fiber& fiber, unsigned first, unsigned line, unsigned k, bool is_signed)
 {
     unsigned linear = first + 128 * line + k;
@@ -94,7 +93,7 @@ int byte_at(const Fiber& fiber, unsigned first, unsigned line, unsigned k, bool 
 void execute(const Fiber& fiber, const Wgmma& one)
 {
     unsigned thread = fiber.index.x % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
-    int lines_of_a[2][32], line_of_b[32];  // one after the other: the compiler multiplies several bytes at once
+    int lines_of_a[2][32], line_of_b[32];  // contiguous, so that the compiler vectorizes
     for (unsigned half = 0; half < 2; ++half)
         for (unsigned k = 0; k < 32; ++k) lines_of_a[half][k] = byte_at(fiber, one.a, row + 8 * half, k, one.is_signed);
     for (unsigned j = 0; j < 64; ++j) {
@@ -116,7 +115,7 @@ void execute_wgmmas(Fiber& fiber, unsigned until)
     fiber.wgmmas.erase(fiber.wgmmas.begin(), end);
 }
 
-// The matrix instructions of a warpgroup complete together, when all of its four warps have committed them.
+// A warpgroup's matrix instructions complete when all of its four warps have committed them.
 bool warpgroup_has_committed(const Fiber& fiber)
 {
     const Fiber* first = &fiber - fiber.index.x % 128;
@@ -129,7 +128,7 @@ bool may_continue(const Fiber& fiber)
            (fiber.state == State::AT_WGMMA && warpgroup_has_committed(fiber));
 }
 
-// Lets all fibers that wait in this state continue, if all do wait, at the same place; returns whether it did.
+// Lets these fibers continue if all of them wait in this state (at a block's barrier: at the same place); returns whether they do.
 bool release(unsigned first, unsigned count, State state)
 {
     auto waits = [&](const Fiber& fiber) {
@@ -140,7 +139,7 @@ bool release(unsigned first, unsigned count, State state)
     return true;
 }
 
-// Runs each warp that can continue once; returns whether any could.
+// Runs once each warp that can continue; returns whether any could.
 bool run_ready_warps(unsigned threads)
 {
     static std::vector<unsigned> turn;

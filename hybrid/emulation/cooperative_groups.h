@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// CUDA's cooperative groups within a block: the block, tiles of a warp, and the lanes that take the same way. Stands in place of
-// CUDA's header.
+// Cooperative groups within a block (the block, tiles of a warp, coalesced lanes), in place of CUDA's header.
 #pragma once
 
 namespace cooperative_groups {
@@ -17,7 +16,7 @@ struct thread_block {
 };
 inline thread_block this_thread_block() { return {}; }
 
-// Lanes of a warp, which are numbered in their order.
+// Lanes of a warp; their ranks are in the order of the lanes.
 class coalesced_group {
 public:
     explicit coalesced_group(unsigned mask) : mask_(mask) {}
@@ -49,7 +48,7 @@ public:
 
 private:
     template <typename T>
-    T from(T value, int rank, cuda_on_cpu::Place place) const  // the thread's own where there is no such rank
+    T from(T value, int rank, cuda_on_cpu::Place place) const  // the thread's own value for an invalid rank
     {
         int lane = cuda_on_cpu::current->lane;
         if (rank >= 0 && rank < static_cast<int>(size()))
@@ -84,7 +83,7 @@ thread_block_tile<Size, Group> tiled_partition(const Group&)
     return {};
 }
 
-// A block or a part of its warp, as it was called before CUDA 11.
+// A block or a tile of a warp: the type of programs before CUDA 11.
 class thread_group {
 public:
     thread_group(thread_block) : lanes_(0), is_block_(true) {}

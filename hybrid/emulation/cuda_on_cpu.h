@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: MIT
-// CUDA's keywords, types and built-ins for a C++ compiler. Included before a kernel's source; runtime.cpp runs each thread as a
-// fiber.
-//
-// The kernel's source is compiled inside an anonymous namespace, so all standard headers that it needs must be included here.
+// CUDA's keywords, types and built-ins for a C++ compiler, included before a kernel's source. The source is compiled in an
+// anonymous namespace, so this file must include all standard headers that it needs.
 #pragma once
 #if !defined(WHOLE_PROGRAM) && __has_include(<bits/c++config.h>)
-// GCC's math.h also brings C++17's special functions (std::beta and the like), which CUDA has not. Reading them takes longer than
-// all other headers together, for every kernel that is compiled.
+// Without C++17's special functions (std::beta and the like) in GCC's math.h: CUDA has none, and parsing them takes longer than all
+// other headers together.
 #include <bits/c++config.h>
 #undef _GLIBCXX_USE_STD_SPEC_FUNCS
 #endif
@@ -29,26 +27,26 @@
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-#define __cluster_dims__(...)  // the launch tells it
+#define __cluster_dims__(...)  // see Launch::cluster
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __restrict__ __restrict
 #ifdef WHOLE_PROGRAM  // .bss has the program's own variables, too
 #define __shared__ static thread_local
 #else
-#define __shared__ static  // one block runs at a time; before each the runtime fills all of .bss with NaN
+#define __shared__ static  // the runtime fills .bss with NaN before each block
 #endif
 
-// Not among the __shared__ arrays, which begin anew with each block.
+// A section apart from __shared__ variables.
 #define __constant__ __attribute__((section("cuda_variables")))
-#define __device_variable__ __attribute__((section("cuda_variables")))  // of __device__ variables, which are no functions
+#define __device_variable__ __attribute__((section("cuda_variables")))  // in place of the __device__ of variables
 #define __managed__ __attribute__((section("cuda_variables")))
 
 namespace cuda_on_cpu {
 
-struct Place {  // a call in the program's text
+struct Place {  // a call in the source
     const char* file;
     int line;
-    int call;  // tells calls of one line apart
+    int call;  // distinguishes calls in one line
 };
 
 }  // namespace cuda_on_cpu
@@ -84,7 +82,7 @@ VECTOR_TYPES(float, float)
 VECTOR_TYPES(double, double)
 #undef VECTOR_TYPES
 
-// CUDA's overloads, and no template: min(int, long long) is as ambiguous there as here.
+// Overloads as in CUDA, no template: min(int, long long) is ambiguous there, too.
 #define MIN_AND_MAX(Type)                                            \
     static inline Type min(Type x, Type y) { return y < x ? y : x; } \
     static inline Type max(Type x, Type y) { return x < y ? y : x; }
@@ -110,7 +108,7 @@ struct Thread {
     char* stack;
 };
 
-struct Lanes {  // of a warp, that execute one operation together: their operands, and where their results go
+struct Lanes {  // the operands and results of the lanes in a warp operation
     unsigned mask;
     const void* input[32];
     void* output[32];
@@ -131,7 +129,7 @@ void copy(void* to, const void* from, int bytes, int there, Place place, void* i
 void commit_copies();
 void wait_copies(int pending);
 
-// Of clusters. Addresses of shared memory are offsets within each block's.
+// For clusters. Shared addresses are offsets within a block's shared memory.
 unsigned shared_address(const void* at);
 unsigned rank_in_cluster();
 void cluster_barrier();
@@ -144,7 +142,7 @@ void wgmma(int* d, unsigned a, unsigned b, bool adding, bool is_signed);
 void commit_wgmmas();
 void wait_wgmmas(unsigned pending);
 
-struct Array {  // a matrix, as Python passes it; a number is a matrix of 1×1
+struct Array {  // a matrix, or a number as a 1×1 matrix; Python has this layout
     void* data;
     long long rows, columns, stride;
     int item;
@@ -157,7 +155,7 @@ struct Launch {
     unsigned cluster;  // blocks
 };
 
-struct Work {  // what each thread does with an argument
+struct Work {  // each thread calls thread(argument)
     void (*thread)(void*);
     void* argument;
     size_t bytes;
@@ -203,14 +201,14 @@ struct Itself {
     using Type = T;
 };
 template <typename T>
-using TheSame = typename Itself<T>::Type;  // of a parameter that is converted, and from which T is not deduced
+using TheSame = typename Itself<T>::Type;  // std::type_identity_t of C++20: a parameter from which T is not deduced
 
-// Of memory_check.cpp; null where that is not linked.
+// Functions of memory_check.cpp; null if that is not linked.
 #define WHERE_WATCHED __attribute__((weak))
 WHERE_WATCHED void note_atomic(void* to, size_t bytes, void* instruction, bool needs_value);
-WHERE_WATCHED void note_copy(void* at, size_t bytes, bool writes, void* instruction);  // which an asynchronous copy reads or writes
-WHERE_WATCHED void undefined_shuffle(Place place);  // tells that a lane takes the value of one that takes no part
-WHERE_WATCHED void fence();  // from here on nothing is said of the order of blocks
+WHERE_WATCHED void note_copy(void* at, size_t bytes, bool writes, void* instruction);  // a part of an asynchronous copy
+WHERE_WATCHED void undefined_shuffle(Place place);  // a lane takes the value of an inactive one
+WHERE_WATCHED void fence();                         // after it, races between blocks are not reported
 
 template <typename T>
 struct ShuffleInput {
@@ -244,10 +242,7 @@ T shuffled(unsigned mask, T value, int from, Place place)
     return output;
 }
 
-}  // namespace cuda_on_cpu
-
-// Functions: no accesses to memory that would be looked at, and the same throughout a call of the kernel.
-namespace cuda_on_cpu {
+// Functions, not variables, so that reading them is no memory access; const, since a thread's values do not change.
 __attribute__((const)) uint3 thread_index();
 __attribute__((const)) uint3 index_of_block();
 __attribute__((const)) dim3 size_of_block();
@@ -258,7 +253,7 @@ __attribute__((const)) dim3 size_of_grid();
 #define blockDim (cuda_on_cpu::size_of_block())
 #define gridDim (cuda_on_cpu::size_of_grid())
 
-static inline void __syncthreads() {}  // without parentheses it is no call, and does nothing
+static inline void __syncthreads() {}  // for `__syncthreads;`, which does nothing
 // A macro, so that two calls in one line are two barriers.
 #define __syncthreads() cuda_on_cpu::block_barrier({__builtin_FILE(), __builtin_LINE(), __COUNTER__})
 
@@ -267,7 +262,7 @@ static inline void __syncwarp(unsigned mask = 0xffffffffu, CALLED_FROM)
     cuda_on_cpu::warp_sync(mask, nullptr, nullptr, nullptr, true, place);
 }
 
-// Shuffles act within groups of `width` lanes; a lane whose source lies outside of its group gets its own value.
+// Shuffles within groups of `width` lanes; a lane whose source is outside of its group gets its own value.
 #define SHUFFLE(name, By, source, is_in_group)                                        \
     template <typename T>                                                             \
     T __shfl##name##_sync(unsigned mask, T value, By by, int width = 32, CALLED_FROM) \
@@ -287,11 +282,7 @@ __forceinline__ T __ldg(const T* from)
     return *from;
 }
 
-template <typename T>
-__forceinline__ T __ldcs(const T* from)
-{
-    return *from;
-}
+#define __ldcs __ldg
 
 template <typename T>
 __forceinline__ void __stcs(T* to, T value)
@@ -325,7 +316,7 @@ static inline unsigned __umulhi(unsigned x, unsigned y)
     return static_cast<unsigned>(static_cast<unsigned long long>(x) * y >> 32);
 }
 
-// The four bytes of a word out of the eight of x (0 to 3) and y (4 to 7) that the hexadecimal digits of `selector` name.
+// A word of four bytes of x (0 to 3) and y (4 to 7), selected by the hexadecimal digits of `selector`.
 static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector)
 {
     unsigned long long bytes = static_cast<unsigned long long>(y) << 32 | x;
@@ -334,7 +325,7 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector)
     return word;
 }
 
-// Atomic because fibers switch only at barriers and warp operations; not instrumented, lest a race is seen in them.
+// Atomic, because fibers switch only at barriers and warp operations. Not instrumented, because their accesses are no races.
 #define ATOMIC_ACCESS(to, needs_value) \
     if (cuda_on_cpu::note_atomic) cuda_on_cpu::note_atomic(to, sizeof(*to), __builtin_return_address(0), needs_value)
 #define ATOMIC(name, result, needs_value)                                                      \
@@ -350,7 +341,7 @@ ATOMIC(atomicAdd, before + value, true)
 ATOMIC(atomicSub, before - value, true)
 ATOMIC(atomicMax, value > before ? value : before, true)
 ATOMIC(atomicMin, value < before ? value : before, true)
-ATOMIC(atomicExch, value, false)  // it may be what gives the memory its first value
+ATOMIC(atomicExch, value, false)  // may be the first write
 ATOMIC(atomicAnd, before& value, true)
 ATOMIC(atomicOr, before | value, true)
 ATOMIC(atomicXor, before ^ value, true)

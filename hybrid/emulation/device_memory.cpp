@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Allocations lie in two ranges of addresses, device and managed memory, with much room between them: an index beyond one array
-// does not reach another. Host code gets a segmentation fault in device memory, as it would with a GPU.
+// Device and managed memory are two address ranges. Allocations lie far apart, so that an index beyond one array does not reach
+// another. Host code that touches device memory gets a segmentation fault, as with a GPU.
 #include "runtime.h"
 
 #include <pthread.h>
@@ -12,7 +12,7 @@ namespace cuda_on_cpu {
 
 unsigned reached[MOST_DEVICES];
 
-int& chosen_device()  // not thread_local, as __shared__ variables are
+int& chosen_device()  // no thread_local variable: those are __shared__
 {
     static auto& of_threads = *new std::map<pthread_t, int>;
     return of_threads[pthread_self()];
@@ -27,9 +27,9 @@ size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 struct Range {
     char* begin = nullptr;
     char* next = nullptr;
-    std::map<const char*, Region*>& regions = *new std::map<const char*, Region*>;  // used until the very end of the process
+    std::map<const char*, Region*>& regions = *new std::map<const char*, Region*>;  // never destroyed: used at exit
 
-    // Where so many bytes, and as many to each side, are not in use. Freed ones are used again only when all else was.
+    // Free room for so many bytes, and as many to each side. Freed addresses are used again only when the others run out.
     char* room_for(size_t bytes)
     {
         size_t all = 3 * whole_pages(bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Writes findings, and tells where a program was when a signal ended it or its time was up.
+// Writes findings, and reports where a program was when a signal or the time limit ended it.
 #include "runtime.h"
 
 #include <execinfo.h>
@@ -26,12 +26,12 @@ namespace {
 
 size_t used;  // bytes of `arrays`
 int seconds;
-bool is_rank;  // of several
+bool is_rank;  // of an MPI program
 constexpr int FRAMES = 32, TIME_IS_UP = 124;
 constexpr size_t MOST_OF_HOST = 60;  // findings
 constexpr size_t SIGNAL_STACK = 64 << 10;
 int findings_file = -1;
-char secret[64];  // and a space
+char secret[64];  // ends with a space
 
 int find_own(dl_phdr_info* info, size_t, void* of_thread)
 {
@@ -59,15 +59,15 @@ int find_own(dl_phdr_info* info, size_t, void* of_thread)
 
 constexpr int ENDING[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM};
 
-// The signal handler runs on a stack of its own: a thread of a kernel may have used up its stack. Where the program has overwritten
-// what the heap needs, it may abort in turn, which ends the process.
+// The signal handler runs on a stack of its own, since the thread may have used up its stack. After a heap corruption it may abort
+// itself, which ends the process.
 void ended(int signal, siginfo_t* info, void*)
 {
     for (int each : ENDING) ::signal(each, SIG_DFL);
     const Region* region = signal == SIGSEGV ? region_around(static_cast<char*>(info->si_addr)) : nullptr;
     tell("{\"event\": \"ended\", \"signal\": %d, \"frames\": %s, \"number\": %d, %s}", signal, frames().c_str(),
          region ? region->number : 0, where().c_str());
-    if (signal == SIGALRM && is_rank) sleep(2);  // the launcher ends the others, which are about to tell where they wait
+    if (signal == SIGALRM && is_rank) sleep(2);  // other ranks are about to report, and the launcher will kill them
     if (signal == SIGALRM) _exit(TIME_IS_UP);
     raise(signal);
 }
@@ -77,13 +77,12 @@ __attribute__((constructor)) void begin()
     const char *path = getenv("HYBRID_LAB_FINDINGS"), *limit = getenv("HYBRID_LAB_SECONDS"), *given = getenv("HYBRID_LAB_MARK");
     if (!path || !limit || !given) return;
     find_segments();
-    setvbuf(stdout, nullptr, _IOLBF, 0);  // so that lines come in the order of time, and before a crash
+    setvbuf(stdout, nullptr, _IOLBF, 0);  // keeps the order of lines, also before a crash
     seconds = atoi(limit);
     snprintf(secret, sizeof(secret), "%s ", given);
     unsetenv("HYBRID_LAB_MARK");
-    // Of several ranks each has a file of its own. The launcher says in a variable which rank this is.
-    is_rank = getenv("HYBRID_LAB_RANK");
     const char *variable = getenv("HYBRID_LAB_RANK"), *rank = variable ? getenv(variable) : nullptr;
+    is_rank = variable;
     std::string file = std::string(path) + "." + (rank ? rank : "0");
     findings_file = open(file.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
     if (int shared = open((file + ".arrays").c_str(), O_RDWR | O_CLOEXEC); shared >= 0) {
@@ -97,7 +96,7 @@ __attribute__((constructor)) void begin()
     own.ss_size = sizeof(stack);
     sigaltstack(&own, nullptr);
     void* frames[1];
-    backtrace(frames, 1);  // loads what it needs, which a signal handler must not
+    backtrace(frames, 1);  // loads libgcc, which a signal handler must not do
     struct sigaction action = {};
     action.sa_sigaction = ended;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
@@ -142,7 +141,7 @@ void tell(const char* format, ...)
     memcpy(line, secret, begun);
     int length = begun + vsnprintf(line + begun, sizeof(line) - 1 - begun, format, arguments);
     va_end(arguments);
-    if (length >= static_cast<int>(sizeof(line)) - 1) return;  // a line that is not whole is no JSON
+    if (length >= static_cast<int>(sizeof(line)) - 1) return;  // a truncated line is no JSON
     line[length] = '\n';
     if (findings_file >= 0 && write(findings_file, line, length + 1) < 0) findings_file = -1;
 }

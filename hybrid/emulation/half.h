@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// CUDA's half-precision numbers and pairs of them, where the compiler has _Float16. Stands in place of cuda_fp16.h.
+// half and half2 for compilers with _Float16, in place of cuda_fp16.h.
 #pragma once
 #ifdef __FLT16_MANT_DIG__
 
-typedef _Float16 __half;  // no class: an array in shared memory would have a constructor
+typedef _Float16 __half;  // no class, since __shared__ arrays have no constructors
 typedef __half half;
 
 struct alignas(4) __half2 {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The functions of kernels/hopper.cuh for the emulation: same names, signatures and conditions. Included inside an anonymous
-// namespace.
+// The functions of kernels/hopper.cuh for the emulation: same names, signatures and conditions. Included in an anonymous namespace.
 #pragma once
 
 using cuda_on_cpu::cluster_barrier;

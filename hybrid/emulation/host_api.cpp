@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The runtime API's calls, with the errors that CUDA has, and with findings of what a GPU would not tell.
+// Calls of the runtime API about memory and errors: with CUDA's errors, and findings that a GPU would not report.
 #include "runtime.h"
 
 #include <assert.h>
@@ -42,7 +42,7 @@ cudaError_t Call::ends_with(cudaError_t code, const std::string& why)
 cudaError_t Call::waits()
 {
     show_printed();
-    memory_check::kernels_may_run(false);
+    memory_check::kernels_run = false;
     if (in_flight) lasting = in_flight;
     in_flight = cudaSuccess;
     return ends_with(lasting);
@@ -76,7 +76,7 @@ void Call::reads(const Region& region, const void* at, size_t bytes) const
 
 namespace {
 
-std::map<char*, size_t>& pinned = *new std::map<char*, size_t>;  // host memory: its beginnings and bytes
+std::map<char*, size_t>& pinned = *new std::map<char*, size_t>;  // page-locked host memory: address and bytes
 
 constexpr const char* KINDS[] = {"cudaMemcpyHostToHost", "cudaMemcpyHostToDevice", "cudaMemcpyDeviceToHost",
                                  "cudaMemcpyDeviceToDevice", "cudaMemcpyDefault"};
@@ -111,7 +111,7 @@ bool is_pinned(const char* at)
     return after != pinned.begin() && at < std::prev(after)->first + std::prev(after)->second;
 }
 
-const cudaStream_t WAITS = reinterpret_cast<cudaStream_t>(-1);  // of copies for which the host waits
+const cudaStream_t WAITS = reinterpret_cast<cudaStream_t>(-1);  // of synchronous copies
 
 cudaError_t copied(Call&& call, void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream)
 {
@@ -137,14 +137,14 @@ cudaError_t copied(Call&& call, void* to, const void* from, size_t bytes, cudaMe
     ForDevice now;
     memmove(to, from, bytes);
     size_t offset = target ? static_cast<char*>(to) - target->begin : 0;
-    if (target && source && source->kind != Region::MANAGED)  // what the host writes there is not seen
+    if (target && source && source->kind != Region::MANAGED)  // the host's writes to managed memory are not seen
         mark_as(*target, offset, *source, static_cast<const char*>(from) - source->begin, bytes);
     else if (target)
         mark_written(*target, offset, bytes);
     return cudaSuccess;
 }
 
-// Rows of `width` bytes, whose beginnings are a pitch apart.
+// Copies rows of `width` bytes that lie a pitch apart.
 cudaError_t rows_copied(Call&& call, void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                         cudaMemcpyKind kind, cudaStream_t stream)
 {
@@ -328,7 +328,7 @@ cudaError_t cudaMemPrefetchAsync(const void* at, size_t bytes, int, cudaStream_t
                           "it takes memory of cudaMallocManaged");
 }
 
-// What kernels print is kept until the host waits for them, as with a GPU. Programs are compiled with -fno-builtin-printf.
+// Kernels' output is kept until the host waits for them, as with a GPU. Programs are compiled with -fno-builtin-printf.
 extern "C" int printf(const char* format, ...)
 {
     va_list arguments;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// CUDA's runtime API for a whole program on the CPU: included before its text, in which hybrid.classroom.cuda_text has rewritten
-// each kernel<<<...>>>(...). Work of all streams is done in the order of the calls. As with a GPU, what goes wrong in a kernel is
-// told by the next call that waits for it, and by all after that.
+// CUDA's runtime API for a whole program on the CPU, included before its text, in which hybrid.classroom.cuda_text has rewritten
+// each kernel<<<...>>>(...). Work of all streams runs in the order of the calls. As with a GPU, the next call that waits for a
+// kernel returns its error, and so do all later calls.
 #pragma once
 #include <stdlib.h>
 
@@ -24,7 +24,7 @@
     ERROR(cudaErrorLaunchFailure, 719, "unspecified launch failure")                \
     ERROR(cudaErrorUnknown, 999, "unknown error")
 
-// The compiler's warnings tell which calls' errors a program drops.
+// [[nodiscard]]: the compiler's warnings show which errors a program ignores.
 enum [[nodiscard]] cudaError {
 #define ERROR(name, code, text) name = code,
     CUDA_ERRORS(ERROR)
@@ -111,7 +111,7 @@ namespace cuda_on_cpu {
 struct Given {  // an argument of a launch
     const void* at;
     size_t bytes;
-    char kind;  // f, d or i: a pointer to float, double or int; n: a whole number; x: another number; s: anything else
+    char kind;  // f, d or i: a pointer to float, double or int; n: an integer; x: a floating-point number; s: anything else
 };
 
 template <typename T>
@@ -132,7 +132,7 @@ class Launched {  // kernel<<<grid, block, shared, stream>>>
 public:
     Launched(const char* kernel, dim3 grid, dim3 block, size_t shared = 0, cudaStream_t stream = 0, CALLED_FROM);
 
-    // The parameters are converted once, as in a call.
+    // Arguments are converted to the kernel's parameters once, as in a call.
     template <typename... Parameters>
     void call(void (*kernel)(Parameters...), TheSame<Parameters>... parameters)
     {
@@ -140,7 +140,7 @@ public:
         run_all(all);
     }
 
-    // Of a template whose arguments are deduced: `body` calls it.
+    // For a template with deduced arguments: `body` calls it.
     template <typename Body, typename... Arguments>
     void call_template(Body body, Arguments... arguments)
     {
@@ -169,10 +169,10 @@ private:
     cudaStream_t stream_;
 };
 
-// The main function of a program that launches one kernel. `words`: the program's arguments: x, y and z of the grid and of the block,
-// bytes of dynamic shared memory, how many orders of the threads, the seed of a random one, what the observers watch, bytes of an
-// element of theirs; how many arrays, and for each its bytes, and 1 where it begins with values; and the numbers. `launch`: launches
-// it on arrays and numbers.
+// The main function of a program that launches one kernel. `words`: the program's arguments: x, y and z of the grid and of the
+// block, bytes of dynamic shared memory, the number of orders of the threads, a random seed, what the observers watch, bytes of
+// an element; the number of arrays, and for each its bytes and whether it begins with values; and the numbers. `launch`:
+// launches the kernel.
 int trial(char** words, const char* kernel, void (*launch)(Launched&, void* const* arrays, const long long* numbers));
 
 }  // namespace cuda_on_cpu

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The runtime API's calls about the device, events and streams.
+// Calls of the runtime API about devices, events and streams.
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <sys/time.h>
@@ -15,7 +15,7 @@ using namespace cuda_on_cpu;
 
 namespace cuda_on_cpu {
 
-using Clock = std::map<int, unsigned>;  // by the number of a stream: how many of its works are over
+using Clock = std::map<int, unsigned>;  // a vector clock: for each stream how many of its operations are over
 
 static void merge(Clock& clock, const Clock& other)
 {
@@ -26,8 +26,8 @@ static void merge(Clock& clock, const Clock& other)
 
 struct CUstream_st {
     int number, device;
-    bool waits_for_default;  // and that for it
-    Clock after;             // what its next work comes after
+    bool waits_for_default;  // and the default stream for it
+    Clock after;             // what the stream's next operation comes after
 };
 struct CUevent_st {
     double milliseconds;
@@ -41,7 +41,7 @@ std::set<cudaEvent_t>& events = *new std::set<cudaEvent_t>;  // used until the v
 std::set<cudaStream_t>& streams = *new std::set<cudaStream_t>;
 CUstream_st* usual = new CUstream_st[MOST_DEVICES]{};  // the default stream of each device
 int streams_made = MOST_DEVICES;
-Clock& host = *new Clock;  // what the host has waited for
+Clock& host = *new Clock;  // what the host waited for
 
 struct Use {
     const char *begin, *end;
@@ -52,7 +52,8 @@ struct Use {
     Place place;
 };
 std::vector<Use>& uses_so_far = *new std::vector<Use>;
-Use now{};  // the work that has begun
+Use now{};               // the operation that has begun
+const Clock* now_after;  // and its stream's clock
 
 CUstream_st& stream_of(cudaStream_t stream)
 {
@@ -82,7 +83,7 @@ bool clock_was_read, launch_is_timed, is_reading;
 
 double milliseconds_now()
 {
-    is_reading = true;  // not the program's own
+    is_reading = true;  // the runtime, not the program
     auto now = std::chrono::steady_clock::now().time_since_epoch();
     is_reading = false;
     return std::chrono::duration<double, std::milli>(now).count();
@@ -110,15 +111,13 @@ void begins(cudaStream_t in, const std::string& what, Place place)
     for (cudaStream_t other : streams)
         if (!in && other->waits_for_default && other->device == chosen_device()) merge(after, other->after);
     now = {nullptr, nullptr, false, stream.number, ++after[stream.number], what, place};
+    now_after = &after;
 }
 
 void uses(const char* begin, const char* end, bool writes, const Region* region)
 {
-    const Clock* after = now.stream < MOST_DEVICES ? &usual[now.stream].after : nullptr;
-    for (cudaStream_t stream : streams)
-        if (stream->number == now.stream) after = &stream->after;
     for (const Use& each : uses_so_far) {
-        if (each.end <= begin || end <= each.begin || !(writes || each.writes) || is_over(each, *after)) continue;
+        if (each.end <= begin || end <= each.begin || !(writes || each.writes) || is_over(each, *now_after)) continue;
         std::string text = now.what + (writes ? " writes " : " reads ") + (region ? named(*region, true) : "host memory") +
                            " while " + each.what + " may still " + (each.writes ? "write" : "read") +
                            " it in another stream: cudaStreamWaitEvent, or waiting on the host, orders them";
@@ -127,13 +126,13 @@ void uses(const char* begin, const char* end, bool writes, const Region* region)
     }
     Use use = now;
     use.begin = begin, use.end = end, use.writes = writes;
-    for (Use& each : uses_so_far)  // which this one comes after
+    for (Use& each : uses_so_far)  // an earlier one of this stream
         if (each.stream == use.stream && each.begin == begin && each.end == end && each.writes == writes) return void(each = use);
     uses_so_far.push_back(use);
-    memory_check::copies_may_run = true;
+    memory_check::copies_run = true;
 }
 
-// Whether this is C++'s library, in which std::chrono reads the clock.
+// Whether this is the C++ library, where std::chrono reads the clock.
 static bool is_of_the_library(void* at)
 {
     Dl_info library;
@@ -145,7 +144,7 @@ void forget_what_is_over()
     clock_was_read = launch_is_timed = false;
     uses_so_far.erase(std::remove_if(uses_so_far.begin(), uses_so_far.end(), [](const Use& use) { return is_over(use, host); }),
                       uses_so_far.end());
-    memory_check::copies_may_run = !uses_so_far.empty();
+    memory_check::copies_run = !uses_so_far.empty();
 }
 
 void host_waits()
@@ -169,7 +168,7 @@ bool host_may_use(const char* at, bool writes, std::string& meanwhile)
     return true;
 }
 
-// The clocks that the host reads between a launch and waiting for it tell when the launch was made.
+// A host that reads the clock before a launch and after it, without waiting, measures only the launch.
 void clock_is_read()
 {
     if (current || is_reading) return;
@@ -177,7 +176,7 @@ void clock_is_read()
         clock_was_read = true;
         return;
     }
-    is_reading = true;  // what follows may read it, too
+    is_reading = true;  // backtrace may read the clock, too
     void* frames[8];
     int count = backtrace(frames, 8), i = 2;
     while (i < count && !offset_of(frames[i])) ++i;
@@ -349,7 +348,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaStreamDestroy(cudaStream_t stream, Place place)
 {
     if (cudaError_t error = of_stream({__func__, place}, stream)) return error;
-    merge(usual[stream->device].after, stream->after);  // so that its work is not forgotten
+    merge(usual[stream->device].after, stream->after);  // its work is still to be waited for
     streams.erase(stream);
     delete stream;
     return cudaSuccess;

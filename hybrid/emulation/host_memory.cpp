@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What the program's host code gets of malloc and new: a block between red zones, for memory_check.cpp, which stays for a while when it
-// is freed. What libraries ask for they get of the C library as ever.
+// malloc and new of the program's host code: blocks between red zones, for memory_check.cpp; freed blocks stay for a while.
+// Libraries get their memory from the C library.
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
@@ -23,28 +23,28 @@ int8_t* parts[PARTS];
 
 namespace {
 
-constexpr size_t MOST_ZONE = 1 << 20, LATELY = 64 << 20;  // bytes: behind a block; of all blocks that were freed and stay
-constexpr int8_t FREED = -1, BEGINS = -2, ZONE = -3;  // granules
+constexpr size_t MOST_ZONE = 1 << 20, LATELY = 64 << 20;  // bytes of a red zone; of all freed blocks that stay
+constexpr int8_t FREED = -1, BEGINS = -2, ZONE = -3;      // granules
 
-// Of a call, as it lies in the stack: the runtime and the program are compiled with frame pointers.
+// A stack frame: the runtime and the program are compiled with frame pointers.
 struct Frame {
     const Frame* caller;
     const void* instruction;
 };
 
-struct alignas(GRANULE) Block {  // and behind it the program's bytes
-    void* slot;
-    size_t room, bytes;
-    Block* next;  // that was freed later
-    int number;  // in messages
-    unsigned freed, made[6];  // instructions; that and those that led to it
+struct alignas(GRANULE) Block {  // a header before the program's bytes
+    void* slot;                  // from the C library
+    size_t room, bytes;          // of the slot, of the program
+    Block* next;                 // the next freed one
+    int number;                  // in messages
+    unsigned freed, made[6];     // the instruction that freed it; the call stack that allocated it
     char* begin() { return reinterpret_cast<char*>(this + 1); }
 };
 
-Block *oldest, *latest;  // that were freed
+Block *oldest, *latest;  // of the freed blocks
 size_t bytes_freed;
 int told;
-std::recursive_mutex one_at_a_time;  // recursive, because a signal may come amid
+std::recursive_mutex one_at_a_time;  // recursive: a signal handler may allocate, too
 
 void set(const void* of, size_t bytes, int8_t to)
 {
@@ -55,7 +55,7 @@ void set(const void* of, size_t bytes, int8_t to)
     }
 }
 
-// Of the blocks that were freed, the oldest ones.
+// Returns the oldest freed blocks to the C library.
 void give_back_all_but(size_t most)
 {
     while (bytes_freed > most) {
@@ -89,7 +89,7 @@ void* allocate(size_t bytes, const Frame& frame, size_t alignment, bool is_zero)
     return at;
 }
 
-// The block that this byte is in, or between whose red zones.
+// The block that this byte, or this red zone, belongs to.
 Block& block_around(const char* at)
 {
     at -= reinterpret_cast<size_t>(at) % GRANULE;
@@ -195,7 +195,7 @@ FOR_ALL int posix_memalign(void** pointer, size_t alignment, size_t bytes)
 }
 FOR_ALL void free(void* pointer) { heap::release(pointer, FRAME); }
 
-// The linker has the program's calls of these functions come here. What is beyond a block is told, and not done.
+// The linker redirects the program's calls of these functions. Bytes beyond a block are reported and left out.
 #define WRAPPED(name, Source, looks)                                             \
     void* __real_##name(void*, Source, size_t);                                  \
     void* __wrap_##name(void* to, Source from, size_t bytes)                     \
@@ -211,7 +211,7 @@ WRAPPED(memcpy, const void*, (look_at(to, true), look_at(from, false)))
 WRAPPED(memmove, const void*, (look_at(to, true), look_at(from, false)))
 WRAPPED(memset, int, look_at(to, true))
 
-void __stack_chk_fail()  // with a stack in which no callers are found any more
+void __stack_chk_fail()  // the stack is corrupt: there are no callers to report
 {
     if (current) stop_thread("illegal", "stack");
     tell("{\"event\": \"finding\", \"kind\": \"stack\", \"at\": %u, %s}", offset_of(HERE), where().c_str());

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// CUDA's votes and reductions of a warp or a block, and its intrinsics for numbers. Included by cuda_on_cpu.h.
+// CUDA's votes and reductions of a warp or a block, and its integer and floating-point intrinsics. Included by cuda_on_cpu.h.
 #pragma once
 #include <time.h>
 
 namespace cuda_on_cpu {
 
 struct Votes {
-    unsigned yes, all;  // masks of lanes of a warp, or numbers of threads of a block
+    unsigned yes, all;  // lane masks of a warp, or thread counts of a block
 };
 
 Votes block_votes(bool yes, Place place);
@@ -54,7 +54,7 @@ void match(const Lanes& lanes)
 
 }  // namespace cuda_on_cpu
 
-// The lanes that take the same way. A program must not rely on which of them arrive together.
+// The lanes that have converged here. Programs must not rely on which they are.
 static inline unsigned __activemask(CALLED_FROM) { return cuda_on_cpu::active_mask(place); }
 
 static inline unsigned __ballot_sync(unsigned mask, int predicate, CALLED_FROM)
@@ -133,7 +133,7 @@ static inline unsigned __brev(unsigned x)
 static inline int __mul24(int x, int y) { return (x << 8 >> 8) * (y << 8 >> 8); }
 static inline unsigned __umul24(unsigned x, unsigned y) { return (x & 0xffffff) * (y & 0xffffff); }
 
-// Rounded to the nearest, as all arithmetic here.
+// Rounded to nearest, as is all arithmetic here.
 #define ARITHMETIC(name, symbol)                                                \
     static inline float __f##name##_rn(float x, float y) { return x symbol y; } \
     static inline double __d##name##_rn(double x, double y) { return x symbol y; }
@@ -153,7 +153,7 @@ static inline int __float2int_rz(float x) { return static_cast<int>(x); }
 static inline int __float2int_rd(float x) { return static_cast<int>(floorf(x)); }
 static inline int __float2int_ru(float x) { return static_cast<int>(ceilf(x)); }
 
-// A GPU's are less exact. Macros, because C libraries declare functions of these names for themselves.
+// Less exact on a GPU. Macros, because C libraries declare functions of these names.
 static inline float __fdividef(float x, float y) { return x / y; }
 #define __expf expf
 #define __logf logf
@@ -166,7 +166,7 @@ static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 static inline double rsqrt(double x) { return 1 / sqrt(x); }
 #endif
 
-// A clock of this CPU in nanoseconds, by which nothing can be said of a GPU's time.
+// This CPU's clock in nanoseconds, which says nothing about a GPU.
 static inline long long clock64()
 {
     timespec now;

@@ -117,7 +117,8 @@ class EmulatedKernel:
     def _watch(self, arrays: ctypes.Array[_Array], matrices: Sequence[np.ndarray]) -> None:
         """Register the matrices whose accesses are checked or counted."""
         if self._checks == "loads":
-            self.reads = [np.zeros(matrix.shape) for matrix in matrices]
+            sizes = ((each.rows, max(each.columns, each.stride)) for each in arrays)
+            self.reads = [np.zeros(size)[:, : each.columns] for size, each in zip(sizes, arrays, strict=True)]
         for number in range(len(arrays) if _BUILT_FOR[self._checks] == "accesses" else 0):
             reads = ctypes.c_void_p(self.reads[number].ctypes.data if self.reads else None)
             self._library.code.watch(number, ctypes.byref(arrays[number]), reads)

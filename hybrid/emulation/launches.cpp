@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A launch runs in several orders of its threads, each from the same contents of memory; what it computes in each is handed over to
-// Python, which compares it. In the first order each access is looked at.
+// Launches of kernels. A launch runs in several orders of its threads, each from the same contents of memory; Python compares the
+// results. Accesses are checked in the first order.
 #include <string.h>
 
 #include <set>
@@ -13,10 +13,10 @@ namespace {
 
 size_t most_shared = USUAL_SHARED;
 
-constexpr int ORDERS = 3;  // of threads
-constexpr unsigned long long FEW_THREADS = 1 << 18;  // with more of them, or with many reads, a launch runs in one order
+constexpr int ORDERS = 3;
+constexpr unsigned long long FEW_THREADS = 1 << 18;  // a launch with more threads, or with many reads, runs in one order
 
-// What device memory contains, where that is little enough to be kept.
+// A copy of device memory, unless that is too large.
 class Contents {
 public:
     explicit Contents(bool wanted)
@@ -45,9 +45,9 @@ struct Operand {
 };
 
 std::vector<Operand> operands;
-std::string numbers, scales;  // of the launch's arguments, for JSON
-std::string factors, others;  // which were handed over
-std::vector<char> first;  // what C is in the first order
+std::string numbers, scales;  // among the launch's arguments, for JSON
+std::string factors, others;  // arrays handed over, for JSON
+std::vector<char> first;      // C after the first order
 
 void add_pointer(const char* at, char kind)
 {
@@ -76,7 +76,8 @@ void keep_operands(const Given* given, size_t count)
     for (Operand& each : operands) each.before.assign(each.region->begin, each.region->begin + each.region->bytes);
 }
 
-// For hybrid.classroom.mistakes. `order`: 0, or another one in which the launch has run again: then only where C is another one.
+// Reports a launch that may be a product of matrices, for `judged` in hybrid.classroom.mistakes; in later orders only a
+// different C.
 void tell_product(const dim3& grid, const dim3& block, int order)
 {
     auto is_written = [](const Operand& each) { return each.region->writes.count > 0; };
@@ -89,7 +90,7 @@ void tell_product(const dim3& grid, const dim3& block, int order)
     if (z.item != item) return;
     auto handed = [item](const void* from, size_t bytes) { return handed_over(from, bytes / item * item); };
     if (!order) {
-        std::vector<unsigned> writers(z.bytes / item);  // the instruction that has written an element; 0 where this launch has not
+        std::vector<unsigned> writers(z.bytes / item);  // the instruction that wrote an element in this launch, else 0
         for (size_t i = 0; i < writers.size(); ++i) {
             const Cell& cell = z.cells[i * item / 4];
             writers[i] = memory_check::was_written(cell) ? max(1u, cell.write_at) : 0;
@@ -110,7 +111,7 @@ void tell_product(const dim3& grid, const dim3& block, int order)
         quoted(under_way.kernel).c_str(), under_way.line, order);
 }
 
-// The launch of a student's kernel on arrays that Python has handed over.
+// The launch of a student's kernel on arrays from Python.
 struct Trial {
     int orders, watch;
     unsigned long long seed;
@@ -124,7 +125,7 @@ struct Trial {
     void begins(int order) const
     {
         restart_clock();
-        memory_check::looks(!order && watch != observers::REQUESTS);
+        memory_check::checks = !order && watch != observers::REQUESTS;
         observers::launch_begins(order ? watch & observers::ELEMENTS : watch, item, item ? arrays.back().bytes / item : 0);
     }
 
@@ -183,7 +184,7 @@ void Launched::run(void (*thread)(void*), void* argument, size_t bytes, const Gi
     under_way = {kernel_, place_.file, place_.line};
     if (!trial_now) keep_operands(given, count);
     order::begins(stream_, std::string(kernel_) + ", launched in line " + std::to_string(place_.line) + ",", place_);
-    // The first launch at a place runs in each order of the threads; those after it, as in a loop, take turns.
+    // The first launch of a line runs in each order of the threads; later ones, as in a loop, take turns.
     static auto& places = *new std::set<std::pair<std::string, int>>;
     bool is_first = places.insert({place_.file, place_.line}).second;
     int order = is_first ? 0 : (launches - 1) % ORDERS, end = trial_now ? trial_now->orders : is_first ? ORDERS : order + 1;
@@ -195,9 +196,9 @@ void Launched::run(void (*thread)(void*), void* argument, size_t bytes, const Gi
     const std::string shown = printed;
     for (++order; order < end; ++order) {
         begun.put_back();
-        memory_check::looks(false);
+        memory_check::checks = false;
         bool is_well = ends_well({thread, argument, bytes}, order, true);
-        memory_check::looks(true);
+        memory_check::checks = true;
         if (!is_well) return;
         printed = shown;
         ended.put_back();
@@ -211,7 +212,7 @@ bool Launched::ends_well(const Work& work, int order, bool is_again) const
         {grid_.x, grid_.y, grid_.z}, {block_.x, block_.y, block_.z}, shared_, trial_now ? trial_now->seed : 0, order, 0, 1};
     char error[1000];
     bool is_well = !cuda_on_cpu::run(launch, work, error, sizeof(error));
-    memory_check::kernels_may_run(true);
+    memory_check::kernels_run = true;
     for (Region* each : live_regions()) {
         if (!memory_check::was_used(*each)) continue;
         if (each->reads.count) order::uses(each->reads.begin, each->reads.end, false, each);

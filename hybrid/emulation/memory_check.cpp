@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// With -fsanitize=thread the compiler calls a function at each access; these definitions replace ThreadSanitizer's. A block runs
-// from barrier to barrier, one block after the other, so what two accesses need to be ordered is a barrier of their block between
-// them, a __syncwarp() of their warp, or the end of a launch.
+// Replaces the functions of ThreadSanitizer, which the compiler calls at each access with -fsanitize=thread. Blocks run one after
+// the other, each from barrier to barrier. Two accesses are ordered by a barrier of their block between them, a __syncwarp() of
+// their warp, or the end of a launch.
 #include "runtime.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@
 #include <set>
 #include <tuple>
 
-// Variables that kernels may use (see host_api.h), if there are any; blockIdx and the like.
+// Variables that kernels may use (see cuda_on_cpu.h), if there are any; blockIdx and the like.
 extern "C" char __start_cuda_variables[] __attribute__((weak)), __stop_cuda_variables[] __attribute__((weak));
 extern "C" char __start_cuda_built_ins[], __stop_cuda_built_ins[];
 
@@ -20,10 +20,11 @@ namespace cuda_on_cpu {
 
 namespace {
 
-// Of the launches at one place: reads up to which all blocks are looked at, and then the grid's corners and some others.
+// Up to ALL_READS by the launches of one line all blocks are checked; then, up to MOST_READS, one block in SOME; and the grid's
+// corners up to twice as many.
 constexpr unsigned long long ALL_READS = 20'000'000, MOST_READS = 2 * ALL_READS;
 constexpr unsigned long long FEW_READS = 1 << 22;
-constexpr unsigned SOME = 61;  // of the others, one block in this number
+constexpr unsigned SOME = 61;
 constexpr size_t MOST_FINDINGS = 60, FIRST_PAGE = 4096, SITES = 256;
 
 struct Access {
@@ -31,14 +32,13 @@ struct Access {
     int bytes;
     bool writes, atomic;
     unsigned instruction;
-    bool needs_value;  // that the memory has
+    bool needs_value;
 };
 
 unsigned segment = 1, first_of_block, first_of_launch;
-bool fenced, kernels_run;
-bool checks = true;               // accesses, and does not just have them counted
-bool looks_at_reads = true;       // of this block
-unsigned long long* reads;        // of the launches at this place
+bool fenced;
+bool looks_at_reads = true;  // of this block
+unsigned long long* reads;   // by the launches of this line
 int sampled_launches;
 bool is_sampled;
 Region variables{Region::VARIABLES, nullptr, 0, nullptr, 0, false}, statics{Region::SHARED, nullptr, 0, nullptr, 0, false},
@@ -48,42 +48,33 @@ const char *parameters, *parameters_end;
 struct LastUse {
     Region* region;
     unsigned instruction;
-} last_used[SITES];  // by an instruction; of those that share a place the last
+} last_used[SITES];  // a cache of instructions' regions
 std::set<std::tuple<std::string, unsigned, unsigned>> told;
 
 struct Other {  // the earlier access of a race
     unsigned instruction;
     bool writes;
-    int thread;  // -1: of another block, or one of several
+    int thread;  // -1: of another block, or unknown
 };
 
-// The matrices of a library's kernel, which Python has given.
+// The matrices of a library's kernel, from `watch`.
 struct Matrix {
     Region region;
-    Array array;
-    double* reads;  // of each element, where they are only counted; an access to half of its bytes counts 0.5
+    int item;
+    double* reads;  // of each element, also between the rows; null where accesses are checked, not counted
 };
 std::vector<Matrix>& matrices = *new std::vector<Matrix>;
 
-void count(const char* at, long long bytes)
+void count(const char* at, int bytes)
 {
-    for (long long taken; bytes > 0; at += taken, bytes -= taken) {
-        taken = bytes;
-        for (const auto& [region, array, reads] : matrices) {
-            if (!array.columns || at < region.begin) continue;
-            long long offset = at - region.begin, element = offset / array.item;
-            long long row = array.rows > 1 ? element / array.stride : 0, column = element - row * array.stride;
-            if (row >= array.rows || column >= array.columns) continue;
-            taken = min(bytes, array.item - offset % array.item);
-            reads[row * array.columns + column] += static_cast<double>(taken) / array.item;
-            break;
-        }
-    }
+    for (; bytes--; ++at)
+        for (const auto& [region, item, reads] : matrices)
+            if (region.has(at, 1)) reads[(at - region.begin) / item] += 1.0 / item;
 }
 
 void found(const char* kind, const Access& access, const Region* region, Other other = {0, false, -1})
 {
-    if (!matrices.empty()) {  // kernel.py puts lines in place of @ and instructions
+    if (!matrices.empty()) {  // kernel.py replaces @INSTRUCTION by a line
         std::string where = !region                            ? "memory that is no matrix"
                             : region->kind < Region::VARIABLES ? "matrix " + std::to_string(region->number)
                                                                : "shared memory";
@@ -115,28 +106,28 @@ bool is_built_in(const char* at)
     return (at >= __start_cuda_built_ins && at < __stop_cuda_built_ins) || (at >= thread && at < thread + sizeof(Thread));
 }
 
-// Whether its values have been written before they are read. Not so for variables, which begin with 0; for managed memory, which the
-// host writes unseen; and for our own kernels, which load operands ahead and do not use the last ones.
+// Whether reads of unwritten values are errors: not in variables, which begin as 0; in managed memory, which the host writes
+// unseen; nor in our own kernels, which prefetch operands beyond the last that they use.
 bool is_followed(const Region& region)
 {
     return region.kind != Region::VARIABLES && region.kind != Region::MANAGED && matrices.empty();
 }
 
-// The region that an access is in; null for registers, parameters and constants, where there is nothing to look at. An access that
-// is in no region is taken for an index beyond `before`, the region that the instruction used last, or beyond the nearest one.
+// The region of an access; null for registers, parameters and constants, which need no check. An access outside of all regions is
+// reported as beyond `before`, the region that the instruction used last, or beyond the nearest one.
 Region* region_of(const Access& access, Region* before)
 {
     const char* at = access.at;
     if (is_built_in(at) || (at >= current->stack && at < current->stack + STACK)) return nullptr;
     for (Region* each : {&statics, &dynamics, &variables})
         if (each->has(at, access.bytes)) return each;
-    for (Matrix& each : matrices)
-        if (each.region.has(at, access.bytes)) return &each.region;
     if (at >= parameters && at < parameters_end) return nullptr;
     if (at >= constants && at < constants_end && !access.writes) return nullptr;
     Region* around = region_around(at);
-    for (Matrix& each : matrices)
+    for (Matrix& each : matrices) {
+        if (each.region.has(at, access.bytes)) return &each.region;
         if (at + FIRST_PAGE > each.region.begin && at < each.region.begin + each.region.bytes + FIRST_PAGE) around = &each.region;
+    }
     if (around) {
         bool is_beyond = !around->has(at, access.bytes);
         if (is_beyond) refuse("bounds", access, before && before->kind < Region::VARIABLES && !before->freed ? before : around);
@@ -217,7 +208,7 @@ void note_write(Cell& cell, const Access& access, unsigned mask)
     cell.written |= mask;
 }
 
-// One of many reads of what was written in an earlier segment of this block, or before the launch: nothing new. (For speed.)
+// A read like others in this segment, of what was written in an earlier segment of this block or before the launch. (For speed.)
 bool is_known_read(const Cell& cell, const Access& access, unsigned mask)
 {
     bool is_ordered =
@@ -258,7 +249,7 @@ void look_at(const Access& access)
     size_t first = access.at - region.begin, end = first + access.bytes;
     if (region.pitch && first % region.pitch + access.bytes > region.row) refuse("bounds", access, &region);
     if (observers::watched) observers::accessed(region, first, access.bytes, access.writes, access.atomic, access.instruction);
-    if (!checks || !(looks_at_reads || access.writes)) return;
+    if (!memory_check::checks || !(looks_at_reads || access.writes)) return;
     if (!access.writes && ++*reads > MOST_READS) looks_at_reads = false, is_sampled = true;
     if (region.kind < Region::VARIABLES) note_use(region, access);
     for (size_t i = first / 4; i <= (end - 1) / 4; ++i) {
@@ -291,18 +282,18 @@ void note_slowly(const void* at, size_t bytes, bool writes, const void* instruct
         look_at_or_count(access);
     else if (heap::parts && !heap::may_use(access.at, bytes))
         heap::look_at(at, bytes, writes, instruction, false);
-    else if (kernels_run && is_managed(access.at))
+    else if (memory_check::kernels_run && is_managed(access.at))
         found("early", access, region_around(access.at));
-    else if (std::string meanwhile; memory_check::copies_may_run && !order::host_may_use(access.at, writes, meanwhile) &&
+    else if (std::string meanwhile; memory_check::copies_run && !order::host_may_use(access.at, writes, meanwhile) &&
                                     told.insert({"pinned", access.instruction, 0}).second)
         tell("{\"event\": \"finding\", \"kind\": \"pinned\", \"at\": %u, \"writes\": %d, \"text\": %s, \"kernel\": \"\"}",
              access.instruction, writes, quoted(meanwhile).c_str());
 }
 
-const void* last_written;  // in a block that is not looked at: where, and by whom
+const void* last_written;  // in a block whose reads are not checked
 const Thread* last_writer;
 
-// Memory of the block or the thread, or what the thread has just written already.
+// Whether this is the block's or the thread's memory, or what the thread wrote last.
 bool is_own(const char* at)
 {
     if (at == last_written && current == last_writer) return true;
@@ -313,13 +304,13 @@ bool is_own(const char* at)
 inline void note(const void* at, size_t bytes, bool writes, const void* instruction)
 {
     bool may_pass = current ? !looks_at_reads && !observers::watched && (!writes || is_own(static_cast<const char*>(at)))
-                            : !kernels_run && !memory_check::copies_may_run &&
+                            : !memory_check::kernels_run && !memory_check::copies_run &&
                                   (!heap::parts || heap::may_use(static_cast<const char*>(at), bytes));
     if (may_pass) return;
     note_slowly(at, bytes, writes, instruction);
 }
 
-// New cells, all as at the beginning, for memory of another size.
+// New cells if the region has outgrown its own.
 void give_cells(Region& region, size_t& room, size_t bytes)
 {
     if (bytes <= room && region.cells) return;
@@ -356,7 +347,7 @@ void undefined_shuffle(Place place)
 
 namespace memory_check {
 
-bool copies_may_run;
+bool checks = true, kernels_run, copies_run;
 
 std::pair<char*, char*> launch_begins(char* first, char* last, size_t dynamic_bytes, const Work& work)
 {
@@ -398,15 +389,11 @@ void block_begins(char* dynamic_shared, size_t bytes)
 
 void barrier_passed() { ++segment; }
 
-void looks(bool may) { checks = may; }
-
 std::pair<char*, char*> variables_of_device() { return {__start_cuda_variables, __stop_cuda_variables}; }
 
 int sampled() { return sampled_launches + is_sampled; }
 
 bool has_few_reads() { return *reads <= FEW_READS; }
-
-void kernels_may_run(bool may) { kernels_run = may; }
 
 bool was_used(const Region& region) { return region.used_by == first_of_launch; }
 
@@ -418,7 +405,7 @@ bool was_written(const Cell& cell) { return cell.write_segment >= first_of_launc
 
 namespace {
 
-// is_aligned: the address must be a multiple of `bytes`.
+// `is_aligned`: the address must be a multiple of `bytes`.
 void accessed(void* address, int bytes, bool writes, void* instruction, bool is_aligned)
 {
     if (is_aligned && reinterpret_cast<uintptr_t>(address) & (bytes - 1) && cuda_on_cpu::current)
@@ -444,7 +431,7 @@ ACCESSES(16)
 void __tsan_read_range(void* address, unsigned long bytes) { accessed(address, static_cast<int>(bytes), false, HERE, false); }
 void __tsan_write_range(void* address, unsigned long bytes) { accessed(address, static_cast<int>(bytes), true, HERE, false); }
 
-// What instrumented code calls besides.
+// Other functions that instrumented code calls.
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
@@ -480,9 +467,9 @@ ATOMICS(uint16_t, 16)
 ATOMICS(uint32_t, 32)
 ATOMICS(uint64_t, 64)
 
-// What the compiler has checked beyond accesses: -fsanitize=bounds and others of UBSan, whose library is not needed.
+// Handlers of UBSan (-fsanitize=bounds and others), in place of its library.
 struct CheckedType {
-    uint16_t kind, info;  // info: of an integer, 1 where it is signed, and twice the logarithm of its bits
+    uint16_t kind, info;  // info: 1 for a signed integer, plus 2 · log2 of its bits
     char name[1];
 
     long long value(unsigned long given) const
@@ -551,7 +538,8 @@ void __ubsan_handle_missing_return(Checked* what)
 
 extern "C" {
 
-// One of the matrices of the next launch. `reads`: where its loads are counted, and no access is looked at; null: all are.
+// Adds a matrix of the next launch; number 0 begins anew. `reads`: counts its loads, and no access is checked; null: all are
+// checked.
 __attribute__((visibility("default"))) void watch(int number, const cuda_on_cpu::Array* array, double* reads)
 {
     using namespace cuda_on_cpu;
@@ -568,6 +556,6 @@ __attribute__((visibility("default"))) void watch(int number, const cuda_on_cpu:
         region.cells = new_cells(region.bytes);
         mark_written(region, 0, region.bytes);
     }
-    matrices.push_back({region, *array, reads});
+    matrices.push_back({region, array->item, reads});
 }
 }

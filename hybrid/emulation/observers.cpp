@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The n-th execution of an instruction or a branch by the lanes of a warp in a block counts as one of the warp, as if the lanes ran
-// in step.
+// Counts accesses and branches by warp. The n-th execution of an instruction by each lane of a warp counts as one execution by the
+// warp, as if the lanes ran in lockstep.
 #include "runtime.h"
 
 #include <map>
@@ -14,17 +14,18 @@ namespace {
 
 constexpr int MATRICES = 3, C = 2, SHARED = MATRICES, DYNAMIC = SHARED + 1;  // spaces: a matrix's number, or these
 constexpr int SECTOR = 32, BANKS = 32, WORD = 4, LANES = 32;
-constexpr size_t MOST_TRACED = 1 << 20, MOST_OF_BLOCK = 1 << 23;  // accesses; accesses, comparisons and basic blocks
+constexpr size_t MOST_TRACED = 1 << 20;    // accesses
+constexpr size_t MOST_OF_BLOCK = 1 << 23;  // accesses, comparisons and basic blocks
 
 template <typename Execution>
 struct OfWarps {  // of this block
     struct Instruction {
-        std::vector<unsigned> counts;  // of executions by each thread
-        std::vector<Execution> executions;  // the first of every warp, then the second of every warp
+        std::vector<unsigned> counts;       // of executions by each thread
+        std::vector<Execution> executions;  // the first of each warp, then the second of each warp
     };
     std::unordered_map<unsigned, Instruction> instructions;
 
-    // The execution that this thread takes part in now.
+    // This thread's next execution of an instruction.
     Execution& next(unsigned number)
     {
         Instruction& instruction = instructions[number];
@@ -40,7 +41,7 @@ struct OfWarps {  // of this block
 
 size_t item;
 long long bytes_read[MATRICES], bytes_written;  // of C
-std::vector<long long> writers;  // of each element of C: the last thread, by its number in the grid from 1 on; below 0 after others
+std::vector<long long> writers;  // of each element of C: the last thread's number in the grid, from 1 on; < 0 if there were several
 
 void count_elements(int matrix, size_t offset, int bytes, bool writes, bool atomic)
 {
@@ -52,13 +53,13 @@ void count_elements(int matrix, size_t offset, int bytes, bool writes, bool atom
     auto writer = static_cast<long long>(block * block_size.x * block_size.y * block_size.z + current->number + 1);
     for (size_t element = offset / item; element <= (offset + bytes - 1) / item && element < writers.size(); ++element) {
         long long& last = writers[element];
-        bool is_other = last && last != writer && !atomic;  // atomic updates of an element by several threads are in order
+        bool is_other = last && last != writer && !atomic;  // several threads may update an element atomically
         last = last < 0 || is_other ? -writer : writer;
     }
 }
 
-// --- requests: global memory serves one of a warp in sectors of 32 bytes; shared memory has 32 banks of 4 bytes, which serve it in
-// as many steps as one bank has different words to give
+// --- requests: global memory serves a warp's request in sectors of 32 bytes; shared memory has 32 banks of 4 bytes, and takes
+// as many steps as the most different words in one bank
 
 enum Kind { LOAD, STORE, ATOMIC };
 
@@ -68,14 +69,14 @@ struct Request {
     std::vector<uintptr_t> addresses;
 };
 
-struct Site {  // an instruction; as Python reads it
+struct Site {  // an instruction; Python reads this layout
     long long at, space, kind, requests, lanes, addresses, sectors, bytes, steps, least_steps;
 };
 
 OfWarps<Request> requests;
 std::map<std::pair<unsigned, int>, Site> sites;  // by instruction and space
 
-// How many different parts of so many bytes the request touches: sectors, or bytes.
+// How many different aligned parts of `size` bytes a request touches.
 long long parts_of(const Request& request, uintptr_t size)
 {
     std::vector<uintptr_t> parts;
@@ -85,8 +86,8 @@ long long parts_of(const Request& request, uintptr_t size)
     return std::unique(parts.begin(), parts.end()) - parts.begin();
 }
 
-// In how many steps the banks serve a request, and the fewest for so many lanes. Accesses of 8 bytes are served by half-warps,
-// those of 16 bytes by quarters of a warp.
+// The steps in which the banks serve a request, and the fewest possible. Accesses of 8 bytes are served by half-warps, of 16
+// bytes by quarter-warps.
 std::pair<long long, long long> steps_of(const Request& request)
 {
     size_t together = std::max(1, LANES * WORD / std::max(WORD, request.bytes));
@@ -124,11 +125,11 @@ void add_to_sites(unsigned instruction, const Request& request)
     }
 }
 
-// --- branches: with -fsanitize-coverage=trace-pc,trace-cmp the compiler calls a function at the beginning of each basic block and at
-// each comparison. A basic block that ends with a comparison is a branch, and the next one that the thread enters is the way it
-// takes. A branch diverges where the lanes of a warp go different ways.
+// --- branches: with -fsanitize-coverage=trace-pc,trace-cmp the compiler calls a function at the beginning of each basic block
+// and at each comparison. A basic block with a comparison ends in a branch, whose target is the basic block that the thread
+// enters next. A branch diverges if lanes of a warp take different targets.
 
-struct Branch {  // as Python reads it
+struct Branch {    // Python reads this layout
     long long at;  // its last comparison
     long long executions, divergent;
 };
@@ -138,8 +139,8 @@ struct Way {
     bool diverges;
 };
 
-struct Progress {  // of a thread
-    unsigned block, comparison;  // the basic block that it is in, and the last comparison there
+struct Progress {                // of a thread
+    unsigned block, comparison;  // its basic block, and the last comparison there
 };
 
 std::vector<Progress> progress;
@@ -148,7 +149,7 @@ std::map<unsigned, unsigned> comparisons;  // by branch
 std::map<unsigned, Branch> branches;
 size_t counted_of_block;
 
-// Whether requests and branches are counted: not of a block of very many, as of a loop that never ends.
+// Whether requests and branches are counted: counting ends at a block with too many, as of an endless loop.
 bool counts_requests()
 {
     if (!(watched & REQUESTS) || ++counted_of_block <= MOST_OF_BLOCK) return watched & REQUESTS;
@@ -184,8 +185,8 @@ void compare(unsigned where)
 
 // --- the trace
 
-struct Traced {  // as Python reads it
-    long long at, byte;  // in the matrix, among the __shared__ variables, or in dynamic shared memory
+struct Traced {          // Python reads this layout
+    long long at, byte;  // offset in the matrix, the __shared__ variables, or dynamic shared memory
     int space, bytes, writes;
     unsigned block_x, block_y, thread, barriers, unused;  // barriers: that the thread has passed
 };

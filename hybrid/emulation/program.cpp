@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The runtime of a whole program, compiled at once, which takes half the time. Each part is initialized after those that it needs.
+// The runtime of a whole program as one source, which compiles in half the time, and initializes each part after those that it
+// needs.
 #include "findings.cpp"
 #include "device_memory.cpp"
 #include "host_memory.cpp"

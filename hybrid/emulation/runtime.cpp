@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Runs a kernel's blocks one after the other, each thread of a block as a fiber. Where memory_check.cpp is linked as well, it is told
-// what happens.
+// Runs a kernel's blocks one after the other, each thread of a block as a fiber, and notifies memory_check.cpp if that is linked.
 //
 // A warp runs until all of its lanes wait at a block barrier or have left; only then the next warp runs. A fairer schedule would
 // keep the warps close together, and so hide missing barriers.
@@ -19,9 +18,9 @@
 #include <ucontext.h>
 #endif
 
-// The .bss of a library's kernels lies between these two (see build.py) and contains only their __shared__ arrays. (GCC ignores section
-// attributes on static variables of templates, so a section of their own is not possible.) In a program these are the thread-local
-// variables of the thread that launches.
+// In a library, the kernels' .bss lies between these two (see build.py) and has only __shared__ variables. (GCC ignores section
+// attributes of static variables in templates, so they cannot have a section.) In a program, __shared__ variables are thread-local
+// ones of the thread that launches.
 extern "C" char shared_begin[] __attribute__((weak)), shared_end[] __attribute__((weak));
 
 namespace cuda_on_cpu {
@@ -39,7 +38,7 @@ enum class State { READY, AT_BLOCK, AT_WARP, AT_ACTIVE, AT_CLUSTER, AT_PHASE, AT
 
 constexpr size_t STATIC_SHARED = 48 << 10, MAX_SHARED = 227 << 10;
 constexpr size_t MAX_THREADS = 1024;
-constexpr size_t MOST_KEPT = 512;  // fibers between launches, of which each keeps some pages of memory
+constexpr size_t MOST_KEPT = 512;  // fibers between launches; each keeps some pages of memory
 constexpr int INSTALL_GUARD = 102;  // MADV_GUARD_INSTALL, which older headers lack
 constexpr size_t FENCE = 256;  // bytes of NaN on both sides of the dynamic shared memory
 
@@ -70,7 +69,7 @@ struct Fiber : Thread {
     State state;
     int warp;
     Place at;  // where it waits
-    // Of the warp operation it waits in:
+    // The warp operation in which it waits:
     unsigned mask;
     Combine combine;
     const void* input;
@@ -79,7 +78,7 @@ struct Fiber : Thread {
     // Its asynchronous copies in flight, the oldest first:
     std::vector<Copy> copies;
     unsigned groups_committed;
-    // Of a cluster: the barrier and the parity of the phase that it waits for; its matrix instructions, in groups.
+    // In a cluster: the mbarrier and the parity of the phase for which it waits; its matrix instructions, in groups.
     unsigned barrier, parity, wgmma_groups, wgmmas_awaited;
     std::vector<Wgmma> wgmmas;
 #ifdef __x86_64__
@@ -90,9 +89,9 @@ struct Fiber : Thread {
 };
 
 struct Warp {
-    unsigned running, waiting;  // masks of lanes: that have not left; that wait in a warp operation
-    unsigned mask;  // of the operation in which the first of those waits
-    bool is_mixed;  // whether another of them waits in one with another mask
+    unsigned running, waiting;  // masks of lanes that have not left, and of those in a warp operation
+    unsigned mask;              // of the first waiting lane's operation
+    bool is_mixed;              // another lane waits in an operation with another mask
 };
 
 struct BlockVotes {
@@ -194,7 +193,7 @@ bool in_shared_memory(const void* at, int bytes)
 
 }  // namespace
 
-// How many threads of all launches have returned, by which another thread sees whether a kernel makes progress.
+// The number of threads that have returned, in all launches: shows another thread whether a kernel makes progress.
 extern "C" __attribute__((visibility("default"))) volatile unsigned long long threads_returned = 0;
 
 namespace {
@@ -214,7 +213,7 @@ void fiber_main()
 void prepare(Fiber& fiber, int number)
 {
 #ifdef __x86_64__
-    // At different offsets within a page, or else the tops of 1024 stacks would compete for the same cache set.
+    // At different offsets within a page, since the tops of 1024 stacks would compete for the same cache set.
     void** top = reinterpret_cast<void**>(fiber.stack + STACK - number % 32 * 128);
     *--top = nullptr;  // the return address of fiber_main, which aligns the stack as a call would
     *--top = reinterpret_cast<void*>(fiber_main);
@@ -229,9 +228,9 @@ void prepare(Fiber& fiber, int number)
 #endif
 }
 
-// Fibers with a guard page below each stack. The next launch takes them again, since making them takes longer than most launches
-// run, unless guard pages are mappings of their own, whose number Linux limits (vm.max_map_count): before Linux 6.13 they are. Each
-// block makes them begin anew, also where a failure has left some within the kernel.
+// Fibers with a guard page below each stack. The next launch reuses them, since creating them takes longer than most launches run.
+// Before Linux 6.13 they are not kept: guard pages then are mappings, whose number is limited (vm.max_map_count). Each block starts
+// them anew, even after a failure within the kernel.
 class Fibers {
 public:
     explicit Fibers(size_t threads)
@@ -278,10 +277,10 @@ void begin_waiting(Warp& warp, const Fiber& lane, unsigned number)
     warp.waiting |= 1u << number;
 }
 
-// Whether the lanes of some operation may all be there, told without a look at each lane that waits.
+// A cheap test whether all lanes of some operation may have arrived.
 bool may_complete(const Warp& warp) { return warp.waiting && (warp.is_mixed || !(warp.mask & warp.running & ~warp.waiting)); }
 
-// Completes each warp operation that all lanes of its mask have reached, and lets them continue.
+// Completes each warp operation that all lanes of its mask have reached; they continue.
 void complete_collectives(Warp& warp, Fiber* lanes)
 {
     for (unsigned left = warp.waiting; left; left &= left - 1) {
@@ -299,7 +298,7 @@ void complete_collectives(Warp& warp, Fiber* lanes)
             group.input[lane] = other.input;
             group.output[lane] = other.output;
         }
-        if (one.combine) {  // which is nobody's access
+        if (one.combine) {  // its accesses to memory belong to no thread
             Thread* running = current;
             current = nullptr;
             one.combine(group);
@@ -311,7 +310,7 @@ void complete_collectives(Warp& warp, Fiber* lanes)
     }
 }
 
-// Lanes that ask which of them are active get those that ask at the same place, when none of the warp can do anything else.
+// When no lane of the warp can do anything else, answers __activemask() with the lanes that call it at the same place.
 bool tell_active(Fiber* lanes, unsigned count)
 {
     const Fiber* first = std::find_if(lanes, lanes + count, [](const Fiber& lane) { return lane.state == State::AT_ACTIVE; });
@@ -360,7 +359,7 @@ void run_warp(unsigned number, unsigned threads)
     }
 }
 
-// Why no thread of a block goes on, though not all have left it.
+// Explains a deadlock: no thread of the block can continue, and not all have left.
 void fail_at_barrier(unsigned threads)
 {
     const Fiber& first = fibers[0];
@@ -383,7 +382,7 @@ void fail_at_barrier(unsigned threads)
 
 #include "clusters.h"
 
-// The block's dynamic shared memory between two fences, filled with NaN as are its __shared__ variables.
+// A block's dynamic shared memory between two fences, all NaN. Also fills the __shared__ variables with NaN.
 char* allocate_shared(size_t bytes)
 {
     memset(shared_first, 0xFF, shared_last - shared_first);
@@ -411,7 +410,7 @@ int report(char* error, size_t error_size)
 
 }  // namespace
 
-// Another thread sets this to end a launch after the current block.
+// Another thread sets this to stop a launch after the current block.
 extern "C" __attribute__((visibility("default"))) volatile int stop_asked = 0;
 
 int refuse(const char* text, char* error, size_t error_size)
@@ -541,7 +540,7 @@ void warp_sync(unsigned mask, Combine combine, const void* input, void* output, 
     fiber.input = input;
     fiber.output = output;
     fiber.state = State::AT_WARP;
-    fiber.warp_syncs += orders_memory;  // a shuffle exchanges registers, and is no memory barrier
+    fiber.warp_syncs += orders_memory;  // a shuffle is no memory barrier
     switch_to_main();
 }
 

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: MIT
-// The functions of kernels/hardware.cuh for the emulation: same names, signatures and conditions. Included inside an anonymous
-// namespace.
-//
-// A new wrapper there needs a twin here. One that a warp's lanes execute together calls cuda_on_cpu::warp_sync with its
-// operands and a function that computes the results of all lanes.
+// The functions of kernels/hardware.cuh for the emulation: same names, signatures and conditions. Included in an anonymous
+// namespace. A twin of a warp-wide operation calls cuda_on_cpu::warp_sync with the lane's operands and a function that computes
+// the results of all lanes.
 #pragma once
 
 __device__ __forceinline__ float multiply_add(float x, float y, float sum) { return std::fma(x, y, sum); }
 __device__ __forceinline__ double multiply_add(double x, double y, double sum) { return std::fma(x, y, sum); }
 __device__ __forceinline__ double widened(double x) { return x; }
 
-// The number that 16 bits stand for.
+// The value of a 16-bit floating-point number.
 template <typename T>
 float number_of(unsigned bits)
 {
@@ -48,19 +46,19 @@ __device__ __forceinline__ T* dynamic_shared_memory()
     return static_cast<T*>(cuda_on_cpu::dynamic_shared_memory());
 }
 
-// Matrix units: d (ROWS×8) += a (ROWS×DEPTH) · b (DEPTH×8), for all lanes of a warp at once. A word holds PER elements along k. Lane
-// (g, t) = (lane / 4, lane % 4) has of `a` the words (g, t), then (g+8, t) if there are 16 rows, then the same four words to the
-// right, and so on; of `b` (t, g), (t+4, g), ...; of `d` (g, 2t), (g, 2t+1), then the same of row g+8. The matrix units do not say in
-// which order they add; here it is that of k.
+// Matrix units: d (ROWS×8) += a (ROWS×DEPTH) · b (DEPTH×8) by a warp. A word holds PER elements along k. Lane (g, t) = (lane / 4,
+// lane % 4) holds the words (g, t) of `a`, then (g+8, t) if there are 16 rows, then those four words to the right, and so on; the
+// words (t, g), (t+4, g), ... of `b`; and (g, 2t), (g, 2t+1) of `d`, then the same of row g+8. Sums are in the order of k; on a GPU
+// their order is unspecified.
 template <typename Word, int ROWS, int WORDS>
-struct MmaOperands {  // a lane's; WORDS: of a row of `a`
+struct MmaOperands {  // of a lane; WORDS: in a row of `a`
     Word a[ROWS * WORDS / 32], b[WORDS / 4];
 };
 
 template <typename Word, int ROWS, int WORDS, int PER, typename Number, typename Sum, Number (*number)(Word, int)>
 void mma(const cuda_on_cpu::Lanes& lanes)
 {
-    Number a[ROWS][WORDS * PER], b[8][WORDS * PER];  // along k: the compiler multiplies several numbers at once
+    Number a[ROWS][WORDS * PER], b[8][WORDS * PER];  // contiguous along k, so that the compiler vectorizes
     for (int lane = 0; lane < 32; ++lane) {
         auto operands = static_cast<const MmaOperands<Word, ROWS, WORDS>*>(lanes.input[lane]);
         for (int word = 0; word < WORDS / 4; ++word)
@@ -96,7 +94,7 @@ float half_of(unsigned word, int i)
     return number_of<T>(word >> 16 * i & 0xffff);
 }
 
-// Works on a copy of d: other lanes' code must not access this fiber's registers.
+// Works on a copy of d, since another lane's fiber computes it.
 template <typename Operands, typename Sum, size_t COUNT>
 void multiply_by_warp(cuda_on_cpu::Combine multiply, const Operands& operands, Sum (&d)[COUNT], cuda_on_cpu::Place place)
 {
@@ -111,8 +109,8 @@ struct SixteenBytes {
     unsigned words[4];
 };
 
-// Lane (g, t) gets the words (g, t) of the four matrices whose rows the lanes have read; TRANSPOSED: of elements of 16 bits (2t, g) and
-// (2t+1, g).
+// Lane (g, t) gets the words (g, t) of the four matrices whose rows the lanes have read; if TRANSPOSED, the 16-bit elements (2t, g)
+// and (2t+1, g).
 template <bool TRANSPOSED>
 void exchange(const cuda_on_cpu::Lanes& lanes)
 {
@@ -132,7 +130,7 @@ void exchange(const cuda_on_cpu::Lanes& lanes)
 template <bool TRANSPOSED = false>
 __device__ inline void load_matrices(unsigned (&r)[4], const void* shared, CALLED_FROM)
 {
-    // Each lane reads its own row, as far as is seen; then the lanes exchange what they read.
+    // Each lane reads its own row; then the lanes exchange words.
     SixteenBytes row = *static_cast<const SixteenBytes*>(shared);
     multiply_by_warp(exchange<TRANSPOSED>, row, r, place);
 }
