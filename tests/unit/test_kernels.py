@@ -4,6 +4,7 @@ for ragged shapes, unaligned rows and any order of threads; nothing beside C is 
 can run, and a launch covers C within CUDA's limits."""
 
 import re
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -40,6 +41,19 @@ OF_SUMS = {"int32": 2**31, "float32": 2**24, "float64": 2**53}
 SHAPES = [(130, 37, 259), (1, 1, 1), (17, 150, 40), (5, 0, 3)]
 
 
+def widths(kernel, dtype):
+    """Of copies, in elements."""
+    most = 16 // storage(dtype).itemsize if kernel.forms[dtype][0].by_width else 1
+    return sorted({most, most // 2 or 1, 1})
+
+
+@cache
+def instances(kernel, dtype, capability, adds, folder, checks):
+    """Those for each width, compiled together; not all, which might need more than 48 KiB of static shared memory."""
+    launches = [launch_of(kernel, dtype, 1, 1, capability, width, adds=adds) for width in widths(kernel, dtype)]
+    return EmulatedKernel.several(folder / kernel.source, [each.expression for each in launches], capability, checks)
+
+
 def multiplied(kernel, dtype, operands, capability, width, before=None, *, folder=KERNELS, checks="", **how):
     """By the instance for copies of so many elements. NaN lies around A and B and beforehand in C."""
     vectors, of_sums = width > 1, sums_type(dtype)
@@ -50,7 +64,7 @@ def multiplied(kernel, dtype, operands, capability, width, before=None, *, folde
         guarded.inner[...] = matrix if dtype == "int8" else stored(matrix, dtype)
     c.inner[...] = nothing if before is None else before
     launch = launch_of(kernel, dtype, *c.inner.shape, capability, width, adds=before is not None)
-    run = EmulatedKernel(folder / launch.source, launch.expression, capability, checks)
+    run = instances(kernel, dtype, capability, before is not None, folder, checks)[launch.expression]
     run(launch.grid, launch.block, launch.shared_bytes, (a.inner, b.inner, c.inner), **how)
     assert all(guarded.untouched() for guarded in (a, b, c)), (launch.expression, how)
     return c.inner.copy()
@@ -65,13 +79,6 @@ def integers(rng, dtype, n, l, m):
     return a, b
 
 
-def instances(kernel, dtype):
-    """Compute capabilities, each with its own form, and the widths of copies."""
-    forms = kernel.forms[dtype]
-    most = 16 // storage(dtype).itemsize if forms[0].by_width else 1
-    return [(form.capability, width) for form in forms for width in sorted({most, most // 2 or 1, 1})]
-
-
 @pytest.mark.needs("compiler")
 @pytest.mark.parametrize(
     ("kernel", "dtype"),
@@ -79,7 +86,8 @@ def instances(kernel, dtype):
     ids=lambda x: getattr(x, "name", x),
 )
 def test_every_instance_multiplies_right(rng, kernel, dtype):
-    for capability, width in instances(kernel, dtype):
+    capabilities = [form.capability for form in kernel.forms[dtype]]  # each with a form of its own
+    for capability, width in product(capabilities, widths(kernel, dtype)):
         for n, l, m in SHAPES:
             a, b = integers(rng, dtype, n, l, 1 if kernel.vectors_only else m)
             how = {"order": str(rng.choice(ORDERS)), "copies": str(rng.choice(COPIES)), "seed": int(rng.integers(99))}
