@@ -255,8 +255,13 @@ def test_integers_come_back(rng, dtype, moduli, aligned, by_integers):
             assert (np.abs(got - exact.astype(dtype)) <= lost).all(), (n, l, m, most)
 
 
-@pytest.mark.parametrize("capability", EACH_GPU)
-@pytest.mark.parametrize(("dtype", "moduli"), [("complex128", 5), ("complex64", 3), ("complex128", 7)])
+@pytest.mark.parametrize(
+    ("capability", "dtype", "moduli"),
+    exhaustive(
+        [(80, "complex128", 5), (90, "complex64", 3), (80, "complex128", 7)],
+        [(each, *of) for each in (75, 80, 90) for of in (("complex128", 5), ("complex64", 3), ("complex128", 7))],
+    ),
+)
 def test_complex_integers_come_back(rng, capability, dtype, moduli):
     """By three products a modulus, though C nearly fills the moduli's range."""
     most = {3: 2000, 5: 500_000, 7: 2**25}[moduli]
@@ -358,9 +363,13 @@ def sampled(inner, dtype):
 KINDS = ["normal", "uniform", "of outliers", "small", "large", "of large meeting small", "with zeros"]
 
 
-@pytest.mark.parametrize("capability", exhaustive([80], [75, 80, 90]))
-@both_types
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "dtype", "capability"),
+    exhaustive(
+        [("normal", "float32", 80), *((kind, ("float64", "float32")[at % 2], 80) for at, kind in enumerate(KINDS))],
+        product(KINDS, ("float32", "float64"), (75, 80, 90)),
+    ),
+)
 def test_the_guard_is_never_above_the_least_ratio_and_no_element_errs_by_more_than_is_proved(rng, kind, dtype, capability):
     for shape in [(33, 300, 67), (3, 100, 3), (10, 2500, 130), (7, 1, 9)]:
         a, b = of_kind(rng, kind, *shape, dtype)

@@ -79,6 +79,7 @@ def own(comm):
 RANKS = ["in place", "host", "peers", "a node a rank", "a node a rank, in place"]  # ways of several ranks
 
 
+@pytest.mark.exhaustive(above=2)
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("form", ["root", "shared", "row blocks", "blocks"])
 @pytest.mark.parametrize("name", RANKS)

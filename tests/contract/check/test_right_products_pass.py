@@ -136,6 +136,7 @@ def test_by_the_kernels_of_a_gpu(rng, dtype, precision):
         passes(*operands(rng, kind, (50, 70, 45), dtype), kind, device="emulate", precision=precision)
 
 
+@pytest.mark.exhaustive(above=2)
 @pytest.mark.mpi
 @pytest.mark.parametrize("name", WAYS_OF_RANKS)
 def test_on_several_ranks(comm, rng, name):

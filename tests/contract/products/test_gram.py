@@ -43,6 +43,7 @@ def test_of_arrays(rng, dtype, transposed):
         assert_gram(hybrid.gram(a, transposed=transposed, check="full"), a, transposed)
 
 
+@pytest.mark.exhaustive(above=2)
 @pytest.mark.mpi(min_size=2)
 @BOTH
 @pytest.mark.parametrize("dtype", ["float64", "complex64", "int8"])

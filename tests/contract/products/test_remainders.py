@@ -51,6 +51,7 @@ def test_the_bits_do_not_depend_on_panels(dtype):
     assert not np.array_equal(alone, hybrid.multiply(a, b, device="emulate", precision="native")), "or it is none from remainders"
 
 
+@pytest.mark.exhaustive(above=2)
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.needs("compiler")
 @pytest.mark.parametrize("dtype", exhaustive(["float32"], ["float64", "float32"]))
@@ -65,7 +66,7 @@ def test_the_bits_do_not_depend_on_the_ranks(comm, dtype):
         np.testing.assert_array_equal(rows, np.array_split(alone, comm.size)[comm.rank], way)
 
 
-@pytest.fixture(params=["alone", pytest.param("ranks", marks=pytest.mark.mpi(min_size=2))])
+@pytest.fixture(params=["alone", pytest.param("ranks", marks=[pytest.mark.mpi(min_size=2), pytest.mark.exhaustive(above=2)])])
 def comm_or_self(request):
     from mpi4py import MPI
 

@@ -41,6 +41,7 @@ def test_of_one_process(rng, layout, way):
         assert_symmetric(None, rng, layout, dtype, **WAYS[way])
 
 
+@pytest.mark.exhaustive(above=2)
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("way", ["CPU", "small tiles", pytest.param("loops", marks=LOOPS)])
 @pytest.mark.parametrize("layout", LAYOUTS)
