@@ -12,7 +12,7 @@ from pathlib import Path
 from select import select
 from typing import Any
 
-LIMIT = 60.0  # seconds for an answer
+LIMIT = 240.0  # seconds for an answer
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 

@@ -165,7 +165,7 @@ def test_few_threads_are_ours_and_many_of_blas_unless_copies_need_the_cores(monk
 def test_results_of_parts_come_in_order_by_as_many_threads_as_asked_for(threads):
     assert list(on_threads(threads, lambda part: part**2, range(100))) == [part**2 for part in range(100)]
     meeting = threading.Barrier(max(1, min(threads, 4)))  # breaks, where fewer come
-    assert list(on_threads(threads, lambda part: meeting.wait(60) >= 0, range(max(1, min(threads, 4)))))
+    assert list(on_threads(threads, lambda part: meeting.wait(240) >= 0, range(max(1, min(threads, 4)))))
     with pytest.raises(ValueError, match="7"):
         list(on_threads(threads, lambda part: int(f"{part}x") if part == 7 else part, range(100)))
     assert list(on_threads(threads, lambda part: sum(on_threads(4, abs, range(part))), range(5))) == [0, 0, 1, 3, 6]  # nested
@@ -182,13 +182,13 @@ def test_no_thread_goes_on_when_a_signal_comes_before_it_is_known(monkeypatch):
 
     def interrupted(*asked):
         ask(*asked)
-        assert begun.wait(60)
+        assert begun.wait(240)
         threading.Timer(0.05, may_end.set).start()
         raise InterruptedError
 
     def work(part):
         begun.set()
-        assert may_end.wait(60)
+        assert may_end.wait(240)
         ended.append(part)
 
     monkeypatch.setattr(threads_of_products, "_ask", interrupted)

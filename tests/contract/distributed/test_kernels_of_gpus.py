@@ -40,7 +40,7 @@ def machine(tmp_path_factory):
     folder = tmp_path_factory.mktemp("machine")
     (folder / "cupy.py").write_text(CUPY)
     (folder / "empty.c").write_text("")
-    subprocess.run(["cc", "-shared", "-o", folder / "libcuda.so.1", folder / "empty.c"], check=True, timeout=60)
+    subprocess.run(["cc", "-shared", "-o", folder / "libcuda.so.1", folder / "empty.c"], check=True, timeout=240)
     return folder
 
 
@@ -49,7 +49,7 @@ def kept(machine, tmp_path, *, imported=False, **environment):
     here = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": os.environ["PATH"], **environment}
     here |= {"PYTHONPATH": f"{machine}:{ROOT}", "LD_LIBRARY_PATH": str(machine)}
     program = [sys.executable, "-c", PROGRAM.format(imported=imported)]
-    done = subprocess.run(program, env=here, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(program, env=here, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=True)
     *_, last = done.stdout.splitlines()
     folder, memory, code = last.split()
     assert code == "no-gpu"

@@ -3,7 +3,6 @@
 products take it where it lies; nobody else can open it, and it goes when the root lets go of it."""
 
 import gc
-import os
 import weakref
 from pathlib import Path
 
@@ -139,23 +138,25 @@ def test_on_other_nodes_there_is_nothing_and_products_are_right_all_the_same(com
 # Memory
 
 
-def mapped():
-    """The files without a name that this process has mapped."""
+def mapped(named=False):
+    """The files that this process has mapped without a name, or with one in /dev/shm."""
     gc.collect()
     lines = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
-    return {line[4] for line in lines if len(line) > 5 and line[3] != "00:00" and line[5].endswith("(deleted)")}
+    of_files = [line for line in lines if len(line) > 5 and line[3] != "00:00"]
+    if named:
+        return {line[5] for line in of_files if line[5].startswith("/dev/shm/") and not line[5].endswith("(deleted)")}
+    return {line[4] for line in of_files if line[5].endswith("(deleted)")}
 
 
 @SEVERAL
 def test_the_memory_has_no_name_and_goes_when_the_root_lets_go_of_it(comm):
     ones = [np.ones((2, 2)) if comm.rank == 0 else None] * 2
     hybrid.multiply(*ones, comm=comm)
-    before, names = mapped(), set(os.listdir("/dev/shm"))
+    before, names = mapped(), mapped(named=True)
     a = hybrid.empty((600, 600), comm=comm)
     part = a[5:7]
     assert len(mapped() - before) == 1
-    ours = {name for name in set(os.listdir("/dev/shm")) - names if "hybrid" in name}
-    assert not ours, "nobody else can open it, and nothing stays when the job is killed"
+    assert mapped(named=True) == names, "nobody else can open it, and nothing stays when the job is killed"
     comm.Barrier()
     del a
     hybrid.multiply(*ones, comm=comm)

@@ -51,7 +51,7 @@ def run(tmp_path):
         }  # fmt: skip
         done = subprocess.run(
             ["bash", script, *map(str, arguments)], env={**usual, **environment}, cwd=tmp_path,
-            capture_output=True, text=True, check=False, timeout=60,
+            capture_output=True, text=True, check=False, timeout=240,
         )  # fmt: skip
         return done, calls.read_text().splitlines()
 

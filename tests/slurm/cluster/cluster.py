@@ -27,8 +27,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).resolve().parent
 PROGRAMS = {"munged": "munge", "slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "sbatch": "slurm-wlm", "ip": "iproute2"}
-START_SECONDS = 30
-COMMAND_SECONDS = 60
+START_SECONDS = 120
+COMMAND_SECONDS = 120
 
 
 def why_not() -> str:
