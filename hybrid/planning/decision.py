@@ -264,18 +264,19 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
     asked = replace(asked, moduli=moduli, speed=speed, grid=_choose_grid(asked, machine, request.operands, settings))
     plan = _plan_that_fits(asked, machine, request, settings)
 
-    def known(test: str | None) -> Decision:
+    def decide_with(test: str | None) -> Decision:
+        """Have the ranks run this test, or for None measure free memory, and decide again."""
         assert machine.find_out is not None
         return decide(machine.find_out(machine, test, gpus, plan, kernel), request, settings)
 
     if _memory_is_unknown(plan, machine, gpus, request):
-        return known(None)
+        return decide_with(None)
     needs_reserved = (device == "cuda" and plan.has_row_blocks) and any(
         _bytes_of_arrays(plan, rank, request) > each.gpu_bytes - each.gpu_reserved for rank, each in enumerate(machine.memory)
     )
     transport = _choose_transport(plan, gpus, machine, settings, on_gpus=request.on_gpus)
     if isinstance(transport, str):
-        return known(transport)
+        return decide_with(transport)
     name, transport_reason = transport
     plan = plan.with_transport(name)
     # The root makes all H2D and D2H copies itself if it is alone, or sees all ranks' GPUs.
@@ -287,17 +288,17 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
     missing = shortage(plan, machine.memory, request)
     # A transport may need larger buffers; and missing memory may have been released since the inventories were taken.
     if _memory_is_unknown(plan, machine, gpus, request) or (missing and not machine.is_measured):
-        return known(None)
+        return decide_with(None)
     if moduli and not plan.moduli:
         cut = settings.panel_rows or settings.panel_columns or settings.slab_rows
         needed = "panels of whole multiples of 128 and no k-slabs would be needed"
         precision_reason = needed if cut else "no room for remainders"
     reasons = "asked for" if asked_for is not None else kernel.reason, device_reason, transport_reason, precision_reason
-    of_kernels = (
-        speed if plan.moduli else None if asked_for is not None else native_speed(capability, machine.model, asked.problem.dtype)
-    )
+    expected_speed = speed if plan.moduli else None
+    if not plan.moduli and asked_for is None:
+        expected_speed = native_speed(capability, machine.model, asked.problem.dtype)
     placements = place_ranks(machine, settings, gpus)
-    return Decision(plan, kernel, *reasons, placements, missing, needs_reserved, of_kernels)
+    return Decision(plan, kernel, *reasons, placements, missing, needs_reserved, expected_speed)
 
 
 def _uses_triangle(topology: Topology, device: str, kernel: Kernel, settings: Settings, row_blocks: bool) -> bool:

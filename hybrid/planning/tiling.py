@@ -158,73 +158,74 @@ class PlanRequest:
         return _with_slabs(self, resident) if slabs else resident
 
 
-def _with_slabs(r: PlanRequest, tiling: Tiling) -> Tiling:
+def _with_slabs(request: PlanRequest, tiling: Tiling) -> Tiling:
     """The tiling with B in k-slabs instead of column panels, if there are several slabs."""
-    model, depth = r.model, r.problem.l
-    if not r.slab_rows and (r.device == "cpu" or r.panel_columns):
+    model, depth = request.model, request.problem.l
+    if not request.slab_rows and (request.device == "cpu" or request.panel_columns):
         return tiling
-    least = max(model.least_slab_rows, model.least_panel_rows * r.links, depth // model.most_slabs)
-    slab_rows = r.slab_rows or _least_lines(r, least, r.problem.operand_bytes(1, r.problem.m))
+    least = max(model.least_slab_rows, model.least_panel_rows * request.links, depth // model.most_slabs)
+    slab_rows = request.slab_rows or _least_lines(request, least, request.problem.operand_bytes(1, request.problem.m))
     if slab_rows >= depth:
         return tiling
     # The interleaved row panels must keep the GPU busy while B is copied. Their rows of C return only after the last slab, which
     # must not take longer than computing the other rows. `rows_at_once`: rows of C that a kernel updates with one row of B while
     # the link copies the next one.
-    rows_at_once = model.multiply_adds_per_byte(r.problem.operand_dtype) * r.problem.operand_item_size
-    busy = model.adding_speed * rows_at_once / r.links
-    in_time = r.rows * (1 - rows_at_once / depth)
+    rows_at_once = model.multiply_adds_per_byte(request.problem.operand_dtype) * request.problem.operand_item_size
+    busy = model.adding_speed * rows_at_once / request.links
+    in_time = request.rows * (1 - rows_at_once / depth)
     interleaved = max(1, round(min(busy, in_time) / tiling.panel_rows))
     return replace(tiling, slab_rows=slab_rows, interleaved=interleaved)
 
 
-def _panel_rows(r: PlanRequest) -> int:
-    p, model = r.problem, r.model
-    if r.device == "cpu":
-        rows = model.cpu_tile_work // max(1, p.l * _panel_columns(r))
-        return max(rows, model.least_cpu_panel_rows, -(-r.rows // model.most_cpu_row_panels))
-    if not r.links:
-        return max(1, r.rows)
-    return max(1, min(r.rows, _least_lines(r, model.least_panel_rows, p.operand_bytes(1, p.l) + p.bytes(1, p.m))))
+def _panel_rows(request: PlanRequest) -> int:
+    p, model = request.problem, request.model
+    if request.device == "cpu":
+        rows = model.cpu_tile_work // max(1, p.l * _panel_columns(request))
+        return max(rows, model.least_cpu_panel_rows, -(-request.rows // model.most_cpu_row_panels))
+    if not request.links:
+        return max(1, request.rows)
+    return max(1, min(request.rows, _least_lines(request, model.least_panel_rows, p.operand_bytes(1, p.l) + p.bytes(1, p.m))))
 
 
-def _panel_columns(r: PlanRequest) -> int:
-    p, model = r.problem, r.model
-    if r.device == "cpu" and len(r.topology.nodes) == 1:
+def _panel_columns(request: PlanRequest) -> int:
+    p, model = request.problem, request.model
+    if request.device == "cpu" and len(request.topology.nodes) == 1:
         return max(1, p.m)  # a CPU reads B in place
     column_panels = min(model.most_column_panels, max(1, p.operand_bytes(p.l, p.m) // model.least_column_panel_bytes))
     width = max(1, p.m if column_panels == 1 else -(-p.m // column_panels // KERNEL_TILE) * KERNEL_TILE)
-    if r.device == "cpu" or not r.links:
+    if request.device == "cpu" or not request.links:
         return width
     # Rows of this length are copied at 4/5 of the link's rate.
     least = 4 * model.panel_row_overhead_bytes // p.operand_item_size
-    return max(width, _least_lines(r, least, p.operand_bytes(1, p.l) + p.bytes(1, r.rows)))
+    return max(width, _least_lines(request, least, p.operand_bytes(1, p.l) + p.bytes(1, request.rows)))
 
 
-def _least_lines(r: PlanRequest, at_least: int, bytes_of_line: int) -> int:
+def _least_lines(request: PlanRequest, at_least: int, bytes_of_line: int) -> int:
     """The rows or columns of a panel: `at_least`, and enough lines of `bytes_of_line` bytes for the link's full rate."""
-    return -(-max(at_least, r.model.least_panel_bytes // max(1, bytes_of_line)) // KERNEL_TILE) * KERNEL_TILE
+    return -(-max(at_least, request.model.least_panel_bytes // max(1, bytes_of_line)) // KERNEL_TILE) * KERNEL_TILE
 
 
-def _out_of_core(r: PlanRequest, memory: int) -> Tiling:
+def _out_of_core(request: PlanRequest, memory: int) -> Tiling:
     """The fastest tiling for devices with this much memory, usually the one with the least to copy.
 
     It has as many streamed panels as the model wants, or the most that fit. Requested panel sizes are halved until they fit; if
     nothing fits, panels have one line.
     """
-    wanted = r.model.least_streamed_panels
+    wanted = request.model.least_streamed_panels
     most, least_time, best = 0, 0.0, Tiling(1, 1, 1, 1)
-    for halvings in range(r.model.least_tile_elements.bit_length()):
-        factor = 1 + halvings * r.model.half_tile_cost
-        if most == wanted and least_time <= factor * (r.rows + r.problem.m):
+    for halvings in range(request.model.least_tile_elements.bit_length()):
+        factor = 1 + halvings * request.model.half_tile_cost
+        if most == wanted and least_time <= factor * (request.rows + request.problem.m):
             break  # further halving cannot be faster, even if every row and column is copied only once
-        for stationary, length in (("B", r.problem.m), ("A", r.rows)):
+        for stationary, length in (("B", request.problem.m), ("A", request.rows)):
             for part in _parts(length):
-                tiling, fitting = _candidate(r, memory, stationary, part, halvings)
-                streamed, time = min(fitting, wanted), factor * _time(r, tiling)
+                tiling, fitting = _candidate(request, memory, stationary, part, halvings)
+                streamed, time = min(fitting, wanted), factor * _time(request, tiling)
                 if streamed > most or (streamed == most > 0 and time < least_time):
                     most, least_time, best = streamed, time, tiling
-    if not most and max(r.panel_rows, r.panel_columns) > 1:
-        return _out_of_core(replace(r, panel_rows=-(-r.panel_rows // 2), panel_columns=-(-r.panel_columns // 2)), memory)
+    if not most and max(request.panel_rows, request.panel_columns) > 1:
+        height, width = -(-request.panel_rows // 2), -(-request.panel_columns // 2)
+        return _out_of_core(replace(request, panel_rows=height, panel_columns=width), memory)
     return best
 
 
@@ -237,16 +238,16 @@ def _parts(length: int) -> Iterator[int]:
     yield 1
 
 
-def _candidate(r: PlanRequest, memory: int, stationary: str, part: int, halvings: int) -> tuple[Tiling, int]:
+def _candidate(request: PlanRequest, memory: int, stationary: str, part: int, halvings: int) -> tuple[Tiling, int]:
     """A tiling with about `part` resident lines of the stationary operand, and the number of streamed panels that fit.
 
     Tiles are halved `halvings` times from the best size. At least one streamed panel is not resident: an operand that fits
     completely should be the stationary one.
     """
-    p, model = r.problem, r.model
-    of_a = (r.rows, r.panel_rows, KERNEL_TILE)
+    p, model = request.problem, request.model
+    of_a = (request.rows, request.panel_rows, KERNEL_TILE)
     # Panels that are copied repeatedly have longer rows than resident ones, copied at 6/7 of the link's rate.
-    of_b = (p.m, r.panel_columns, max(1, 6 * model.panel_row_overhead_bytes // p.operand_item_size))
+    of_b = (p.m, request.panel_columns, max(1, 6 * model.panel_row_overhead_bytes // p.operand_item_size))
     (length, asked, at_least), (other, other_asked, other_least) = (of_a, of_b) if stationary == "A" else (of_b, of_a)
     size = asked or _in_tiles(-(-part // max(1, min(model.most_stationary_panels, part // at_least))))
     panels = -(-part // size)
@@ -257,23 +258,23 @@ def _candidate(r: PlanRequest, memory: int, stationary: str, part: int, halvings
     def tiling(streamed_panels: int) -> Tiling:
         count = max(1, streamed_panels)
         if stationary == "A":
-            return Tiling(size, streamed, panels, count, stationary="A", moduli=r.moduli)
-        return Tiling(streamed, size, count, panels, stationary="B", moduli=r.moduli)
+            return Tiling(size, streamed, panels, count, stationary="A", moduli=request.moduli)
+        return Tiling(streamed, size, count, panels, stationary="B", moduli=request.moduli)
 
     of_streamed = p.operand_bytes(streamed, p.l) + p.bytes(streamed, held)
     fitting = (memory - p.operand_bytes(held, p.l)) // of_streamed  # without padding
     counts = range(1, max(0, min(fitting, -(-other // streamed) - 1)) + 1)
-    fitting = bisect_right(counts, memory, key=lambda count: layout_of(p, r.rows, tiling(count), r.device).bytes)
+    fitting = bisect_right(counts, memory, key=lambda count: layout_of(p, request.rows, tiling(count), request.device).bytes)
     return tiling(fitting), fitting
 
 
-def _time(r: PlanRequest, tiling: Tiling) -> float:
+def _time(request: PlanRequest, tiling: Tiling) -> float:
     """The time of a tiling: the longer of the link's and the kernels'. Unit: one row of A or column of B copied at full rate.
 
     Narrow column panels are copied more slowly, and at each reversal the kernels wait for the first stationary panel. A partial
     thread-block tile takes as long as a full one.
     """
-    p, model, rows, columns = r.problem, r.model, r.rows, r.problem.m
+    p, model, rows, columns = request.problem, request.model, request.rows, request.problem.m
     a, b = min(rows, tiling.row_panels * tiling.panel_rows), max(1, min(columns, tiling.column_panels * tiling.panel_columns))
     if tiling.stationary == "A":
         reversals, waited_for = -(-rows // a) - 1, tiling.panel_rows
@@ -283,8 +284,8 @@ def _time(r: PlanRequest, tiling: Tiling) -> float:
         rows += reversals * (rows - a)
     slowdown = 1 + model.panel_row_overhead_bytes / (tiling.panel_columns * p.operand_item_size)
     copied = rows + columns * slowdown + reversals * waited_for
-    computed = r.rows * p.m / (model.multiply_adds_per_byte(p.operand_dtype) * p.operand_item_size)
-    for length, panel in ((r.rows, tiling.panel_rows), (p.m, tiling.panel_columns)):
+    computed = request.rows * p.m / (model.multiply_adds_per_byte(p.operand_dtype) * p.operand_item_size)
+    for length, panel in ((request.rows, tiling.panel_rows), (p.m, tiling.panel_columns)):
         computed *= max(1.0, min(KERNEL_TILE, length) / panel)
     return max(copied, computed)
 
@@ -330,20 +331,20 @@ def forecast(
 
 
 @lru_cache(maxsize=64)
-def soonest(r: PlanRequest) -> tuple[float, tuple[int, int]]:
+def soonest(request: PlanRequest) -> tuple[float, tuple[int, int]]:
     """The simulated time of a product with the best panels and no k-slabs, in units of the link's time for a byte; and the rows
     and columns of these panels.
 
     A single column panel is copied fastest, but delays the first tile until all of B is loaded. Taller row panels need fewer
     launches, but lengthen the last D2H copy.
     """
-    p, model, least = r.problem, r.model, _panel_rows(r)
+    p, model, least = request.problem, request.model, _panel_rows(request)
     tile = KERNEL_TILE * (1 + p.is_complex)  # both columns of a complex number
     widths = {max(1, -(-p.m // count // tile) * tile) for count in range(1, model.most_column_panels + 1)}
-    heights = {min(least * factor, max(1, r.rows)) for factor in (1, 2, 4)}
+    heights = {min(least * factor, max(1, request.rows)) for factor in (1, 2, 4)}
     found = []
     for width, height in product(sorted(widths, reverse=True), sorted(heights)):
-        row_panels, column_panels = (list(pieces(Span(0, length), size)) for length, size in ((r.rows, height), (p.m, width)))
+        row_panels, column_panels = [*pieces(Span(0, request.rows), height)], [*pieces(Span(0, p.m), width)]
         order = arrivals(row_panels, column_panels, Tiling(height, width, len(row_panels), len(column_panels)))
-        found.append((forecast(p, order, model, r.speed, r.links, moduli=r.moduli)[-1], (height, width)))
+        found.append((forecast(p, order, model, request.speed, request.links, moduli=request.moduli)[-1], (height, width)))
     return min(found, key=itemgetter(0))
