@@ -161,7 +161,7 @@ def _refuse_combinations(options: argparse.Namespace) -> None:
             raise UsageError(why, code="option-combination")
 
 
-_PARTS = {"complex64": "float32", "complex128": "float64"}
+_REAL_TYPES = {"complex64": "float32", "complex128": "float64"}
 
 
 def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1, *, load: bool = False) -> TypedProduct:
@@ -187,11 +187,11 @@ def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1, *, lo
             )
     asked = options.dtype or ""
     for file in files.values():
-        file.become(_type_of(file, asked))
+        file.convert_to(_type_to_multiply(file, asked))
     if load:
         for file in files.values():
             file.load()
-    made = _named(asked) if asked else next((file.dtype for file in files.values()), np.dtype(np.float64))
+    made = _dtype(asked) if asked else next((file.dtype for file in files.values()), np.dtype(np.float64))
     a, b = (
         files[key] if key in files else GeneratedElements(shapes[key], options.fill, options.seed, key, made)
         for key in ("A", "B")
@@ -199,16 +199,16 @@ def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1, *, lo
     return TypedProduct.of(a, b, asked)
 
 
-def _type_of(file: FileElements, asked: str) -> np.dtype:
+def _type_to_multiply(file: FileElements, asked: str) -> np.dtype:
     """The type in which a file's elements are multiplied. Real numbers stay real in a complex product."""
     if file.held.kind == "V" and asked != "bfloat16":
         raise UsageError(f"{file.path} holds 16-bit numbers without a name: bfloat16 is read with --dtype bfloat16", code="dtype")
     if not asked:
         return file.held
-    return _named(_PARTS.get(asked, asked) if file.held.kind != "c" else asked)
+    return _dtype(_REAL_TYPES.get(asked, asked) if file.held.kind != "c" else asked)
 
 
-def _named(name: str) -> np.dtype:
+def _dtype(name: str) -> np.dtype:
     from hybrid.arrays.gemm import numpy_type
 
     return numpy_type(name)

@@ -71,7 +71,7 @@ class Tile:
         return len(self.rows) * len(self.columns)
 
 
-def _in_tiles(shape: tuple[int, int], rows: int, columns: int) -> list[Tile]:
+def _serpentine(shape: tuple[int, int], rows: int, columns: int) -> list[Tile]:
     """Tiles of `rows` × `columns` of a matrix, down the first slab of columns and up the next: successive tiles share rows or
     columns."""
     slabs = list(pieces(Span(0, shape[1]), max(1, columns)))
@@ -419,7 +419,7 @@ class ProductInParts:
                 code="dtype",
             )
         self._session, self._team, self._settings, self._inventories = session, session.team, settings, inventories
-        self._product, self._ask = product, partial(_what_is_asked, product, options, settings)
+        self._product, self._identify = product, partial(_identity, product, options, settings)
         self.shape = product.sizes[0], product.sizes[2]
         output, threads = new_matrix(options.out, self.shape, product.result), threads_until_decided(self._team, settings)
         self._disk = _PartsFile(self._team, output, threads)
@@ -439,11 +439,11 @@ class ProductInParts:
             self._rows, self._columns = rows or state.rows, state.columns
         else:
             self._rows, self._columns = shape_of_parts(self._product, self._team.size, rows, self._fits)
-        self._tiles = _in_tiles(self.shape, self._rows, self._columns)
+        self._tiles = _serpentine(self.shape, self._rows, self._columns)
         shapes = dict.fromkeys([self._largest, *(tile.shape for tile in self._tiles)])
-        self._decisions = {shape: self._decided(*shape) for shape in shapes}
+        self._decisions = {shape: self._decide(*shape) for shape in shapes}
         with self._team.phase("agree", timed=False) as asking:
-            asking.mine = self._ask()
+            asking.mine = self._identify()
         self._asked: Facts = {**asking.all[0], "--resume-rows": str(self._rows)}
         there = state.asked if state else self._asked
         if names := [name for name in {**there, **self._asked} if there.get(name) != self._asked.get(name)]:
@@ -464,7 +464,7 @@ class ProductInParts:
         tiles, has_a, has_b = [tile for tile in self._tiles if tile not in self._disk.there], False, False
         wall.enter("write")
         self._disk.begin(self._asked, self._rows, self._columns)
-        self._tell()
+        self._say_how_to_resume()
         wall.enter("allocate")
         rooms = list[Room]()  # double buffering: the next part's rows of A are read into the last room
         for _ in range(1 + (self._rows < self.shape[0])) if tiles else ():
@@ -493,7 +493,7 @@ class ProductInParts:
             if outcome.check is not None and not outcome.check.ok:
                 break
             self._disk.write(tile, outcome.c.array, self._refuse_changed)
-            self._tell()
+            self._say_how_to_resume()
             if following is not None:
                 next_plan = self._decisions[following.shape].plan
                 has_a, has_b = True, following.columns == tile.columns and next_plan.b_stays_parted == plan.b_stays_parted
@@ -562,26 +562,26 @@ class ProductInParts:
     def _largest(self) -> tuple[int, int]:
         return min(self._rows, self.shape[0]), min(self._columns, self.shape[1])
 
-    def _decided(self, rows: int, columns: int) -> Decision:
+    def _decide(self, rows: int, columns: int) -> Decision:
         """How a part of this shape is computed. Collective. DoesNotFit if memory is too short."""
         request = _request_of_part(self._product, self._team.topology, rows, columns)
         return agree(self._session, request, self._settings, self._inventories)
 
     def _fits(self, rows: int, columns: int) -> bool:
         with suppress(DoesNotFit):
-            self._decided(rows, columns)
+            self._decide(rows, columns)
             return True
         return False
 
     def _refuse_changed(self) -> None:
         """HybridError if A or B has changed since this job began."""
-        for name, now in self._ask().items():
+        for name, now in self._identify().items():
             if now != self._asked[name]:
                 raise HybridError(
                     f"{name} was changed while this job read it: it was {self._asked[name]} and is {now}", code="file-changed"
                 )
 
-    def _tell(self) -> None:
+    def _say_how_to_resume(self) -> None:
         """Set the message that says how to resume, for the supervisor to print if the job is ended."""
         launch = launched()
         before = [launch.name.split()[0], "-n", str(launch.size)] if launch else []
@@ -603,7 +603,7 @@ def _request_of_part(product: TypedProduct, topology: Topology, rows: int, colum
 _BEGINNING = 4096  # bytes: the header of most formats
 
 
-def _what_is_asked(product: TypedProduct, options: argparse.Namespace, settings: Settings) -> dict[str, str]:
+def _identity(product: TypedProduct, options: argparse.Namespace, settings: Settings) -> dict[str, str]:
     """What identifies this product, in words: a job resumes only the same product. Called again to see whether the operands'
     files have changed."""
 
@@ -662,6 +662,6 @@ def part_to_explain(
 
     ranks, rows = machine.topology.size, settings.resume_rows
     shape = (rows or state.rows, state.columns) if state else shape_of_parts(product, ranks, rows, fits)
-    parts = Parts(*shape, len(state.written) if state else 0, len(_in_tiles((n, m), *shape)))
+    parts = Parts(*shape, len(state.written) if state else 0, len(_serpentine((n, m), *shape)))
     line = parts_line(parts, (n, m), f"{options.out}.journal").strip()
     return _request_of_part(product, machine.topology, min(shape[0], n), shape[1]), f"{line}; the plan of a part:"

@@ -73,7 +73,7 @@ class _Job:
                 self.output.refuse(self.output.size if team.rank == 0 else 0)  # only rank 0 checks the free space
             looking.mine = take_inventory(self.session, settings)
         self.inventories: list[Inventory] = looking.all
-        self.product = product.looked_at(team, threads_until_decided(team, settings))
+        self.product = product.with_actual_bounds(team, threads_until_decided(team, settings))
         self.settings = exactly(settings, self.product.types)
 
     def multiply(self) -> int:
@@ -179,7 +179,7 @@ class _Job:
                 self.stream.write(run_report.labelled_corner("C", outcome.c.array[:count, :count], (n, m)))
         elif outcome.check is None or outcome.check.ok:
             c = FileElements(self.options.out)
-            c.become(product.result)
+            c.convert_to(product.result)
             self._print_corner("C", c)  # memory holds only some rows
 
     def _print_corner(self, label: str, matrix: Elements) -> None:

@@ -188,7 +188,7 @@ def _multiply(team: Team, task: Task | None, arithmetic: Arithmetic, settings: S
     def product(a: Any, b: Any) -> Any:
         return multiply(a, b, comm=comm, check=True, **how)
 
-    place: walks.Place = walks.in_host_memory
+    place: walks.Place | None = None
     if arithmetic.products:
         like = None if matrix is None else np.broadcast_to(np.zeros(()), matrix.shape)
         decision = plan(like, like, comm=comm, check=True, **how).decision

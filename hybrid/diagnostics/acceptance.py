@@ -23,13 +23,7 @@ from hybrid.core.timeline import Spread
 from hybrid.diagnostics import gpu_watch, links
 from hybrid.diagnostics.finding import Finding, Unknown, note, ok, wrong
 from hybrid.diagnostics.gpu_watch import GpuWatch, Watched
-from hybrid.diagnostics.links import (
-    Measurements,
-    NodeLink,
-    beside,
-    measure,
-    measure_node_links,
-)
+from hybrid.diagnostics.links import Measurements, NodeLink, measure, measure_node_links, reference_times
 from hybrid.errors import CheckFailed
 from hybrid.execution.session import agree, free_memory_of, session_of, take_inventory
 from hybrid.planning.decision import Decision, RankPlacement
@@ -354,7 +348,7 @@ def judge(outcome: Outcome, expected_gpus: Sequence[int]) -> list[Finding]:
     large = " and ".join(outcome.left_out)
     without = f"no large {large}: neither time nor memory was left for more than the other sizes: more --minutes"
     return [
-        *_of_unused_gpus(outcome, expected_gpus),
+        *_unused_gpus(outcome, expected_gpus),
         *judge_products(outcome.wrong, outcome.names, outcome.products),
         *([note("products", without, code="left-out")] if outcome.left_out else []),
         *judge_speeds(outcome.seconds, outcome.names, sharing),
@@ -385,7 +379,7 @@ def judge_products(refused: Sequence[WrongProduct], names: Sequence[str], produc
     return found
 
 
-def _of_unused_gpus(outcome: Outcome, expected: Sequence[int]) -> list[Finding]:
+def _unused_gpus(outcome: Outcome, expected: Sequence[int]) -> list[Finding]:
     decision, found = outcome.decision, []
     for node, wanted in zip(decision.plan.topology.nodes, expected, strict=True):
         gpus = [decision.placements[rank].gpu for rank in node]
@@ -414,7 +408,7 @@ def judge_speeds(
     for case, of_ranks in seconds.items():
         medians = {rank: Spread.of(own).median for rank, own in enumerate(of_ranks) if own}
         if len(medians) == len(names) and max(medians.values()) >= SHORTEST:
-            references = beside(medians)
+            references = reference_times(medians)
             of_type = ratios.setdefault(case.dtype, [[] for _ in names])
             for rank, own in enumerate(of_ranks):
                 of_type[rank] += [each / references[rank] for each in own]

@@ -57,7 +57,7 @@ class GpuWatch:
         try:
             nvml.nvmlInit()
             self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-            self._limit = self._asked(nvml.nvmlDeviceGetTemperatureThreshold, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
+            self._limit = self._query(nvml.nvmlDeviceGetTemperatureThreshold, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
         except nvml.NVMLError as error:
             self._trouble = f"NVML does not tell about {uuid} ({one_line(error)})"
             return
@@ -99,20 +99,20 @@ class GpuWatch:
         ecc, since_boot = nvml.nvmlDeviceGetTotalEccErrors, nvml.NVML_VOLATILE_ECC
         try:
             sample = {
-                "clock": self._asked(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM),
-                "power": self._asked(nvml.nvmlDeviceGetPowerUsage),
-                "temperature": self._asked(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
-                "corrected": self._asked(ecc, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, since_boot),
-                "uncorrected": self._asked(ecc, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, since_boot),
+                "clock": self._query(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM),
+                "power": self._query(nvml.nvmlDeviceGetPowerUsage),
+                "temperature": self._query(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
+                "corrected": self._query(ecc, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, since_boot),
+                "uncorrected": self._query(ecc, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, since_boot),
                 # The function's old name, since drivers before 535 lack the new one.
-                "reasons": self._asked(nvml.nvmlDeviceGetCurrentClocksThrottleReasons),
+                "reasons": self._query(nvml.nvmlDeviceGetCurrentClocksThrottleReasons),
             }
         except nvml.NVMLError as error:  # such as a GPU that has fallen off the bus
             self._trouble = one_line(error)
         else:
             self._samples.append(sample)
 
-    def _asked(self, question: Callable[..., Any], *what: int) -> int | None:
+    def _query(self, question: Callable[..., Any], *what: int) -> int | None:
         """NVML's answer; None if the GPU does not support the query."""
         try:
             return int(question(self._handle, *what))

@@ -27,7 +27,7 @@ from hybrid.reporting.run_report import placement_record
 K = TypeVar("K")
 
 
-def beside(times: Mapping[K, float]) -> dict[K, float]:
+def reference_times(times: Mapping[K, float]) -> dict[K, float]:
     """The reference time for each: the median of all, or of two, the other's."""
     if len(times) == 2:
         (one, first), (other, second) = times.items()
@@ -39,7 +39,7 @@ def slow_links(rates: Mapping[str, float], kind: str, limit: float) -> Iterator[
     """A text for each link that takes more than `limit` times its reference. `rates[link]`: bytes a second."""
     times = {name: 1 / rate for name, rate in rates.items() if rate > 0}
     which = "the other one" if len(times) == 2 else "the median"
-    for name, reference in beside(times).items():
+    for name, reference in reference_times(times).items():
         if times[name] > limit * reference:
             own, others = (rate_in_units(1 / seconds, "B") for seconds in (times[name], reference))
             yield f"{name}: slow, {own}{kind}; {which} has {others}"

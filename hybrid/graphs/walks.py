@@ -169,10 +169,6 @@ def choose_arithmetic(adjacency: np.ndarray, length: int) -> Arithmetic:
     return Arithmetic(vertices, length, bits)
 
 
-def in_host_memory(matrix: np.ndarray) -> np.ndarray:
-    return matrix
-
-
 def carry_out(
     arithmetic: Arithmetic,
     adjacency: np.ndarray | None,
@@ -180,13 +176,13 @@ def carry_out(
     columns: list[int],
     multiply: Multiply,
     progress: Progress,
-    place: Place = in_host_memory,
+    place: Place | None = None,
 ) -> np.ndarray | None:
     """On rank 0, these rows and columns of A^length modulo each prime, for `as_integers`. Other ranks pass None as adjacency and
     get None.
 
     Every rank calls it with the same arithmetic, so all call `multiply` equally often. Only `multiply` raises HybridErrors.
-    Powers stay where `place` has put the first one.
+    Powers stay where `place` has put the first one; None: in host memory.
     """
     steps, done, found = further_steps(arithmetic.length), 0, list[np.ndarray]()
     if not steps:
@@ -198,8 +194,9 @@ def carry_out(
             moduli = np.array(primes, np.int64)[:, None, None] if arithmetic.at_once > 1 else primes[0]
         power = base = None
         if adjacency is not None:
-            base = _reduced(adjacency, moduli).astype(np.float64)
-            power = base = base if arithmetic.at_once > 1 else place(base)  # a stack is multiplied in host memory
+            power = base = _reduced(adjacency, moduli).astype(np.float64)
+            if place is not None and arithmetic.at_once == 1:  # a stack is multiplied in host memory
+                power = base = place(base)
         for step in steps:
             progress(done, arithmetic.products)
             product, done = multiply(power, power if step == SQUARE else base), done + 1

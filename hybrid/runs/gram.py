@@ -66,10 +66,10 @@ class Gram:
                 raise UsageError("a is a RowBlock on some ranks only: pass one on every rank, or none", code="mixed-kinds")
         if is_file:
             return self._of_file(os.fspath(a))
-        self._settle(a.dtype if is_rows else looking.all[self._root][1])
+        self._choose_type(a.dtype if is_rows else looking.all[self._root][1])
         return self._of_rows(a) if is_rows else self._of_matrix(a)
 
-    def _settle(self, held: np.dtype) -> None:
+    def _choose_type(self, held: np.dtype) -> None:
         """Choose C's type for elements of this type: NumPy's, but int64 for integers."""
         asked = type_name(self._options["dtype"]) or ("int64" if held.kind in "biu" else "")
         self._result = product_type(held, held, asked).result
@@ -183,7 +183,7 @@ class Gram:
         """The Gram matrix of a file, in host memory: the sum over its slabs, or the products of all pairs of slabs."""
         file = FileElements(name)
         file.load()
-        self._settle(file.dtype)
+        self._choose_type(file.dtype)
         settings = Settings.gather({"device": self._options["device"]})
         height, width = file.shape
         at_once = _SLAB_BYTES if self._transposed else max(_SLAB_BYTES, available_host_bytes() // 8)

@@ -37,7 +37,7 @@ _NUMBERS = "biufc"  # the kinds of NumPy's types that are numbers
 _MOST_NAMES = 8  # of matrices in a file that an error lists
 
 _WITH_NAMES = {".h5": "hdf5", ".hdf5": "hdf5", ".zarr": "zarr", ".bed": "bed"}  # formats whose files hold several matrices
-_OF_OTHERS = (".bed", ".bin", ".csv", ".dat", ".json", ".mat", ".npz", ".parquet", ".tsv", ".txt", ".xlsx")  # never written
+_NEVER_WRITTEN = (".bed", ".bin", ".csv", ".dat", ".json", ".mat", ".npz", ".parquet", ".tsv", ".txt", ".xlsx")  # never written
 _NAMED = re.compile(r"(?P<file>.*(?P<ending>\.h5|\.hdf5|\.zarr|\.bed)/?):(?P<inside>.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -77,7 +77,7 @@ def open_matrix(text: str, readers: int = 1) -> MatrixFile:
 def new_matrix(text: str, shape: tuple[int, int], dtype: np.dtype) -> MatrixOutput:
     """The writer of a new matrix. UsageError if the format cannot hold such elements."""
     form, file, inside = matrix_name(text)
-    if form in ("npy", "bed") and (ending := os.path.splitext(file)[1].lower()) in _OF_OTHERS:
+    if form in ("npy", "bed") and (ending := os.path.splitext(file)[1].lower()) in _NEVER_WRITTEN:
         raise UsageError(f"{file}: matrices are written as .npy, .h5, .zarr or .mtx, and not as {ending}", code="file-kind")
     if dtype.kind == "V" and form != "npy":
         raise UsageError(
@@ -102,7 +102,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"/{name}" for name in names[:_MOST_NAMES]) + " …" * (len(names) > _MOST_NAMES) or "no matrix of numbers"
 
 
-def _lacks(what: str, name: str, names: Sequence[str], *, is_group: bool) -> UsageError:
+def _missing(what: str, name: str, names: Sequence[str], *, is_group: bool) -> UsageError:
     """The error for a missing name; it suggests the nearest one."""
     near = nearest(name, names, likeness=0.5)  # also g/A for A
     instead = f"did you mean /{near}?" if near else f"it holds {_listed(names)}"
@@ -130,7 +130,7 @@ class MatrixFile:
         """
         if shape is None or len(shape) != 2:
             raise UsageError(f"does not hold a matrix: its shape is {'unknown' if shape is None else shape}", code="dimensions")
-        if dtype.kind not in _NUMBERS and dtype != _WITHOUT_A_NAME:
+        if dtype.kind not in _NUMBERS and dtype != _UNNAMED_16_BITS:
             raise UsageError(f"holds {dtype}: only numbers can be multiplied here", code="no-numbers")
         self.path, self.shape, self.dtype = path, (shape[0], shape[1]), dtype
         self._chunk, self._fetch = chunk, fetch
@@ -176,14 +176,14 @@ class MatrixFile:
 
 def _rectangles(rows: Span, columns: Span, chunk: tuple[int, ...], item: int, at_once: int) -> Iterator[tuple[Span, Span]]:
     """Rectangles of about `at_once` bytes, but at least a chunk. None share a chunk, so each is read and decompressed once."""
-    in_columns = _most(columns.hi, min(columns.hi, chunk[1]), at_once // max(1, chunk[0] * item))
-    in_rows = _most(rows.hi, chunk[0], at_once // max(1, min(len(columns), in_columns) * item))
+    in_columns = _whole_chunks(columns.hi, min(columns.hi, chunk[1]), at_once // max(1, chunk[0] * item))
+    in_rows = _whole_chunks(rows.hi, chunk[0], at_once // max(1, min(len(columns), in_columns) * item))
     for height in _aligned(rows, in_rows):
         for width in _aligned(columns, in_columns):
             yield height, width
 
 
-def _most(length: int, chunk: int, wanted: int) -> int:
+def _whole_chunks(length: int, chunk: int, wanted: int) -> int:
     """The largest multiple of `chunk` up to `wanted`; at least one chunk, and no more than the length needs."""
     chunk = max(1, chunk)
     return chunk * max(1, min(wanted, length) // chunk)
@@ -303,7 +303,7 @@ class MatrixOutput:
         return data
 
 
-_WITHOUT_A_NAME = np.dtype("V2")  # `numpy.save` writes bfloat16 so
+_UNNAMED_16_BITS = np.dtype("V2")  # `numpy.save` writes bfloat16 so
 _MAGIC = b"\x93NUMPY"
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -380,7 +380,7 @@ def _open_bed(path: str, inside: str) -> MatrixFile:
     it. `inside`: a name of _GENOTYPES. UsageError, without the file's name."""
     name = inside or "alleles"
     if name not in _GENOTYPES:
-        raise _lacks("matrix", name, [*_GENOTYPES], is_group=False)
+        raise _missing("matrix", name, [*_GENOTYPES], is_group=False)
     file, fam = _opened(path), os.path.splitext(path)[0] + ".fam"
     if file.read(len(_BED)) != _BED:
         raise UsageError("is no .bed file of PLINK's, or one by samples: it does not begin with 6c 1b 01", code="file-format")
@@ -413,7 +413,7 @@ def _open_bed(path: str, inside: str) -> MatrixFile:
 
 class _NpyOutput(MatrixOutput):
     def __init__(self, path: str, shape: tuple[int, int], dtype: np.dtype) -> None:
-        named = dtype if dtype.kind != "V" else _WITHOUT_A_NAME
+        named = dtype if dtype.kind != "V" else _UNNAMED_16_BITS
         described = {"descr": np.lib.format.dtype_to_descr(named), "fortran_order": False, "shape": shape}
         header = io.BytesIO()
         np.lib.format.write_array_header_2_0(header, described)
@@ -540,8 +540,8 @@ class _MtxOutput(MatrixOutput):
 # HDF5 without MPI lets only one process write a file. So one process creates it by h5py, with a contiguous dataset, and asks for
 # the dataset's offset; then every rank writes its rows there, as in a .npy file.
 
-_MOST_AROUND = 4096  # bytes of HDF5's own data in a file with one matrix
-_OF_A_GROUP = 1024
+_HDF5_BYTES = 4096  # bytes of HDF5's own data in a file with one matrix
+_GROUP_BYTES = 1024
 _FAILURES = (KeyError, OSError, RuntimeError, ValueError)  # h5py's, for missing or malformed data
 
 
@@ -555,7 +555,7 @@ def _open_hdf5(path: str, inside: str) -> MatrixFile:
         with suppress(*_FAILURES):  # also for a dangling link
             dataset = file[inside]
         if not isinstance(dataset, h5py.Dataset):
-            raise _lacks("dataset", inside, _hdf5_matrices(h5py, file), is_group=dataset is not None)
+            raise _missing("dataset", inside, _hdf5_matrices(h5py, file), is_group=dataset is not None)
         # Such a dataset could expose any file that this user may read.
         if dataset.external or dataset.is_virtual or not os.path.samefile(dataset.file.filename, path):
             raise UsageError("takes elements from other files: h5repack, or h5py, copies them into one", code="file-kind")
@@ -604,7 +604,7 @@ class _Hdf5Output(MatrixOutput):
     def __init__(self, path: str, inside: str, shape: tuple[int, int], dtype: np.dtype) -> None:
         super().__init__(path, shape, dtype)
         self._name = inside or "C"
-        self.size += _MOST_AROUND + _OF_A_GROUP * self._name.count("/")
+        self.size += _HDF5_BYTES + _GROUP_BYTES * self._name.count("/")
 
     def refuse(self, size: int) -> None:
         h5py = _library("hdf5", f"{self.path} cannot be written")
@@ -638,7 +638,7 @@ class _Hdf5Output(MatrixOutput):
 # Zarr stores are folders, read by zarr-python 3. A new one is version 3, with one array in uncompressed chunks of whole rows: the
 # file of each chunk has its rows as in memory, the last one padded with zeros.
 
-_AROUND = 4096  # bytes for each folder and each file of metadata
+_ZARR_BYTES = 4096  # bytes for each folder and each file of metadata
 
 
 def _open_zarr(path: str, inside: str) -> MatrixFile:
@@ -652,7 +652,7 @@ def _open_zarr(path: str, inside: str) -> MatrixFile:
     if not isinstance(node, zarr.Array):
         names = _zarr_matrices(zarr, _node(zarr, path, ""))
         if inside:
-            raise _lacks("array", inside, names, is_group=bool(node))
+            raise _missing("array", inside, names, is_group=bool(node))
         node = _node(zarr, path, _only_one(names))
     metadata = node.metadata.to_dict()
     encoded = [metadata.get(each) for each in ("codecs", "filters", "compressor")]
@@ -700,7 +700,7 @@ class _ZarrOutput(MatrixOutput):
         chunks = max(1, -(-self.size // BYTES_AT_ONCE))
         self._chunk_rows = max(1, -(-height // chunks))
         chunks = -(-height // self._chunk_rows)
-        self.size = chunks * (self._chunk_rows * self.row_bytes + 2 * _AROUND) + _AROUND * (2 + 2 * inside.count("/"))
+        self.size = chunks * (self._chunk_rows * self.row_bytes + 2 * _ZARR_BYTES) + _ZARR_BYTES * (2 + 2 * inside.count("/"))
 
     def refuse(self, size: int) -> None:
         _library("zarr", f"{self.path} cannot be written")

@@ -122,13 +122,13 @@ class Elements(ABC):
     def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
         """Write these rows into `into`, which is C-contiguous and of the same type (bfloat16: its bits) or a wider one."""
 
-    def most(self) -> int:
+    def bound(self) -> int:
         """A bound on the magnitudes of integer elements."""
         return largest_of_type(self.dtype)
 
     def largest(self, rows: Span, threads: int) -> int:
         """The largest magnitude of the integers in these rows."""
-        return self.most()
+        return self.bound()
 
     def some(self, rows: Span) -> np.ndarray:
         """Some rows, in a NumPy type that holds their numbers."""
@@ -179,7 +179,7 @@ class GeneratedElements(Elements):
             on_threads(threads, convert, of_thread)
             progress(part.hi - rows.lo)
 
-    def most(self) -> int:
+    def bound(self) -> int:
         return self._most
 
 
@@ -209,7 +209,7 @@ class FileElements(Elements):
         with busy(), _naming(self._name):
             self._file.load()
 
-    def become(self, dtype: np.dtype) -> None:
+    def convert_to(self, dtype: np.dtype) -> None:
         """Convert the elements to this type when they are read. UsageError if that would lose more than rounding does."""
         held, self.dtype = self.held, dtype
         if held.kind == "V" and dtype.name == "bfloat16":
@@ -298,10 +298,10 @@ class TypedProduct:
         UsageError if there is no such product."""
         types = product_type(a.dtype, b.dtype, asked)
         if types.exact is not None:
-            types = types.bounded(a.shape[1], [(a.most(), b.most(), 0)])
+            types = types.bounded(a.shape[1], [(a.bound(), b.bound(), 0)])
         return cls(a, b, types)
 
-    def looked_at(self, team: Team, threads: int) -> TypedProduct:
+    def with_actual_bounds(self, team: Team, threads: int) -> TypedProduct:
         """The same product bounded by the actual integers, if that may save primes. Every rank scans its share."""
         if self.types.primes == (0,):
             return self
