@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from functools import partial
 from hashlib import blake2b
 from itertools import zip_longest
 from pathlib import Path
@@ -324,7 +323,7 @@ class _PartsFile:
 
         def written(group: Span) -> int:
             values = c[group.within(part.rows).slice]
-            self._output.write(self._part, self._begun, group, values, lambda: None, part.columns)
+            self._output.write(self._part, self._begun, group, values, tell_nobody, part.columns)
             return _group_digest(group, values.reshape(-1).view(np.uint8))
 
         with self._team.phase("write", timed=False) as writing, self._writing():
@@ -419,7 +418,7 @@ class ProductInParts:
                 code="dtype",
             )
         self._session, self._team, self._settings, self._inventories = session, session.team, settings, inventories
-        self._product, self._identify = product, partial(_identity, product, options, settings)
+        self._product, self._options = product, options
         self.shape = product.sizes[0], product.sizes[2]
         output, threads = new_matrix(options.out, self.shape, product.result), threads_until_decided(self._team, settings)
         self._disk = _PartsFile(self._team, output, threads)
@@ -443,7 +442,7 @@ class ProductInParts:
         shapes = dict.fromkeys([self._largest, *(tile.shape for tile in self._tiles)])
         self._decisions = {shape: self._decide(*shape) for shape in shapes}
         with self._team.phase("agree", timed=False) as asking:
-            asking.mine = self._identify()
+            asking.mine = _identity(self._product, self._options, self._settings)
         self._asked: Facts = {**asking.all[0], "--resume-rows": str(self._rows)}
         there = state.asked if state else self._asked
         if names := [name for name in {**there, **self._asked} if there.get(name) != self._asked.get(name)]:
@@ -575,7 +574,7 @@ class ProductInParts:
 
     def _refuse_changed(self) -> None:
         """HybridError if A or B has changed since this job began."""
-        for name, now in self._identify().items():
+        for name, now in _identity(self._product, self._options, self._settings).items():
             if now != self._asked[name]:
                 raise HybridError(
                     f"{name} was changed while this job read it: it was {self._asked[name]} and is {now}", code="file-changed"

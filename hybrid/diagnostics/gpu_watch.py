@@ -45,8 +45,8 @@ class Watched:
 class GpuWatch:
     """Samples one GPU in a thread from construction to `stop`. Never raises: `stop` returns the reason for a failure."""
 
-    def __init__(self, uuid: str, period: float = PERIOD) -> None:
-        self._period, self._trouble, self._samples = period, "", list[dict[str, int | None]]()
+    def __init__(self, uuid: str) -> None:
+        self._trouble, self._samples = "", list[dict[str, int | None]]()
         self._done, self._thread = Event(), Thread(target=self._sample_until_done, daemon=True)
         try:
             import pynvml as nvml
@@ -91,7 +91,7 @@ class GpuWatch:
         )
 
     def _sample_until_done(self) -> None:
-        while not self._trouble and not self._done.wait(self._period):
+        while not self._trouble and not self._done.wait(PERIOD):
             self._sample()
 
     def _sample(self) -> None:

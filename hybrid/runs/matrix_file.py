@@ -26,7 +26,7 @@ import numpy as np
 from hybrid.core.installation import Remark, install
 from hybrid.core.problem import Span, pieces
 from hybrid.core.settings import nearest
-from hybrid.core.text import counted, readable
+from hybrid.core.text import counted, readable, tell_nobody
 from hybrid.errors import DoesNotFit, HybridError, UsageError, one_line
 from hybrid.host.files import code_of_reading, read_whole, refuse_unwritable, write_whole
 from hybrid.host.memory import available_host_bytes
@@ -142,7 +142,7 @@ class MatrixFile:
         self,
         rows: Span,
         into: np.ndarray,
-        progress: Callable[[int], None] = lambda done: None,
+        progress: Callable[[int], None] = tell_nobody,
         columns: Span | None = None,
         threads: int = 1,
     ) -> None:
