@@ -26,7 +26,7 @@ from hybrid.ranks.team import Team, start_world
 if TYPE_CHECKING:
     from hybrid.host.threads import Threads
 
-PATIENCE = 4.0  # seconds a failed rank waits until the others know of it, before it ends the job alone
+PATIENCE = 4.0  # seconds that a failed rank waits for the others to learn of it, before it ends the job alone
 
 
 def answer_failed(name: str, error: Exception) -> int:

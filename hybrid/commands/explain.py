@@ -23,7 +23,7 @@ from hybrid.planning.schedule import RankShare
 from hybrid.planning.tiling import PlanRequest, forecast
 from hybrid.reporting.run_report import moved_bytes
 
-_SHOWN = 4  # grids beside the one that is chosen
+_SHOWN = 4  # grids besides the chosen one
 
 
 def grid_lines(plan: Plan, network: float) -> Iterator[str]:
@@ -60,7 +60,8 @@ def least_received(problem: Problem, nodes: int) -> float:
     """A lower bound on the elements that some node must receive or send, whatever its memory and however A, B and C are
     distributed: Al Daas, Ballard, Grigori, Kumar and Rouse (2022).
 
-    A node's multiply-adds form a box in (n, l, m): the node needs the elements of the box's faces, and already has 1/P of them.
+    A node's multiply-adds form a box in (n, l, m). The node needs the elements of the box's faces, and already has its share of
+    the matrices.
     """
     small, middle, large = sorted((problem.n, problem.l, problem.m))
     if nodes * middle <= large:

@@ -128,8 +128,7 @@ def refuse_unless_private(folder: Path) -> None:
 
 
 def is_own(file: Path | int) -> bool:
-    """Whether this path or open file is a regular file (and no link) that belongs to this user and that nobody else may write
-    to."""
+    """Whether this path or open file is a regular file (and no link), belongs to this user, and nobody else may write to it."""
     try:
         status = os.fstat(file) if isinstance(file, int) else file.lstat()
     except (FileNotFoundError, NotADirectoryError):

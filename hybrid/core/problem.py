@@ -311,8 +311,7 @@ class Topology:
         return self._positions[rank][0]
 
     def rows_of_rank(self, rank: int, total: int) -> Span:
-        """The rank's row block. Blocks are in the order of nodes, so that a node's rows are consecutive whichever ranks it
-        has."""
+        """The rank's row block. Blocks are in the order of nodes, so that the rows of any node are consecutive."""
         return block(total, self.size, self._positions[rank][1])
 
     def rows_of_node(self, node: int, total: int) -> Span:

@@ -27,8 +27,7 @@ def _option(default: Any, text: str, **more: Any) -> Any:
 
 @record
 class Settings:
-    """How a product is computed. Each field is also the environment variable HYBRID_<FIELD>. The help lists options in this
-    order."""
+    """How a product is computed. Each field is also the environment variable HYBRID_<FIELD>. Help lists options in this order."""
 
     device: str = _option(
         "auto",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The doctor's examination: MPI, memory, Slurm, tools, placement, GPUs and their links.
 
-`examine_…` makes a finding on one rank alone; findings that several ranks share become one line. If all ranks are needed,
-`inspect_…` looks at the machine on every rank, and `judge_…`, a pure function with the same result on every rank, makes findings
-of it all. Nothing here fails: what cannot be determined is unknown.
+`examine_…` makes findings on one rank alone; equal findings of several ranks become one line. If a finding needs all ranks,
+`inspect_…` looks at the machine on every rank, and `judge_…`, a pure function with the same result on every rank, makes the
+finding. Nothing here raises: a value that cannot be determined is Unknown.
 """
 
 from __future__ import annotations

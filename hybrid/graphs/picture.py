@@ -54,8 +54,7 @@ def places(adjacency: np.ndarray) -> np.ndarray:
 
 
 def _distances(adjacency: np.ndarray) -> np.ndarray:
-    """The edges on the shortest path between each two vertices, ignoring directions; one more than the longest if there is
-    none."""
+    """The edges on the shortest path between any two vertices, ignoring directions; without a path, one more than the longest."""
     count = len(adjacency)
     edges = (adjacency > 0) | (adjacency.T > 0)
     apart, reached = np.full((count, count), np.inf), np.eye(count) > 0
@@ -69,8 +68,7 @@ def _distances(adjacency: np.ndarray) -> np.ndarray:
 def write(
     path: str, title: str, adjacency: np.ndarray, names: Sequence[str], ends: Sequence[int] = (), walks: Sequence[Walk] = ()
 ) -> None:
-    """Draw a graph to a file, which appears whole or not at all. `ends`: vertices that are marked; `walks`: each has a panel of
-    its own, up to MOST_PANELS."""
+    """Draw a graph to a file atomically. `ends`: marked vertices; `walks`: a panel each, up to MOST_PANELS."""
     at = places(adjacency)
     shown: Sequence[Walk | None] = [walk for walk in walks[:MOST_PANELS] if len(walk.vertices) <= 4 * MOST_DRAWN] or [None]
     across = min(len(shown), 4 if len(shown) > 6 or len(shown) == 4 else 3)

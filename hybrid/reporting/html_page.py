@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The frame of HTML pages of results: each is a single file that fetches nothing, and follows the reader's light or dark
-scheme."""
+"""The frame of HTML pages of results: each is one file that fetches nothing, light or dark as the reader's screen."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from html import escape
 from hybrid.host.files import atomic_write
 from hybrid.reporting.svg import PALETTE
 
-# Even if a text escapes the escaping, the browser runs and fetches nothing. A page's own script is allowed by its hash.
+# Even if a text gets past the escaping, the browser runs and fetches nothing. A page's own script is allowed by its hash.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 

@@ -56,8 +56,7 @@ def table(plans: Plans, phases: dict[str, Spread], total: Spread, spared: int = 
 
 
 def rate(plans: Plans, phase: str, seconds: float, spared: int = 0) -> str:
-    """The rate of a phase: the work of all ranks by the slowest rank's `seconds`; "" if the phase has none. `spared`: as in
-    `table`."""
+    """A phase's rate: the work of all ranks by the slowest rank's `seconds`; "" if it has none. `spared`: as in `table`."""
     if seconds <= 0:
         return ""
     if phase == "multiply":

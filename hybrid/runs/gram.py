@@ -86,8 +86,8 @@ class Gram:
             return self._of_real(a, c, out, beta=None if c is None else 1)
         if a is not None and not on_gpu(a) and self._is_alone and (by_gpu := self._copied_once(a)) is not None:
             return by_gpu
-        # With v = x + iy, and r = x above y: Re vᴴ·v = rᵀ·r, of which one triangle is computed, and Im vᴴ·v = p - pᵀ for p =
-        # xᵀ·y. This takes half the multiply-adds of a complex product. a·aᴴ is the conjugate for v = aᵀ.
+        # With v = x + iy, and r = x above y: Re vᴴ·v = rᵀ·r, one triangle of it, and Im vᴴ·v = p - pᵀ for p = xᵀ·y. This takes
+        # half the multiply-adds of a complex product. a·aᴴ is the conjugate for v = aᵀ.
         first = second = both = None
         if a is not None:
             v = a if self._transposed else a.T

@@ -37,7 +37,7 @@ _NUMBERS = "biufc"  # the kinds of NumPy's types that are numbers
 _MOST_NAMES = 8  # of matrices in a file that an error lists
 
 _WITH_NAMES = {".h5": "hdf5", ".hdf5": "hdf5", ".zarr": "zarr", ".bed": "bed"}  # formats whose files hold several matrices
-_NEVER_WRITTEN = (".bed", ".bin", ".csv", ".dat", ".json", ".mat", ".npz", ".parquet", ".tsv", ".txt", ".xlsx")  # never written
+_NEVER_WRITTEN = (".bed", ".bin", ".csv", ".dat", ".json", ".mat", ".npz", ".parquet", ".tsv", ".txt", ".xlsx")
 _NAMED = re.compile(r"(?P<file>.*(?P<ending>\.h5|\.hdf5|\.zarr|\.bed)/?):(?P<inside>.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -245,8 +245,7 @@ class Place(NamedTuple):
 
 
 class MatrixOutput:
-    """A file or folder for a new matrix. Unless the format overrides this, rows follow each other as in memory, from some byte
-    on.
+    """A file or folder for a new matrix: row after row as in memory, from some byte on, unless the format overrides this.
 
     One process begins it under the temporary name `beside`; `begin` returns the first row's byte, which others pass to `write`.
     """

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Plants faults in the data that operations write, in ranks, disks and clocks; fixes the check's random numbers; counts
-operations."""
+"""Plants faults in written data, ranks, disks and clocks; fixes the check's random numbers; counts operations."""
 
 from __future__ import annotations
 
@@ -171,17 +170,21 @@ def plant(
         The rank in the communicator of the call, or in the job before the first call; None: every rank. All ranks may plant it.
     at, times
         The first affected operation of this kind on that rank, from 0, and their number; None: all from there on. A clock is
-        wrong in all products from the first on. how For data ``"element"`` (the default: off by the largest magnitude), ``"lowest
-        bit"``, ``"sign"``, ``"zero"``, ``"nan"``, ``"stale row"``, ``"rows swapped"``, ``"columns swapped"``, ``"shifted row"``,
-        ``"shifted column"``, ``"nothing"`` (not written), ``"lost k"`` (a term of each sum of a multiplication), or a function of
-        ``into``, ``source`` and the elements ``before``, as NumPy matrices; a multiplication's source is ``(a, b)``. If a fault
-        changes no value, such as swapped rows of a single row, one element is changed instead. For a rank ``"raise"`` (a
-        ValueError), ``"exit N"``, a signal such as ``"SIGKILL"``, ``"memory"`` (a MemoryError), or a function without arguments.
-        For a disk ``"full"``, or ``"killed before"``, ``"killed amid"`` or ``"killed after"`` the operation. For a clock
-        ``"even"``: all multiplications of a product take a second on each rank; ``"slow 4"``: four on this one. phase For
-        ``"rank"``: the phase as an error's message names it, such as ``"agree"``, ``"scatter"``, ``"multiply"``, ``"gather"`` or
-        ``"check"``; in commands also ``"start"``, and ``"MPI start"`` before it; or ``"wait"``, a wait for other ranks. A product
-        like the previous one may have no ``"scatter"``: A and B then come with ``"agree"``.
+        wrong in all products from the first on.
+    how
+        For data ``"element"`` (the default: off by the largest magnitude), ``"lowest bit"``, ``"sign"``, ``"zero"``, ``"nan"``,
+        ``"stale row"``, ``"rows swapped"``, ``"columns swapped"``, ``"shifted row"``, ``"shifted column"``, ``"nothing"`` (not
+        written), ``"lost k"`` (a term of each sum of a multiplication), or a function of ``into``, ``source`` and the elements
+        ``before``, as NumPy matrices; a multiplication's source is ``(a, b)``. If a fault changes no value, such as swapped
+        rows of a single row, one element is changed instead.
+        For a rank ``"raise"`` (a ValueError), ``"exit N"``, a signal such as ``"SIGKILL"``, ``"memory"`` (a MemoryError), or a
+        function without arguments.
+        For a disk ``"full"``, or ``"killed before"``, ``"killed amid"`` or ``"killed after"`` the operation.
+        For a clock ``"even"``: all multiplications of a product take a second on each rank; ``"slow 4"``: four on this one.
+    phase
+        For ``"rank"``: the phase as an error's message names it, such as ``"agree"``, ``"scatter"``, ``"multiply"``,
+        ``"gather"`` or ``"check"``; in commands also ``"start"``, and ``"MPI start"`` before it; or ``"wait"``, a wait for
+        other ranks. A product like the previous one may have no ``"scatter"``: A and B then come with ``"agree"``.
 
     Yields
     ------

@@ -21,8 +21,7 @@ def _changed(matrix: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def _first_that_changes(into: np.ndarray, values: np.ndarray) -> None:
-    """Write one of the values: in the middle row, a third along the columns, or at the next place where that changes
-    something."""
+    """Write one of the values: in the middle row a third along the columns, or at the next place where it differs."""
     start = len(into) // 2 * into.shape[1] + into.shape[1] // 3
     places = np.flatnonzero(_changed(into, values))
     if len(places):

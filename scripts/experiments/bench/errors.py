@@ -75,8 +75,7 @@ SUBNORMAL = {"float64": 2.0**-1060, "float32": 2.0**-140}  # factors that make A
 
 
 def matrices_of(kind: str, dtype: str, sizes: Sizes, random: Random, *, varied: bool) -> tuple[np.ndarray, np.ndarray]:
-    """`varied`: A and B are multiplied by random numbers from 1 to 2, since the loss by scaling with powers of two depends on
-    it."""
+    """`varied`: A and B get random factors from 1 to 2, on which the loss by scaling with powers of two depends."""
     (n, l, m), factors = sizes, random.uniform(1, 2, 2) if varied else np.ones(2)
     make = spread(random.uniform(0, 2.5)) if kind == "φ" else MATRICES[kind]
     if kind == "orthogonal":

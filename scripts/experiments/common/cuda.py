@@ -91,8 +91,7 @@ class Runtime:
         return sum(end - begin for _, begin, end in self.device.finish())
 
     def kernel_seconds(self, kernel: Kernel, a: np.ndarray, b: np.ndarray, repeat: int) -> list[float]:
-        """The seconds of one launch: on a GPU the mean of several in a row; on the CPU, where only the result matters, the
-        first."""
+        """The seconds of one launch: on a GPU the mean of several in a row; on the CPU, where only the result matters, once."""
         on_device = self._placed(a, b)
         self.device.write(on_device[2], np.full(on_device[2].shape, np.nan, a.dtype))
         call = self._call(kernel, on_device)

@@ -296,7 +296,7 @@ class Bench:
         a, b, c = self._operands
         width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in place_of(matrix)])
         launch = launch_of(one.kernel, self._dtype, len(c), c.shape[1], self._gpu.capability, width)
-        registers, shared, spills = resources(one.multiply.compiled(launch))  # of the one that was timed
+        registers, shared, spills = resources(one.multiply.compiled(launch))  # of the timed instance
         tile = form_of(one.kernel, self._dtype, self._gpu.capability).tile
         about = {"expression": launch.expression, "tile": tile, "registers": registers, "spills": spills}
         return {**about, "shared": shared + launch.shared_bytes}
@@ -330,11 +330,11 @@ def measured(options: argparse.Namespace) -> Iterator[Line]:
                 size = {"kernel": one.kernel.name, "dtype": dtype, "n": n, "l": l, "m": m}
                 numbers = summary(seconds.get(one.kernel.name, []), seconds[YARDSTICK], n * l * m)
                 yield {**about, **size, **numbers, "launch_seconds": one.launch_seconds, **bench.resources(one)}
-            del bench, works  # its memory is wanted for the next
+            del bench, works  # free its memory for the next
 
 
 def summary(seconds: Sequence[float], yardstick: Sequence[float], products: int) -> Line:
-    """Of the seconds of all rounds, for so many multiply-adds. Nothing where nothing was timed."""
+    """A kernel's numbers, from the seconds of all rounds and its multiply-adds; None without times."""
     if not seconds:
         return {"seconds": None, "teraflops": None, "ratio": None}
     times = frame.spread(seconds)
@@ -343,7 +343,7 @@ def summary(seconds: Sequence[float], yardstick: Sequence[float], products: int)
 
 
 SIZES = (*((n,) * 3 for n in (4096, 8000, 8192, 16384)), ROW_BLOCK)
-RAGGED = (300, 40, 290)  # of no kernel's tile a multiple
+RAGGED = (300, 40, 290)  # multiples of no kernel's tile
 
 
 def work(options: argparse.Namespace) -> int:
