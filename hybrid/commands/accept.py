@@ -32,8 +32,8 @@ examples:
   level 2  two sizes, float32 and float64; 5 minutes
   level 3  as 2, then square matrices that fill 60 % of the free memory, or as much as time allows; 15 minutes
 
-In round r of a rotation, rank i multiplies row block (i + r) mod P of the same random matrices. A rank or link that takes more
-than 10 % longer than the median of all is slow (of two, than the other). docs/cluster.md has the sizes.
+In round r of a rotation, rank i multiplies row block (i + r) mod P of the same random matrices. A rank or link is slow if it
+takes more than 10 % longer than the median (of two, than the other). docs/cluster.md has the sizes.
 exit codes: 0 all accepted, 1 something is wrong or slow, or a failure, 2 wrong usage, 143 asked to end (SIGTERM)
 """
 
@@ -42,11 +42,11 @@ def build_parser() -> Parser:
     parser = Parser(
         prog="python -m hybrid.accept", description="Test that all devices of a job are right and equally fast.", epilog=_MORE
     )
-    parser.add_argument("--minutes", type=number_of("minutes"), metavar="M", help="how long rotations are repeated (by level)")
-    parser.add_argument("--level", type=whole_number, choices=LEVELS, default=2, help="how much is tested, see below (2)")
+    parser.add_argument("--minutes", type=number_of("minutes"), metavar="M", help="repeat rotations for M minutes (by level)")
+    parser.add_argument("--level", type=whole_number, choices=LEVELS, default=2, help="how much to test, see below (2)")
     parser.add_argument(
         "--expect-gpus", type=whole_number, metavar="N",
-        help="GPUs of each node that must be used (those that Slurm or CUDA_VISIBLE_DEVICES gave; with --device cpu none)",
+        help="GPUs that each node must use (those given by Slurm or CUDA_VISIBLE_DEVICES; with --device cpu none)",
     )  # fmt: skip
     add_settings(parser, "device", "host_memory", "gpu_memory")
     parser.add_argument("--json", type=file_name, metavar="FILE", help="append the result as a JSON line; - for standard output")

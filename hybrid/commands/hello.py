@@ -32,10 +32,10 @@ examples:
   srun -n 2 -c 4 --gres=gpu:1 python -m hybrid.hello --where
   python -m hybrid.hello --blocks 2 --threads-per-block 32 --threads 1
 
-Standard output holds the greetings and the time, nothing else: ranks · (threads + blocks · threads a block) + 1 lines, and
-with --where one more a rank. Standard error tells the MPI's thread level, and why a kernel ran on the CPU instead of a GPU.
-Rank 0 prints for all, rank by rank, and the time last: a launcher may mix and cut what several ranks print.
-At most {MOST_LINES} lines a kernel, {MOST_BLOCK} threads a block.
+Standard output has the greetings and the time, nothing else: ranks · (threads + blocks · threads per block) + 1 lines, and with
+--where one more per rank. Standard error has MPI's thread level, and why a kernel ran on the CPU instead of a GPU.
+Rank 0 prints for all, rank by rank, and the time last: a launcher may mix and cut the output of several ranks.
+At most {MOST_LINES} lines per kernel, {MOST_BLOCK} threads per block.
 
 exit codes: 0 all well, 1 a failure, also when a rank had neither GPU nor compiler for the kernel, 2 wrong usage
 """
@@ -46,7 +46,7 @@ def build_parser() -> Parser:
         prog="python -m hybrid.hello", description="Every rank greets, from its CPU threads and its GPU.", epilog=_MORE
     )
     parser.add_argument("--blocks", type=at_least(1), default=3, metavar="B", help="blocks of the kernel (3)")
-    parser.add_argument("--threads-per-block", type=at_least(1, MOST_BLOCK), default=4, metavar="T", help="threads of each (4)")
+    parser.add_argument("--threads-per-block", type=at_least(1, MOST_BLOCK), default=4, metavar="T", help="threads per block (4)")
     add_settings(parser, "device", device="auto, cuda, emulate (the kernel on the CPU), or cpu: no kernel at all (auto)")
     parser.add_argument("--where", action="store_true", help="also show each rank's host, cores and GPU")
     add_settings(parser, "threads", "stall")

@@ -17,22 +17,23 @@ _EXERCISE = "its name; python -m hybrid.lab exercises lists them"
 
 _MORE_RUN = """\
 The kernel multiplies A (n×l) by B (l×m) into C (n×m), in float, double, half or int. It takes three pointers, or structs with
-width, height and elements, called A, B, C or M, N, P, else A before B, and C is what is written; and sizes by any usual name:
-Width alone for square matrices, n l m, m n k as BLAS has them, wA, numBRows and the like; and BLAS's alpha and beta.
+width, height and elements, called A, B, C or M, N, P; otherwise A comes before B, and C is the written one. Sizes may have any
+usual name: Width alone for square matrices, n l m, BLAS's m n k, wA, numBRows and the like. BLAS's alpha and beta are allowed.
 
-A kernel of arrays, one or two sizes and numbers that multiplies no matrices, as vectorAdd(a, b, c, n), is looked at for races,
-bounds and values. Its result is compared where its name tells what it should be, as add, saxpy, sum, dot, transpose or histogram.
+A kernel that multiplies no matrices but takes arrays, one or two sizes and numbers, as vectorAdd(a, b, c, n), is checked for
+races, bounds and values. Its result is compared if its name says what it computes, as add, saxpy, sum, dot, transpose or
+histogram.
 
-A file with main() and launches is run as a whole program on the CPU runtime, with the arguments after --, if none of the options
-about a kernel is given. After its output come what is wrong with its kernels and with its use of memory, each with its line, and
-the first CUDA call that failed. With --kernel NAME its host code is left out, and that kernel is judged as any other.
+A file with main() and launches runs as a whole program on the CPU runtime, with the arguments after --, unless an option about
+a kernel is given. After its output come the errors of its kernels and of its memory use, each with its line, and the first
+CUDA call that failed. --kernel NAME leaves out the host code and judges that kernel as any other.
 
-A line of the file may say how it is launched: // lab: grid((m + 15) / 16, (n + 15) / 16) block(16, 16) shared(0)
-with x before y before z as in dim3, the kernel's own sizes or n, l and m, and the file's constants. Otherwise that is guessed,
-and said. kernel(NAME) in that line chooses the kernel, as kernel(tiled<float, 16>), where --kernel does not.
+A line of the file may give the launch: // lab: grid((m + 15) / 16, (n + 15) / 16) block(16, 16) shared(0)
+in the order x, y, z as in dim3, with the kernel's own sizes or n, l and m, and the file's constants. Otherwise the launch is
+guessed and printed. kernel(NAME) in that line chooses the kernel, as kernel(tiled<float, 16>), unless --kernel does.
 
-With --device cuda the kernel is compiled by NVRTC and launched on this machine's GPU: C is compared, and its launches are timed.
-What only the emulated GPU shows, races and accesses out of bounds, is not looked for then.
+With --device cuda NVRTC compiles the kernel, and this machine's GPU runs it: C is compared, and its launches are timed. Races
+and accesses out of bounds, which only the emulated GPU detects, are not found then.
 
 examples:
   python -m hybrid.lab run mine.cu
@@ -47,8 +48,8 @@ exit codes: 0 the kernel is right, or the program ends with 0 and no error was f
 
 _MORE_SHOW = """\
 NAME is a kernel of the lectures: element (each thread computes an element of P from global memory) or tiled (through tiles in
-shared memory). A file of your own is taken as `run` takes it. Its accesses are traced on the CPU, so the picture shows what the
-kernel does, and not what it should do.
+shared memory). A file of your own works as with `run`. Accesses are traced on the CPU, so the picture shows what the kernel does,
+not what it should do.
 
 examples:
   python -m hybrid.lab show tiled --width 4 --tile 2
@@ -76,7 +77,7 @@ def build_parser() -> Parser:
         nargs=3,
         type=_size,
         metavar=("n", "l", "m"),
-        help="on this shape alone (five: whole tiles, edges, tiny, long, wide)",
+        help="only this shape (five: whole tiles, edges, tiny, long, wide)",
     )
     run.add_argument(
         "--device",
@@ -84,14 +85,14 @@ def build_parser() -> Parser:
         default="emulate",
         help="cuda: launch the kernel on this machine's GPU, compare C, time it (emulate: look for its errors)",
     )
-    run.add_argument("--ranks", type=at_least(1), metavar="N", help="processes of a whole program that includes mpi.h (2)")
+    run.add_argument("--ranks", type=at_least(1), metavar="N", help="MPI ranks of a whole program that includes mpi.h (2)")
     run.add_argument("--devices", type=at_least(1), metavar="N", help="GPUs of a whole program (1)")
     run.add_argument("--cuda", type=at_least(1), default=13, metavar="N", help="12: a program may call what CUDA 13 removed (13)")
     run.add_argument("--gpu", metavar="NAME", help="occupancy and roofline on this GPU: K40c, P100, H200, …")
     run.add_argument("--picture", type=file_name, metavar="FILE.svg", help="draw where C is wrong, or with --gpu the roofline")
     run.add_argument("--html", type=file_name, metavar="FILE", help="write a page: source with counters, maps, steps, roofline")
     exercises = commands.add_parser("exercises", help="list them, or show one", description="What is there to do?")
-    exercises.add_argument("name", nargs="?", metavar="NAME", help="this one, with what it wants (all of them, a line each)")
+    exercises.add_argument("name", nargs="?", metavar="NAME", help="only this exercise, in full (all, a line each)")
     exercises.add_argument("--hint", type=at_least(0), default=0, metavar="K", help="show the first K hints")
     start = commands.add_parser("start", help="print the file to begin with", description="The file to begin an exercise with.")
     start.add_argument("name", metavar="NAME", help=_EXERCISE)
@@ -106,17 +107,17 @@ def build_parser() -> Parser:
     grade.add_argument("--csv", type=file_name, metavar="FILE", help="write a line of points for each file")
     grade.add_argument("--pages", type=file_name, metavar="FOLDER", help="write a page for each file, and index.html of all")
     grade.add_argument("--cases", type=file_name, metavar="FILE", help="also on these shapes, a line each: n l m, or of arrays n")
-    grade.add_argument("--jobs", type=at_least(1), metavar="N", help="files judged at a time (as many as there are cores)")
+    grade.add_argument("--jobs", type=at_least(1), metavar="N", help="files judged at a time (number of cores)")
     show = commands.add_parser(
         "show", help="which thread loads what, step by step", description="Which thread loads and stores what?", epilog=_MORE_SHOW
     )
     show.add_argument("file", type=file_name, metavar="NAME|FILE.cu", help="a kernel of the lectures, or a file of your own")
     _add_launch(show)
     show.add_argument("--width", type=at_least(1), metavar="W", help="of square matrices (4 with --tile, else a small launch)")
-    show.add_argument("--sizes", nargs=3, type=at_least(1), metavar=("n", "l", "m"), help="of matrices that are not square")
-    show.add_argument("--tile", type=at_least(1), metavar="T", help="another width of the tiles than the file's (lectures: 2)")
-    show.add_argument("--of", type=_pair, default=(0, 0), metavar="X,Y", help="the block that is told in words (0,0)")
-    show.add_argument("--picture", type=file_name, metavar="FILE.svg", help="draw that block's steps, up to 12")
+    show.add_argument("--sizes", nargs=3, type=at_least(1), metavar=("n", "l", "m"), help="of other matrices")
+    show.add_argument("--tile", type=at_least(1), metavar="T", help="tile width instead of the file's (lectures: 2)")
+    show.add_argument("--of", type=_pair, default=(0, 0), metavar="X,Y", help="the block described in text (0,0)")
+    show.add_argument("--picture", type=file_name, metavar="FILE.svg", help="draw this block's steps, up to 12")
     show.add_argument("--html", type=file_name, metavar="FILE", help="write a page with buttons that shows every block")
     commands.add_parser("gpus", help="what GPUs have: cores, memory, limits", description="What do GPUs have, by name?")
     return parser
@@ -134,18 +135,16 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def _add_launch(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--kernel", default="", metavar="NAME", help="which kernel; of a template with its arguments (the only one)"
-    )
+    parser.add_argument("--kernel", default="", metavar="NAME", help="which kernel; a template with its arguments (the only one)")
     parser.add_argument("--grid", default="", metavar="X,Y[,Z]", help="blocks, as arithmetic of n, l, m and constants")
     parser.add_argument("--block", default="", metavar="X,Y[,Z]", help="threads of a block")
     parser.add_argument("--shared", default="", metavar="BYTES", help="dynamic shared memory (0)")
-    parser.add_argument("--let", action="append", default=[], type=_let, metavar="NAME=SIZE", help="a parameter is n, l or m")
+    parser.add_argument("--let", action="append", default=[], type=_let, metavar="NAME=SIZE", help="this parameter is n, l or m")
     parser.add_argument(
-        "--layout", choices=("rows", "columns"), default="rows", help="columns: matrices lie column by column, as in BLAS (rows)"
+        "--layout", choices=("rows", "columns"), default="rows", help="columns: matrices are column-major, as in BLAS (rows)"
     )
     parser.add_argument(
-        "--stall", type=at_least(1), metavar="S", help="seconds after which a launch is given up (20), or a whole program (60)"
+        "--stall", type=at_least(1), metavar="S", help="give up a launch after S seconds (20), or a whole program (60)"
     )
     parser.add_argument(
         "--seed", type=at_least(0), default=None, help="of the elements, and of the shapes of an exercise (grade: 0)"

@@ -73,7 +73,7 @@ def build_parser() -> Parser:
         "name",
         nargs="?",
         metavar="NAME",
-        help="a lecture, with its own options, a program, or programs [FOLDER], notebooks [FOLDER]",
+        help="a lecture with its own options, a program, programs [FOLDER], or notebooks [FOLDER]",
     )
     parser.offered["name"] = what_there_is()
     return parser

@@ -42,7 +42,7 @@ examples:
   python -m hybrid.matmul 100000 100000 100000 --explain --ranks 8 --gpus-per-node 8 --gpu-memory 141G
 
 exit codes: 0 all well, 1 a failure, 2 wrong usage, 3 the product failed its check, 143 asked to end (SIGTERM)
-Every option of how a product is carried out is also an environment variable HYBRID_<NAME>.
+Every option that controls how a product is computed is also an environment variable HYBRID_<NAME>.
 """
 
 
@@ -76,15 +76,15 @@ def build_parser() -> Parser:
 
 
 def _add_what(what: argparse._ArgumentGroup) -> None:
-    dtype = f"of A, B and C: {', '.join(DTYPES)} (float64, or as NumPy promotes the files' types)"
+    dtype = f"type of A, B and C: {', '.join(DTYPES)} (float64, or NumPy's promotion of the files' types)"
     what.add_argument("--dtype", choices=DTYPES, metavar="DTYPE", help=dtype)
     what.add_argument("--fill", choices=FILLS, default="lecture", metavar="FILL", help=f"{', '.join(FILLS)} (lecture)")
     what.add_argument("--seed", type=whole_number, default=0, help="of the random numbers (0)")
     formats = ".npy, .h5:/name, .zarr:/name, .mtx or .bed"
-    what.add_argument("--a", type=file_name, metavar="A.npy", help=f"take A from a file, {formats}; each rank reads its rows")
-    what.add_argument("--b", type=file_name, metavar="B.npy", help="take B from a file")
+    what.add_argument("--a", type=file_name, metavar="A.npy", help=f"read A from a file, {formats}; each rank reads its rows")
+    what.add_argument("--b", type=file_name, metavar="B.npy", help="read B from a file")
     what.add_argument("--out", type=file_name, metavar="C.npy", help="write C to a file, which appears whole or not at all")
-    part = "with --out (not to .mtx): compute C in parts that fit into memory, and go on where a job that was ended has left off"
+    part = "with --out (not .mtx): compute C in parts that fit into memory, and resume where an earlier job stopped"
     what.add_argument("--resume", action="store_true", help=part)
     add_settings(what, "resume_rows")
 
@@ -93,8 +93,8 @@ def _add_how(how: argparse._ArgumentGroup) -> None:
     names = [name for name in OPTIONS if name != "resume_rows"]
     of_check = names.index("check")
     add_settings(how, *names[:of_check])
-    how.add_argument("--repeat", type=at_least(1), default=1, metavar="R", help="products timed (1)")
-    how.add_argument("--warmup", type=at_least(0), metavar="W", help="products before that (0 on a CPU, 1 on a GPU)")
+    how.add_argument("--repeat", type=at_least(1), default=1, metavar="R", help="number of timed products (1)")
+    how.add_argument("--warmup", type=at_least(0), metavar="W", help="products before these (0 on a CPU, 1 on a GPU)")
     add_settings(how, "check")
     how.add_argument("--no-check", dest="check", action="store_const", const="off", help="the same as --check off")
     add_settings(how, *names[of_check + 1 :])
@@ -105,15 +105,15 @@ def _add_shown(shown: argparse._ArgumentGroup) -> None:
                        help=f"print the top-left K×K of A, B and C ({PRINTED})")  # fmt: skip
     shown.add_argument("--json", type=file_name, metavar="FILE", help="append the run as a JSON line; - for standard output")
     shown.add_argument("--trace", type=file_name, metavar="FILE", help="write Chrome trace events, for Perfetto")
-    shown.add_argument("--explain", action="store_true", help="show the plan and its bytes, run nothing")
-    shown.add_argument("--ranks", type=at_least(1, _MOST_RANKS), metavar="P", help="with --explain: for P ranks")
-    shown.add_argument("--nodes", type=at_least(1, _MOST_RANKS), metavar="N", help="with --explain: on N nodes")
+    shown.add_argument("--explain", action="store_true", help="show the plan and its memory, compute nothing")
+    shown.add_argument("--ranks", type=at_least(1, _MOST_RANKS), metavar="P", help="with --explain: P ranks")
+    shown.add_argument("--nodes", type=at_least(1, _MOST_RANKS), metavar="N", help="with --explain: N nodes")
     shown.add_argument("--network", type=rate, default=0.0, metavar="RATE",
-                       help="with --explain: of a node's link, such as 25GB/s or 100Gbit/s")  # fmt: skip
+                       help="with --explain: rate of a node's link, such as 25GB/s or 100Gbit/s")  # fmt: skip
     shown.add_argument("--gpus-per-node", type=at_least(0, _MOST_GPUS), default=0, metavar="G",
-                       help="with --explain: for nodes of G GPUs")  # fmt: skip
-    shown.add_argument("--capability", type=_capability, metavar="C", help="with --explain: of compute capability C (9.0)")
-    shown.add_argument("--gpu", metavar="NAME", help='with --explain: of this model, by published rates: "RTX 4090", B200, …')
+                       help="with --explain: G GPUs per node")  # fmt: skip
+    shown.add_argument("--capability", type=_capability, metavar="C", help="with --explain: GPUs of compute capability C (9.0)")
+    shown.add_argument("--gpu", metavar="NAME", help='with --explain: this GPU, by published rates: "RTX 4090", B200, …')
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:

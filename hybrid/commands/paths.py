@@ -31,11 +31,11 @@ FORMATS = ("edges", "csv", "mtx", "npy")
 OUT_FORMATS = (".npy", ".csv", ".json")
 
 _MORE = """\
-A "path" is meant here as in the lecture: a walk, which may pass the same vertex and the same edge several times. Its length
-is the number of its edges.
+A "path" is a walk, as in the lecture: it may pass the same vertex and the same edge several times. Its length is the number of
+its edges.
 
-GRAPH is a file, or one of the lecture's graphs: ten (Figure 1.1) and five (question 1). The ending of its name gives the
-format, unless --format does:
+GRAPH is a file, or one of the lecture's graphs: ten (Figure 1.1) and five (question 1). The extension gives the format, unless
+--format does:
   .csv .tsv   the adjacency matrix, with or without the vertices' names above and before it
   .mtx        Matrix Market, read by SciPy (the extra graphs)
   .npy        the adjacency matrix
@@ -48,8 +48,8 @@ examples:
   python -m hybrid.paths ten --length 4 --from C --to J --list --picture walks.svg
   mpirun -n 2 python -m hybrid.paths five --length 10000 --from A --to B
 
-Standard output holds the number, or the matrix, and below it what --list and --terms show; standard error tells the arithmetic
-that made it exact.
+Standard output has the number or the matrix, and below it the output of --list and --terms; standard error has the exact
+arithmetic used.
 exit codes: 0 all well, 1 a failure, 2 wrong usage, 3 a product or the result failed its check
 """
 
@@ -61,9 +61,9 @@ def build_parser() -> Parser:
     parser.add_argument("graph", type=file_name, metavar="GRAPH", help="a file, or ten, or five")
     parser.offered["graph"] = ("ten", "five")
     parser.add_argument("--length", type=at_least(0), required=True, metavar="L", help="edges of a path")
-    parser.add_argument("--from", dest="tail", metavar="VERTEX", help="only paths that begin there (everywhere)")
-    parser.add_argument("--to", dest="head", metavar="VERTEX", help="only paths that end there (everywhere)")
-    parser.add_argument("--format", choices=FORMATS, metavar="F", help="edges, csv, mtx or npy (by the ending of the name)")
+    parser.add_argument("--from", dest="tail", metavar="VERTEX", help="only paths that begin there (anywhere)")
+    parser.add_argument("--to", dest="head", metavar="VERTEX", help="only paths that end there (anywhere)")
+    parser.add_argument("--format", choices=FORMATS, metavar="F", help="edges, csv, mtx or npy (by the file's extension)")
     parser.add_argument("--directed", action="store_true", help="the lines of an edge list count one way only")
     how = parser.add_argument_group("how")
     kernel = "auto, or a name: python -m hybrid.matmul --kernel list (auto)"
@@ -77,7 +77,7 @@ def build_parser() -> Parser:
     shown.add_argument("--list", dest="listed", action="store_true",
                        help=f"also every path between --from and --to, vertex by vertex: at most {MOST_LISTED}")  # fmt: skip
     shown.add_argument("--terms", action="store_true",
-                       help="also the sum that the number is: row of length 1 times column of length L-1")  # fmt: skip
+                       help="also the number as a sum: row of length 1 times column of length L-1")  # fmt: skip
     shown.add_argument("--picture", type=file_name, metavar="FILE.svg",
                        help="draw the graph; with --list the paths in it, a panel each")  # fmt: skip
     return parser

@@ -40,7 +40,7 @@ examples:
   python -m hybrid.run program.py --its --options
   mpirun -n 4 python -m hybrid.run --report -m package.module
 
-The program is that of rank 0. The other ranks multiply with their GPUs or cores what it asks for, until it ends.
+Only rank 0 runs the program. The other ranks compute its products with their GPUs or cores until it ends.
 Exit code, standard streams, signals and sys.argv are the program's.
 """
 
@@ -52,11 +52,11 @@ def build_parser() -> Parser:
         description="Run an unchanged Python program: all ranks compute its NumPy and SciPy products where that is faster.",
         epilog=_EXAMPLES,
     )
-    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="a file of Python, and its arguments")
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="a Python file, and its arguments")
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module, as python -m does")
-    least = "multiply-adds from which on a product is taken, faster or not (the machine model decides)"
+    least = "take every product of at least N multiply-adds, faster or not (the machine model decides)"
     parser.add_argument("--threshold", type=number_of("multiply-adds"), metavar="N", help=least)
-    parser.add_argument("--report", action="store_true", help="say in the end, on standard error, what was done")
+    parser.add_argument("--report", action="store_true", help="at the end, report on standard error what was done")
     add_settings(parser, *_OF_MULTIPLY)
     return parser
 

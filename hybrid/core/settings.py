@@ -37,26 +37,25 @@ class Settings:
     kernel: str = _option("auto", "auto, a name, or list for the catalogue (auto)")
     precision: str = _option(
         "auto",
-        "of GPUs: native; auto: also from 8-bit remainders, where as accurate and faster; fast: with fewer of them (auto)",
+        "on GPUs: native; auto: also from 8-bit remainders, if as accurate and faster; fast: from fewer remainders (auto)",
         allowed=("auto", "native", "fast"),
     )
     transport: str = _option(
         "auto", "how operands reach the GPUs: auto, host, peers or nccl (auto)", allowed=("auto", "host", "peers", "nccl")
     )
-    grid: str = _option("auto", "of nodes: auto, rows (none: every node gets all of B), RxC or RxCxL (auto)", metavar="RxC")
-    threads: int = _option(0, "CPU threads a rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the cores at hand)", metavar="T")
+    grid: str = _option("auto", "grid of nodes: auto, rows (every node gets all of B), RxC or RxCxL (auto)", metavar="RxC")
+    threads: int = _option(0, "CPU threads per rank (SLURM_CPUS_PER_TASK, OMP_NUM_THREADS, or the available cores)", metavar="T")
     stall: float = _option(60.0, "end the job when a rank shows no progress for S seconds (60; 0: never)", metavar="S")
     check: str = _option(
         "on",
-        "verify every product: on (where it is multiplied), full (and all that was copied), host (from host memory alone), "
-        "off (on)",
+        "verify every product: on (on the device), full (and all copies), host (in host memory alone), off (on)",
         choices=("on", "full", "host", "off"),
     )
     on_fault: str = _option(
-        "raise", "what fails its check: raise refuses it, repair computes it again (raise)", allowed=("raise", "repair")
+        "raise", "if a product fails its check: raise an error, or repair: compute it again (raise)", allowed=("raise", "repair")
     )
-    host_memory: int = _option(0, "memory a node may use (what is available)", metavar="BYTES")
-    gpu_memory: int = _option(0, "memory of each GPU that may be used (what is free)", metavar="BYTES")
+    host_memory: int = _option(0, "memory that each node may use (available memory)", metavar="BYTES")
+    gpu_memory: int = _option(0, "memory that each GPU may use (free memory)", metavar="BYTES")
     resume_rows: int = _option(0, "rows of a part (a 50th of C, at least 256 MiB)", metavar="R", least=1)
     message_bytes: int = field(default=256 * MiB, metadata={"least": 1})  # largest message between nodes
     panel_rows: int = 0  # rows of A in a row panel; 0: the plan chooses
