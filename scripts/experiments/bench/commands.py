@@ -169,9 +169,9 @@ ablation = frame.experiment(
     _ABLATION, Ablation, _ablated,
     frame.option("--gpus", nargs="+", type=frame.positive, default=[1], metavar="P", help="one rank for each (1)"),
     frame.option("--sizes", nargs="+", type=frame.positive, default=[8000], metavar="N", help="square matrices (8000)"),
-    frame.option("--rounds", type=frame.positive, default=7, help="in which everything is started once (7)"),
-    frame.option("--repeat", type=frame.positive, default=2, help="products timed in each start, after one that is not (2)"),
-    frame.option("--device", choices=("cuda", "cpu", "emulate"), default="cuda", help="where all multiply (cuda)"),
+    frame.option("--rounds", type=frame.positive, default=7, help="each round starts everything once (7)"),
+    frame.option("--repeat", type=frame.positive, default=2, help="products timed in each start, after a warm-up (2)"),
+    frame.option("--device", choices=("cuda", "cpu", "emulate"), default="cuda", help="of all programs (cuda)"),
 )  # fmt: skip
 
 

@@ -463,7 +463,7 @@ main = frame.experiment(
     frame.option("--rounds", type=frame.positive, default=3, help="starts of each program (3)"),
     frame.option("--repeat", type=frame.positive, default=3, help="products timed in each start (3)"),
     frame.option("--total", type=float, default=0.0, metavar="S", help="start nothing after S seconds (0: no limit)"),
-    frame.option("--device", choices=("cuda", "cpu", "emulate"), default="cuda", help="where all multiply (cuda)"),
+    frame.option("--device", choices=("cuda", "cpu", "emulate"), default="cuda", help="of all programs (cuda)"),
     work=lambda options: frame.present(options, Results, measured) or int(getattr(options, "failed", False)),
 )  # fmt: skip
 

@@ -386,7 +386,7 @@ main = frame.experiment(
     __doc__, Results, _measured,
     frame.option("--nodes", nargs="+", type=frame.positive, default=[2, 4], metavar="P", help="how many (2 4)"),
     frame.option("--ranks", type=frame.positive, default=1, metavar="R", help="on each node (1)"),
-    frame.option("--rate", default="1gbit", help='of each link, both ways, as tc has it; "" for none (1gbit)'),
+    frame.option("--rate", default="1gbit", help='of each link, both ways, as tc writes it; "" for no limit (1gbit)'),
     frame.option("--shapes", nargs="+", choices=tuple(SHAPES), default=["square"], metavar="SHAPE", help=", ".join(SHAPES)),
     frame.option("--pairs", type=frame.positive, default=3, help="how often each program runs (3)"),
 )  # fmt: skip

@@ -99,7 +99,7 @@ def _case(
         about, OfCase, measured,
         frame.option("--sizes", nargs="+", type=frame.sizes, default=sizes, metavar="N", help=f"N or NxLxM ({label})"),
         frame.option("--rounds", type=frame.positive, default=rounds, help=f"timings of each way, in turns ({rounds})"),
-        frame.option("--device", choices=devices, default="cuda", help=f"{', '.join(devices[1:])}: to see that it runs (cuda)"),
+        frame.option("--device", choices=devices, default="cuda", help=f"{', '.join(devices[1:])}: only as a test (cuda)"),
         *(frame.option(f"--{key}", nargs="+", choices=words, default=list(words), metavar=key.upper(),
                        help=f"{', '.join(words)} (all)") for key, words in filter(None, (("dtypes", dtypes), choices))),
     )  # fmt: skip

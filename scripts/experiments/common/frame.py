@@ -76,8 +76,8 @@ def experiment(
         parser = parser_of(description, *options)
         lines = parser.add_mutually_exclusive_group()
         lines.add_argument("--json", type=file_name, metavar="FILE", help="append a line for each result")
-        lines.add_argument("--from", metavar="FILE", dest="source", help="take these lines, measure nothing")
-        parser.add_argument("--markdown", action="store_true", help="print the tables as pages have them, with their commands")
+        lines.add_argument("--from", metavar="FILE", dest="source", help="show recorded lines, measure nothing")
+        parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown, with their commands")
         if results.draw:
             parser.add_argument("--picture", type=file_name, metavar="FILE.svg", help="draw the results")
         return command(parser, work or (lambda given: present(given, results, measured)))

@@ -136,7 +136,7 @@ def main() -> int:
     parser = frame.parser_of(
         __doc__,
         frame.option("--bug", action="append", choices=[bug.name for bug in BUGS], metavar="NAME", help="only this one"),
-        frame.option("--list", action="store_true", help="the names, and where the errors are found"),
-        frame.option("--seed", type=int, help="of the matrices (a fresh one, printed)"),
+        frame.option("--list", action="store_true", help="the names, and the documents with the errors"),
+        frame.option("--seed", type=int, help="of the matrices (a random one, printed)"),
     )
     return frame.command(parser, work)

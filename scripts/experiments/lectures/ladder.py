@@ -365,9 +365,9 @@ main = frame.experiment(
                  help=f"N or NxLxM ({' '.join(map(label, SIZES))})"),
     frame.option("--kernels", nargs="+", metavar="NAME", help="only these rungs, and cuBLAS (all)"),
     frame.option("--rounds", type=frame.positive, default=7, help="timings of each (7)"),
-    frame.option("--longest", type=float, default=1.0, metavar="S", help="leave out what takes longer a launch (1.0)"),
+    frame.option("--longest", type=float, default=1.0, metavar="S", help="leave out kernels whose launch takes longer (1.0)"),
     frame.option("--loads", action="store_true", help="count loads on the CPU instead; needs a C++ compiler, no GPU"),
     frame.option("--shape", nargs=3, type=frame.positive, default=RAGGED, metavar=("N", "L", "M"),
-                 help="to count loads for (300 40 290)"),
+                 help="of --loads (300 40 290)"),
     work=work,
 )  # fmt: skip

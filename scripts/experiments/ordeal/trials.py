@@ -333,12 +333,12 @@ def _work(options: argparse.Namespace) -> int:
 
 main = frame.experiment(
     __doc__, Results, _measured,
-    frame.option("--minutes", type=float, default=2.0, metavar="M", help="for so long (2)"),
-    frame.option("--trials", type=frame.positive, default=10**6, metavar="K", help="K at most"),
-    frame.option("--ranks", type=frame.positive, default=4, metavar="P", help="at most (4)"),
+    frame.option("--minutes", type=float, default=2.0, metavar="M", help="start nothing after M minutes (2)"),
+    frame.option("--trials", type=frame.positive, default=10**6, metavar="K", help="at most K trials"),
+    frame.option("--ranks", type=frame.positive, default=4, metavar="P", help="at most P ranks (4)"),
     frame.option("--seed", type=int, default=secrets.randbits(32), help="of jobs, faults and times"),
-    frame.option("--verbose", action="store_true", help="show each trial that did not end as it should, when it has ended"),
-    frame.option("--inside", action="store_true", help="a random line of a call fails on one rank instead"),
-    frame.option("--products", type=frame.positive, metavar="K", help="random products instead, at most K in M minutes"),
+    frame.option("--verbose", action="store_true", help="print each bad trial when it ends"),
+    frame.option("--inside", action="store_true", help="instead, one rank fails at a random line of a call"),
+    frame.option("--products", type=frame.positive, metavar="K", help="instead, at most K random products in M minutes"),
     work=_work,
 )  # fmt: skip
