@@ -460,14 +460,17 @@ class ProductInParts:
         is ended meanwhile, its message says how to resume."""
         made: Outcome | None = None
         plans, spared, parts, left = list[Plan](), 0, self.parts, self.elements_left
-        tiles, has_a, has_b = [tile for tile in self._tiles if tile not in self._disk.there], False, False
+        tiles = [tile for tile in self._tiles if tile not in self._disk.there]
+        has_a = has_b = False  # whether the first room already holds the part's rows of A, and its columns of B
         wall.enter("write")
         self._disk.begin(self._asked, self._rows, self._columns)
         self._say_how_to_resume()
         wall.enter("allocate")
-        rooms = list[Room]()  # double buffering: the next part's rows of A are read into the last room
-        for _ in range(1 + (self._rows < self.shape[0])) if tiles else ():
-            rooms.append(Room(self._team, self._decisions[self._largest].plan, beside=rooms[0] if rooms else None))
+        largest, rooms = self._decisions[self._largest].plan, list[Room]()
+        if tiles:
+            rooms.append(Room(self._team, largest))
+        if tiles and self._rows < self.shape[0]:  # double buffering: the next part's rows of A are read into the last room
+            rooms.append(Room(self._team, largest, beside=rooms[0]))
         for tile, following in zip_longest(tiles, tiles[1:]):
             done = left - self.elements_left
 

@@ -37,7 +37,7 @@ function drawn(number) {
   return box;
 }
 
-// What lies where after the steps up to this one: shared elements, elements that were read, and the share of each sum.
+// The state after the steps up to this one: shared elements, elements read, and the fraction of each sum.
 function stateAt(steps, last) {
   const held = new Map(), read = new Set(), done = new Map(), all = new Map(), owner = new Map();
   const counts = data.arrays.length > 3 ? (array) => array >= 3 : (array) => array < 2;
