@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Products by the BLAS library that NumPy was built with: by its threads, or divided among few of our own, each of which calls it
-with one.
+"""Products by NumPy's BLAS library, with its own threads, or tiled over few of ours, each of which calls single-threaded BLAS.
 
-BLAS's many threads are faster, but look for work for some time after each product (OpenBLAS: 2²⁶ cycles or more), on cores that
-whatever follows needs: on two cores the check of a product took twice as long beside them, and so did copies to a GPU on 16.
+Many BLAS threads are faster, but spin after each product (OpenBLAS: for 2²⁶ cycles or more) on cores that the next step needs.
+Beside them, the check of a product took twice as long on 2 cores, and so did copies to a GPU on 16.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from hybrid.core.problem import Span, even_pieces, pieces
 from hybrid.host.memory import is_transpose
 from hybrid.host.threads import can_limit_blas, limited_blas, limited_threads, on_threads, product_threads, threads_allowed
 
-_MOST_TILES_A_THREAD = 4  # or parts of a stack: so that a thread which is late takes fewer
-# Elements of C in a tile from which on a thread gets several. BLAS rearranges a tile's rows of A and columns of B, which takes
-# 1 % of the time for 1000×500 elements, 3 % for 500×500 and 9 % for 250×250 (OpenBLAS, one core of an AMD EPYC).
+_MOST_TILES_A_THREAD = 4  # or parts of a stack, for load balancing
+# Least elements of C in each of a thread's several tiles. BLAS packs a tile's rows of A and columns of B, which takes 1 % of the
+# time for 1000×500 elements, 3 % for 500×500 and 9 % for 250×250 (OpenBLAS, one core of an AMD EPYC).
 _TILE_ELEMENTS = 500_000
-_TILE_TERMS = 10**7  # products of two elements that make a tile worth a thread's while
-OF_ONE_THREAD = 1 << 18  # multiply-adds up to which OpenBLAS uses one thread by itself
-UNDIVIDED = _TILE_TERMS  # likewise, up to which a product is not divided among threads of ours
-_ROWS_ADDED = 256  # at a time: NumPy has no beta = 1, so a · b needs a temporary matrix before it is added
+_TILE_TERMS = 10**7  # multiply-adds of a tile, at least
+OF_ONE_THREAD = 1 << 18  # multiply-adds up to which OpenBLAS itself uses one thread
+UNDIVIDED = _TILE_TERMS  # multiply-adds up to which a product is not divided among our threads
+_ROWS_ADDED = 256  # at a time: NumPy has no beta = 1, so a · b needs a temporary matrix
 
 Product = tuple[np.ndarray, np.ndarray, np.ndarray]  # a, b, c
 
 
 def blas(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-    """c = a · b by as many threads as `limited_threads` allows. Transposed views are multiplied as they lie."""
+    """c = a · b by as many threads as `limited_threads` allows. Transposed views are not copied."""
     if threads_allowed() == 1 or len(a) * b.size <= OF_ONE_THREAD:
         np.matmul(a, b, out=c)
     else:
@@ -42,12 +41,11 @@ def blas(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
 
 
 def blas_all(products: Iterable[Product]) -> None:
-    """c = a · b for all of these, likewise."""
+    """`blas` for all of these products."""
     tiles: list[Callable[[], object]] = []
     for a, b, c in products:
         if is_transpose(a, b):
-            # NumPy lets BLAS compute half of such a product and mirrors it, so that it is symmetric to the
-            # last bit, but only if it sees all of it.
+            # Not tiled: for a whole a · aᵀ, NumPy calls syrk and mirrors the result, which is exactly symmetric.
             with limited_blas(threads_allowed()):
                 np.matmul(a, b, out=c)
         else:
@@ -57,9 +55,9 @@ def blas_all(products: Iterable[Product]) -> None:
 
 
 def blas_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> None:
-    """c[i] = a[i] · b[i] for all i; `a`, or `b`, may hold one matrix for all. Transposed views are multiplied as they lie.
+    """c[i] = a[i] · b[i] for all i; `a` or `b` may hold one matrix for all. Transposed views are not copied.
 
-    Each thread takes whole matrices. Where there are fewer of these than threads, they divide each product.
+    Each thread takes whole products; if there are fewer products than threads, the threads divide each product.
     """
     count = len(c)
     if count < threads:
@@ -75,12 +73,12 @@ def blas_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> Non
 
 
 def some_matrices(stack: np.ndarray, part: Span) -> np.ndarray:
-    """An operand's matrices for the products `part`: the only one, or one for each."""
+    """An operand's matrices for the products `part`; if it has one for all, that one."""
     return stack[: len(part)] if len(stack) == 1 else stack[part.slice]
 
 
 def add_by_blas(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-    """c += a · b, likewise."""
+    """c += a · b by as many threads as `limited_threads` allows."""
 
     def add(rows: slice, columns: slice) -> None:
         for some in pieces(Span(rows.start, rows.stop), _ROWS_ADDED):
@@ -90,7 +88,7 @@ def add_by_blas(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
 
 
 def _do_all(tiles: Iterable[Callable[[], object]]) -> None:
-    """Compute the tiles by threads, with this thread's handling of NumPy's warnings, which each thread has for itself."""
+    """Compute the tiles by threads, under this thread's np.errstate, which is thread-local."""
     handling: dict[str, Any] = {**np.geterr(), "call": np.geterrcall()}
 
     def do(tile: Callable[[], object]) -> None:
@@ -101,8 +99,7 @@ def _do_all(tiles: Iterable[Callable[[], object]]) -> None:
 
 
 def _tiles(c: np.ndarray, terms: int) -> list[tuple[slice, slice]]:
-    """Rows and columns of tiles that make up C. Of each size there are about as many for every thread, and C is cut where less is
-    read: each thread reads what it needs of A and B for its tile."""
+    """The rows and columns of tiles of C: about the same number for each thread, cut so that least of A and B is read."""
     (rows, columns), threads = c.shape, product_threads()
     worthwhile = max(1, rows * columns * terms // _TILE_TERMS)
     a_thread = max(1, min(_MOST_TILES_A_THREAD, worthwhile // threads, rows * columns // (threads * _TILE_ELEMENTS)))
@@ -116,7 +113,7 @@ def _cut(size: int, parts: int) -> list[slice]:
     return [part.slice for part in even_pieces(Span(0, size), max(1, -(-size // parts)))]
 
 
-# Threads in C multiply with NumPy's own loop, which calls BLAS and needs no GIL: wherever NumPy multiplies, so can they.
+# C threads multiply by NumPy's inner loop of matmul, which calls BLAS and needs no GIL.
 
 _RAISED = (np.inf, 0.0), (1e300, 1e300), (1e-300, 1e-300)  # factors whose product is invalid, overflows, underflows
 
@@ -134,8 +131,8 @@ class _Ufunc(ctypes.Structure):
 
 @cache
 def matmul_loop(char: str) -> int:
-    """The address of np.matmul's loop for elements of this type ("f" or "d"); 0 where Python or NumPy has it elsewhere, or where
-    each thread's BLAS would start others."""
+    """The address of np.matmul's inner loop for this type ("f" or "d"); 0 if it is not found, or if BLAS's own threads cannot be
+    limited."""
     if platform.python_implementation() != "CPython" or not can_limit_blas():
         return 0
     ufunc, types = _Ufunc.from_address(id(np.matmul)), np.matmul.types
@@ -144,7 +141,7 @@ def matmul_loop(char: str) -> int:
 
 
 def warn_as_numpy(raised: int) -> None:
-    """Do what `np.errstate` says about floating-point exceptions that the loop has raised: a bit for each of _RAISED."""
+    """Handle floating-point exceptions of the loop as `np.errstate` demands. `raised`: a bit for each of _RAISED."""
     for number, (one, other) in enumerate(_RAISED):
         if raised >> number & 1:
             np.matmul([[one]], [[other]])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Files and folders that appear whole or not at all: they are written under a temporary name in the same folder, then renamed.
-And what is refused before one is written, and bytes that are written and read whole."""
+"""Atomic writes of files and folders: under a temporary name in the same folder, then renamed. Checks before writing, and
+complete reads and writes at offsets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hybrid.host.memory import free_bytes_in, process_space
 
 
 def led_to(path: str) -> str:
-    """The absolute path of the file to which `path` leads through symbolic links."""
+    """The absolute path of `path` with symbolic links resolved."""
     try:
         return os.path.realpath(path)
     except FileNotFoundError:
@@ -27,8 +27,8 @@ def led_to(path: str) -> str:
 
 @contextmanager
 def atomic_write(path: str) -> Iterator[Path]:
-    """A context that gives a temporary path to write to: at the end of its body that is renamed to `path`, or removed if the
-    body raises."""
+    """A context that gives a temporary path to write to. At its end the file is renamed to `path`, or removed if the body
+    raised."""
     temporary = temporary_name(path)
     with written_to(path, temporary):
         try:
@@ -41,10 +41,9 @@ def atomic_write(path: str) -> Iterator[Path]:
 
 @contextmanager
 def written_to(path: str, temporary: Path | None = None, size: int = 0) -> Iterator[None]:
-    """A context in which an error of the system becomes a HybridError that names the file that was meant to be written.
+    """A context in which an OSError becomes a HybridError that names `path`.
 
-    On a full disk it tells the file's `size`, where that is known, and how much is free, including what is in `temporary` by
-    then.
+    On a full disk it tells the file's `size`, unless 0, and the free space, including that taken by `temporary`.
     """
     try:
         yield
@@ -62,7 +61,7 @@ def written_to(path: str, temporary: Path | None = None, size: int = 0) -> Itera
 
 
 def allocated(path: Path | None) -> int:
-    """The bytes of the disk that a file takes, or a folder with all that is in it; 0 where there is none."""
+    """The disk space in bytes of a file, or of a folder with its contents; 0 if there is none."""
     try:
         return sum(512 * each.lstat().st_blocks for each in (path, *path.rglob("*"))) if path else 0
     except (FileNotFoundError, NotADirectoryError):
@@ -70,10 +69,9 @@ def allocated(path: Path | None) -> int:
 
 
 def temporary_name(path: str) -> Path:
-    """A new name in the folder of the file to which `path` leads through symbolic links.
+    """A new name in the folder of `path`, with symbolic links resolved.
 
-    What killed jobs of this machine have left under such names is removed. Whether a job of another machine, or in another
-    container, is running cannot be seen.
+    Removes temporary files of killed jobs of this machine and PID namespace: only there can it see whether a job still runs.
     """
     target = Path(led_to(path))
     here = f".{target.name}.{process_space()}-"
@@ -86,7 +84,6 @@ def temporary_name(path: str) -> Path:
 
 
 def _is_alive(process: int) -> bool:
-    """Whether there is a process of this number."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -97,8 +94,8 @@ def _is_alive(process: int) -> bool:
 
 
 def publish(temporary: Path, path: str) -> None:
-    """Rename a finished file, or folder, when it is on the disk. A symbolic link at `path` stays, and leads to it; a file that is
-    replaced leaves its mode, and its owner where this process may give files away."""
+    """Flush a finished file or folder to disk, and rename it to `path`. A symbolic link at `path` stays and points to it. It gets
+    the mode of a file that it replaces, and the owner if this process may change it."""
     target = led_to(path)
     with suppress(FileNotFoundError):
         replaced = os.stat(target)
@@ -110,13 +107,13 @@ def publish(temporary: Path, path: str) -> None:
 
 
 def flush(path: Path) -> None:
-    """Wait until a file, or a folder with all that is in it, is on the disk."""
+    """Wait until a file, or a folder with its contents, is on disk."""
     for each in (*path.rglob("*"), path):
         flush_names(each)
 
 
 def flush_names(path: Path | str) -> None:
-    """Wait until what was written to the file, or the names in the folder, are on the disk."""
+    """Wait until a file's contents, or a folder's entries, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -125,7 +122,7 @@ def flush_names(path: Path | str) -> None:
 
 
 def discard(temporary: Path) -> None:
-    """Remove the file, or the folder with all that is in it, if it is there."""
+    """Remove the file, or the folder with its contents, if it exists."""
     with suppress(FileNotFoundError, NotADirectoryError):
         if temporary.is_dir() and not temporary.is_symlink():
             shutil.rmtree(temporary)
@@ -134,11 +131,8 @@ def discard(temporary: Path) -> None:
 
 
 def refuse_unwritable(path: str, size: int = 1, *, folder: bool = False) -> None:
-    """UsageError if no file could be written at `path`, DoesNotFit if none of `size` bytes: it is found before the work, not
-    after it.
-
-    `folder`: a folder of many files is to be written.
-    """
+    """Before the work: raise UsageError if no file could be written at `path`, DoesNotFit if none of `size` bytes. `folder`: a
+    folder of files is to be written there."""
     target = Path(led_to(path))
     try:
         if target.exists() and not target.is_file() and not folder:
@@ -158,8 +152,7 @@ def refuse_unwritable(path: str, size: int = 1, *, folder: bool = False) -> None
 
 
 def refuse_same(paths: Mapping[str, str | None], may_replace: Mapping[str, Sequence[str]]) -> None:
-    """UsageError if two options name the same file, unless `may_replace[one]` lists the other. The operands --a and --b may be
-    the same."""
+    """UsageError if two options name the same file, unless they are --a and --b, or `may_replace[one]` lists the other."""
     seen: dict[str, str] = {}
     for option, path in paths.items():
         if path is None:
@@ -170,12 +163,12 @@ def refuse_same(paths: Mapping[str, str | None], may_replace: Mapping[str, Seque
 
 
 def code_of_reading(error: OSError) -> str:
-    """The code of the failure to open or read a file."""
+    """The error code for a failure to open or read a file."""
     return "file-missing" if isinstance(error, (FileNotFoundError, NotADirectoryError)) else "file-unreadable"
 
 
 def write_whole(descriptor: int, data: bytes | memoryview, at: int) -> None:
-    """Write all of `data` at offset `at`, also where pwrite takes it in parts."""
+    """Write all of `data` at offset `at`, even if pwrite takes it in parts."""
     left = memoryview(data)
     while left:
         written = os.pwrite(descriptor, left, at)
@@ -183,7 +176,7 @@ def write_whole(descriptor: int, data: bytes | memoryview, at: int) -> None:
 
 
 def read_whole(descriptor: int, into: memoryview, at: int) -> int:
-    """Fill `into` from offset `at` on. Returns the bytes that are missing, where the file ends before."""
+    """Fill `into` from offset `at` on. Returns the number of bytes missing because the file ended."""
     while into and (count := os.preadv(descriptor, [into], at)):
         at, into = at + count, into[count:]
     return len(into)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Memory of the host: how much of it, and of a disk, may still be taken; matrices in pages of their own, views of their rows,
-and copies of them by several threads; what this machine is called.
+"""Host memory: how much of it, and of a disk, is free; matrices in whole pages, views of their rows, and copies by several
+threads; names of this machine.
 
-Importing this module does not load NumPy, which must not be loaded before the number of threads is settled.
+Importing this module does not load NumPy, because the number of BLAS threads must be settled first.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from hybrid.host.threads import on_threads
 if TYPE_CHECKING:
     import numpy as np
 
-SECONDS_TO_LIVE = 0.1  # that a value is kept; to look it up anew takes as long as a small product
+SECONDS_TO_LIVE = 0.1  # of a cached value: looking it up again takes as long as a small product
 
 _Value = TypeVar("_Value")
 
 
 def ttl_cached(look: Callable[[], _Value]) -> Callable[[], _Value]:
-    """`look` with its result kept for SECONDS_TO_LIVE at most: for what is looked up before every product and changes slowly."""
+    """`look` with its result cached for up to SECONDS_TO_LIVE, for values that change slowly and every product needs."""
 
     @lru_cache(maxsize=1)
     def value_at(tick: int) -> _Value:
@@ -41,13 +41,13 @@ def ttl_cached(look: Callable[[], _Value]) -> Callable[[], _Value]:
 
 
 def available_host_bytes(*, now: bool = False) -> int:
-    """What `host_bytes_in` gives for this machine, from a short-lived cache; with `now`, looked up again."""
+    """`host_bytes_in` for this machine, cached for up to SECONDS_TO_LIVE unless `now`."""
     return host_bytes_in() if now else _host_bytes_lately()
 
 
 def host_bytes_in(root: Path = Path("/")) -> int:
-    """The bytes that the system has available, or that this process's control groups still allow, whichever is less. `root`: the
-    folder in which /proc and /sys are."""
+    """The bytes of memory that are available, on the system and in this process's control groups. `root`: the parent folder of
+    proc and sys."""
     limits = []
     with suppress(OSError):  # not Linux
         _, name, after = (root / "proc/meminfo").read_text().partition("MemAvailable:")
@@ -60,7 +60,7 @@ _host_bytes_lately = ttl_cached(host_bytes_in)
 
 
 def _allowed_by_control_groups(root: Path) -> list[int]:
-    """The bytes that each control group above this process still allows."""
+    """The bytes left in each of this process's control groups (version 2) with a limit."""
     try:
         own = [line.split(":", 2)[2] for line in (root / "proc/self/cgroup").read_text().splitlines() if line.startswith("0::")]
     except OSError:
@@ -80,24 +80,24 @@ def _allowed_by_control_groups(root: Path) -> list[int]:
 
 
 def free_bytes_in(folder: Path) -> int:
-    """Bytes that this user may still write to the file system of `folder`; of /dev/shm these are memory."""
+    """The bytes that this user may still write to the file system of `folder`; in /dev/shm, memory."""
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize
 
 
 @cache
 def kernel() -> str:
-    """Eight digits that tell this run of the machine's kernel from that of another machine, and from the next one here."""
+    """Eight hexadecimal digits that identify this machine since its last boot."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
     except OSError:
-        return os.urandom(4).hex()  # not Linux: as if no other process were of this kernel
+        return os.urandom(4).hex()  # not Linux: no other process gets the same
 
 
 @cache
 def process_space() -> str:
-    """Sixteen digits that tell the space in which a process number names one process: those of `kernel`, and those of this
-    process's PID namespace, such as a container's. Containers may have a host's name and a folder in common."""
+    """`kernel()` and eight or more hexadecimal digits of the PID namespace, within which process numbers are unique: containers
+    may share a host's name and folders."""
     try:
         namespace = os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -106,7 +106,7 @@ def process_space() -> str:
 
 
 def processor() -> str:
-    """The name of the model of this machine's processors, as far as the system knows it."""
+    """The model name of this machine's processors, or else what Python knows of them."""
     with suppress(OSError):  # no such file outside Linux
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -114,15 +114,15 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-# Matrices lie in pages of their own, since memory is pinned by whole pages. The pages of a result serve the next one, too: the
-# system hands out fresh memory page by page, at the speed of a slow disk, and a GPU's driver would have to pin it anew. For a
-# large product both take longer than the product.
+# Matrices have whole pages, because memory is pinned by pages. The memory of a freed result is reused for the next one: fresh
+# memory costs page faults, at the speed of a slow disk, and must be pinned again. For a large product, both take longer than
+# the product.
 
-LEAST_BYTES = 1 << 20  # smaller arrays are ordinary ones: copying them costs less than pinning, and fresh memory nothing
+LEAST_BYTES = 1 << 20  # smaller arrays are ordinary ones: copying them costs less than pinning, and page faults nothing
 
 
 def empty_matrix(rows: int, columns: int, dtype: str | np.dtype) -> np.ndarray:
-    """A matrix of undefined contents that shares no page with another array. DoesNotFit if the system refuses the memory."""
+    """An uninitialized matrix; from LEAST_BYTES on, it shares no page with another array. DoesNotFit if the system refuses."""
     import numpy as np
 
     size = rows * columns * np.dtype(dtype).itemsize
@@ -131,23 +131,22 @@ def empty_matrix(rows: int, columns: int, dtype: str | np.dtype) -> np.ndarray:
     try:
         pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
-        if _kept:  # in a batch system's limit of addresses
+        if _kept:  # may count toward a limit of address space (ulimit -v)
             _kept.clear()
             return empty_matrix(rows, columns, dtype)
         raise DoesNotFit(f"no room for {readable(size)} of host memory ({error.strerror})") from None
-    with suppress(OSError, AttributeError):  # huge pages are fewer, hence allocated and pinned faster
+    with suppress(OSError, AttributeError):  # huge pages are allocated and pinned faster
         pages.madvise(mmap.MADV_HUGEPAGE)
     return np.ndarray((rows, columns), dtype, buffer=pages)
 
 
-# The memory of results that became free, for next ones: by the bit length of its bytes, that of the last one of each, since
-# programs have results of several shapes in turn.
+# Memory of freed results for reuse, one for each bit length of sizes in bytes, since programs alternate between shapes.
 _kept: dict[int, np.ndarray] = {}
-_MOST_KEPT = 8  # memory of other sizes than the next result's is kept up to this part of what that leaves available
+_MOST_KEPT = 8  # memory of other bit lengths is kept up to 1/8 of what the next result leaves available
 
 
 class ResultMemory:
-    """The memory of a result, with NumPy's array interface. When the last array on it has gone, the memory is kept."""
+    """A result's memory, with NumPy's array interface. When its last array is freed, the memory is kept for reuse."""
 
     def __init__(self, memory: np.ndarray, interface: dict[str, Any]) -> None:
         self.memory, self._kept = memory, _kept
@@ -158,8 +157,7 @@ class ResultMemory:
 
 
 def empty_result(rows: int, columns: int, dtype: str) -> np.ndarray:
-    """An array of undefined contents for a result, in kept memory where that is of a fitting size. DoesNotFit as for
-    `empty_matrix`."""
+    """An uninitialized array for a result, in reused memory if that has a fitting size. DoesNotFit as for `empty_matrix`."""
     import numpy as np
 
     size = rows * columns * np.dtype(dtype).itemsize
@@ -174,7 +172,7 @@ def empty_result(rows: int, columns: int, dtype: str) -> np.ndarray:
 
 
 def bytes_kept_for(size: int) -> int:
-    """The bytes of kept memory that a result of `size` bytes can use."""
+    """The bytes of kept memory that a result of `size` bytes can reuse, or 0."""
     memory = _take_kept(size)
     if memory is None:
         return 0
@@ -183,9 +181,9 @@ def bytes_kept_for(size: int) -> int:
 
 
 def _take_kept(size: int) -> np.ndarray | None:
-    """Kept memory of `size` to 2 * `size` bytes. What is too small for others of its bit length is given up.
+    """Kept memory of `size` to 2 * `size` bytes, or None. Memory of the same bit length that is too small is dropped.
 
-    Each step is atomic: between any two of them another thread, or the garbage collector, may bring back memory of any size.
+    Each step is atomic, because between two steps another thread, or the garbage collector, may keep more memory.
     """
     memory = _kept.pop(size.bit_length(), None)
     if sum(each.nbytes for each in _kept.copy().values()) > (available_host_bytes() - size) // _MOST_KEPT:
@@ -194,36 +192,35 @@ def _take_kept(size: int) -> np.ndarray | None:
 
 
 class RowView:
-    """Rows `rows` of a matrix, which `array` holds, in host or GPU memory; indexed by rows of the whole matrix."""
+    """Rows `rows` of a matrix, in `array` in host or GPU memory; indexed by rows of the whole matrix."""
 
     def __init__(self, array: Any, rows: Span) -> None:
         self.array = array
         self.rows = rows
 
     def __getitem__(self, rows: Span) -> Any:
-        """These rows of the whole matrix, which must lie in `self.rows`."""
+        """These rows of the whole matrix, all within `self.rows`."""
         return self.array[rows.within(self.rows).slice]
 
 
 def is_transpose(one: Any, other: Any) -> bool:
-    """Whether `one` is the transpose of `other` in the same memory, of arrays of NumPy's or CuPy's."""
+    """Whether `one` is the transpose of `other` in the same memory, for NumPy and CuPy arrays."""
     if one.shape != other.shape[::-1] or one.strides != other.strides[::-1] or one.dtype != other.dtype:
         return False
-    pair = one, other  # NumPy has no buffer of bfloat16, whose `data` it refuses
-    first, second = (each.data.ptr if hasattr(each, "__cuda_array_interface__") else each.ctypes.data for each in pair)
+    first, second = (  # not NumPy's `data`, which fails for bfloat16
+        each.data.ptr if hasattr(each, "__cuda_array_interface__") else each.ctypes.data for each in (one, other)
+    )
     return bool(first == second)
 
 
-# Rows and columns. Written row by row, a matrix whose columns are contiguous is read one element of each cache line at a time. In
-# a tile of this size the lines are still in the cache when their next element is read.
+# Rows and columns. Reading a matrix with contiguous columns row by row uses one element of each cache line at a time. In a tile
+# of this size, the line is still cached when its next element is read.
 _TILE = 256
 
 
 def copy_rows(into: np.ndarray, source: np.ndarray | float, threads: int) -> None:
-    """Do `into[...] = source`, with conversion, by several threads.
-
-    One thread does not use all of the memory's bandwidth, least of all where fresh memory is written for the first time.
-    """
+    """`into[...] = source`, with conversion, by several threads: one does not reach the memory's bandwidth, least of all on fresh
+    pages."""
     import numpy as np
 
     def copy(part: Span) -> None:
@@ -238,8 +235,7 @@ def copy_rows(into: np.ndarray, source: np.ndarray | float, threads: int) -> Non
 
 
 def tiles_of(source: Any, rows: Span) -> Iterable[tuple[slice, slice]]:
-    """The parts in which these rows of a matrix are best read, one after the other: all of them at once, unless the matrix is
-    the transpose of one in row-major order."""
+    """The tiles in which to read these rows of a matrix: all rows at once, unless columns are contiguous."""
     width = source.shape[1]
     if abs(source.strides[0]) >= abs(source.strides[1]):
         return [(rows.slice, slice(0, width))]

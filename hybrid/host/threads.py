@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Threads of a rank: work that is divided among them, and how many of them there are.
+"""A rank's pool of threads for NumPy calls that release the GIL, and the number of threads, also of BLAS.
 
-The threads serve NumPy calls that release the GIL. They start when they are first needed, are kept from call to call, and end
-with the interpreter. Importing this module does not load NumPy, so that BLAS starts no more threads than are settled.
+The pool's threads start at first use and end with the interpreter. Importing this module does not load NumPy, because the number
+of BLAS threads must be settled first.
 """
 
 from __future__ import annotations
@@ -26,24 +26,21 @@ if TYPE_CHECKING:
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
-CALL_BYTES = 4 << 20  # of the operands of one NumPy call: in smaller calls the threads would mostly wait for the GIL
+CALL_BYTES = 4 << 20  # of operands per NumPy call: with smaller calls, threads mostly wait for the GIL
 MOST_THREADS = 16  # more would wait for the GIL between their calls, and each takes temporary memory
-# The most threads of our own among which products are divided. A larger number of BLAS's own is faster; but these look for work
-# for tens of milliseconds after a product, on the cores that copies to a GPU need.
+# Products with more threads are left to BLAS, whose threads are faster, but spin for tens of milliseconds after a product, on
+# cores that copies to a GPU need.
 _OWN_THREADS = 4
 _spares_cores = False
 
 
 class _Here(threading.local):
-    """What this thread is doing: a part of `on_threads`, and how many threads `limited_threads` allows it, 0 outside."""
-
-    in_part = False
-    threads = 0
+    in_part = False  # this thread works for `on_threads`
+    threads = 0  # that `limited_threads` allows; 0 outside
 
 
 _here = _Here()
-# What threads that wait for work get, and how many there are. No lock of Python's own is taken, since a handler of signals may
-# raise before it is released.
+# The queue of work, and the number of threads. Without Python locks, because a signal handler may raise before a release.
 _asked: SimpleQueue[Callable[[], None]]
 _threads: int
 
@@ -63,7 +60,7 @@ def _serve(asked: SimpleQueue[Callable[[], None]]) -> None:
 
 
 def _ask(helpers: int, work: Callable[[], None]) -> None:
-    """Have this number of threads do the work, or fewer where the limit of threads is reached."""
+    """Let this number of threads call `work`; fewer if the system refuses to start more."""
     global _threads
     with suppress(RuntimeError):
         while _threads < helpers:
@@ -74,9 +71,9 @@ def _ask(helpers: int, work: Callable[[], None]) -> None:
 
 
 def on_threads(threads: int, work: Callable[[Part], Result], parts: Iterable[Part]) -> list[Result]:
-    """`work(part)` for each part by `threads` threads, this one among them; the results in order.
+    """Call `work(part)` for each part by up to `threads` threads, including this one. Returns the results in order.
 
-    After an exception no more parts are begun, and those begun are waited for. Within `work`, on_threads uses no more threads.
+    After an exception no new part begins, and running ones are waited for. Nested calls within `work` use one thread.
     """
     parts = list(parts)
     helpers = min(threads, MOST_THREADS, len(parts)) - 1
@@ -90,7 +87,7 @@ def on_threads(threads: int, work: Callable[[Part], Result], parts: Iterable[Par
         try:
             while todo:
                 working.append(None)
-                with suppress(IndexError):  # another thread has taken the last one
+                with suppress(IndexError):  # another thread took the last part
                     number = todo.popleft()
                     try:
                         results[number] = work(parts[number])
@@ -108,7 +105,7 @@ def on_threads(threads: int, work: Callable[[Part], Result], parts: Iterable[Par
     try:
         _ask(helpers, help_out)
         do_all(deque())
-    except BaseException as error:  # by a signal
+    except BaseException as error:  # of a signal handler
         errors[:] = [error]
     todo.clear()
     while helping:
@@ -126,7 +123,7 @@ def rows_of_about(at_once: int, rows: Span, row_bytes: int) -> Iterator[Span]:
     return pieces(rows, max(1, at_once // max(1, row_bytes)))
 
 
-# Read once by the BLAS libraries that NumPy may come with, when they are loaded.
+# BLAS libraries read these once, when they are loaded.
 _POOL_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 THREAD_VARIABLES = ("SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS")  # the first that is set counts
 
@@ -135,7 +132,7 @@ _announced = 1  # threads of products outside `limited_threads`
 
 @record
 class Threads:
-    """A rank's number of threads, and the reason for it."""
+    """A rank's number of threads, and what it follows from."""
 
     count: int
     reason: str
@@ -154,16 +151,15 @@ def choose_threads(
     environment: Mapping[str, str],
     quota: float | None = None,
 ) -> Threads:
-    """The threads of one rank: `asked`, else SLURM_CPUS_PER_TASK, else OMP_NUM_THREADS, else its part of the usable cores.
+    """A rank's threads: `asked`, else SLURM_CPUS_PER_TASK, else OMP_NUM_THREADS, else its share of the usable cores.
 
-    `cores_of_node_ranks`: for each rank of the node the cores that it may use; those that several ranks may use are divided
-    among them. `quota`: the number of cores to which the control group limits the processor time of all ranks of the node
-    together.
+    `cores_of_node_ranks`: the affinity of each rank of the node; cores in several ranks' affinities are divided among them.
+    `quota`: the control group's limit of processor time, in cores, for all ranks of the node together.
     """
     if asked:
         return Threads(asked, "--threads")
     for variable in THREAD_VARIABLES:
-        first = environment.get(variable, "").split(",")[0].strip()  # OpenMP allows a list, one number a nesting level
+        first = environment.get(variable, "").split(",")[0].strip()  # OpenMP allows a list, a number per nesting level
         if first.isdecimal() and int(first) > 0:
             return Threads(int(first), variable)
     users: dict[int, int] = {}
@@ -180,7 +176,7 @@ def choose_threads(
 
 
 def core_quota(root: Path = Path("/")) -> float | None:
-    """The number of cores to which control groups (version 2) limit this process's processor time; None: no limit."""
+    """The limit of processor time by control groups (version 2), in cores; None: no limit."""
     try:
         limit, period = (root / "sys/fs/cgroup/cpu.max").read_text().split()
         return None if limit == "max" else int(limit) / int(period)
@@ -189,45 +185,43 @@ def core_quota(root: Path = Path("/")) -> float | None:
 
 
 def announce_threads(count: int) -> None:
-    """Have products use `count` threads, also outside `limited_threads`, and BLAS start no more. It has no effect once NumPy has
-    loaded it."""
+    """Set the number of threads of products outside `limited_threads`, and of BLAS. Without effect if NumPy is loaded."""
     global _announced
     if "numpy" not in sys.modules:
         _announced = count
         for variable in _POOL_VARIABLES:
             os.environ[variable] = str(_of_blas(count))
-        # NumPy sets these while it loads OpenBLAS, then deletes them, which other threads must not see: `wake_driver` says why.
+        # Unless they are set, NumPy sets and deletes these around loading OpenBLAS, which may crash cuInit: see `wake_driver`.
         for variable in ("OPENBLAS_MAIN_FREE", "GOTOBLAS_MAIN_FREE"):  # the second up to NumPy 2.2
             os.environ.setdefault(variable, "1")
-        # OpenBLAS's threads look for work for 2¹² cycles after a product, and not for 2²⁶, on the cores that the check needs.
+        # OpenBLAS's threads spin for 2¹² cycles after a product, instead of 2²⁶, on cores that the check needs.
         os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "12")
 
 
 def spare_cores() -> None:
-    """From now on BLAS's threads are not to look for work beside this process's copies to and from GPUs."""
+    """From now on avoid BLAS's own threads: their spinning would slow down copies to and from GPUs."""
     global _spares_cores
     _spares_cores = True
 
 
 def own_threads() -> int:
-    """The most threads of our own among which a product is divided."""
+    """The most threads of ours that divide a product; with more, BLAS's own threads do."""
     return MOST_THREADS if _spares_cores else _OWN_THREADS
 
 
 def undivided(count: int) -> int:
-    """The threads of BLAS itself for a product that is too small to be divided among ours."""
+    """BLAS's own threads for a product that is too small to divide."""
     return 1 if _spares_cores else count
 
 
 def _of_blas(count: int) -> int:
-    """The threads that BLAS itself uses where products use `count`."""
+    """BLAS's own threads if products use `count`."""
     return 1 if count <= own_threads() else count
 
 
 @contextmanager
 def limited_threads(count: int) -> Iterator[None]:
-    """A context in which products by BLAS use `count` threads: hybrid.host.blas divides them among as many of our own,
-    and leaves only more than those to BLAS."""
+    """A context in which products of hybrid.host.blas use `count` threads: ours up to `own_threads`, else BLAS's own."""
     before, _here.threads = _here.threads, count
     try:
         with limited_blas(_of_blas(count)):
@@ -237,25 +231,24 @@ def limited_threads(count: int) -> Iterator[None]:
 
 
 def threads_allowed() -> int:
-    """The threads that `limited_threads` allows, or were announced."""
+    """The threads that `limited_threads` or `announce_threads` set."""
     return _here.threads or _announced
 
 
 def product_threads() -> int:
-    """Among how many threads of our own a product is to be divided: as many as are allowed; 1 where BLAS divides it, since there
-    are more, or nobody can limit this BLAS."""
+    """The number of our threads that divide a product; 1 if BLAS's own threads do, or BLAS's threads cannot be limited."""
     return threads_allowed() if threads_allowed() <= own_threads() and can_limit_blas() else 1
 
 
 def can_limit_blas() -> bool:
-    """Whether BLAS uses one thread where `limited_blas` says so."""
+    """Whether `limited_blas(1)` is effective."""
     return _is_announced(1) or bool(_blas_libraries().lib_controllers)
 
 
 def limited_blas(count: int) -> AbstractContextManager[object]:
     """A context in which BLAS itself uses `count` threads."""
     if _is_announced(count):
-        return nullcontext()  # threadpoolctl need not be imported
+        return nullcontext()  # without importing threadpoolctl
     libraries = _blas_libraries()
     if all(library.num_threads == count for library in libraries.lib_controllers):
         return nullcontext()
@@ -264,7 +257,7 @@ def limited_blas(count: int) -> AbstractContextManager[object]:
 
 @contextmanager
 def _with_threads(libraries: Sequence[Any], count: int) -> Iterator[None]:
-    """As threadpoolctl's limits, which an interrupt while they are set would leave as they are."""
+    """threadpoolctl's limits, but also restored after an interrupt while they are set."""
     before = [library.num_threads for library in libraries]
     try:
         for library in libraries:
@@ -276,18 +269,14 @@ def _with_threads(libraries: Sequence[Any], count: int) -> Iterator[None]:
 
 
 def _is_announced(count: int) -> bool:
-    """Whether `announce_threads` has set this number of BLAS's threads."""
     return all(os.environ.get(variable) == str(count) for variable in _POOL_VARIABLES)
 
 
-_libraries: tuple[int, ThreadpoolController] | None = None  # how many modules were loaded at the last search, and what it found
+_libraries: tuple[int, ThreadpoolController] | None = None  # the number of modules at the last search, and its result
 
 
 def _blas_libraries() -> ThreadpoolController:
-    """The BLAS libraries of this process.
-
-    The search takes a millisecond: it is repeated only when more modules have been loaded.
-    """
+    """The BLAS libraries of this process. The search takes a millisecond, and is repeated only when modules were loaded."""
     global _libraries
     if _libraries is None or _libraries[0] != len(sys.modules):
         from threadpoolctl import ThreadpoolController
