@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Matrices that are distributed over all ranks: a `RowBlock` is a rank's rows, a `Block2D` its rows of some columns.
+"""Matrices distributed over all ranks: a `RowBlock` is a rank's rows, a `Block2D` its rows and columns in a grid of ranks.
 
-Products, sums, norms and largest elements are collective. Elementwise operations are local, without messages. What would take a
-rank's elements for the whole matrix is refused.
+Products, sums, norms and largest elements are collective. Elementwise operations are local, without messages. Functions that
+would mistake a rank's elements for the whole matrix are refused.
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ from hybrid.planning.grid import Part, moves
 from hybrid.ranks.launcher import launched
 from hybrid.ranks.team import team_of
 
-Bounds = tuple[int, int]  # from, and to which row or column, this one not included
+Bounds = tuple[int, int]  # the first row or column, and the last plus one
 _NUMBERS = (int, float, complex, np.generic)
 
 
 def _transposed(a: Any, axes: Sequence[int] | None = None) -> Any:
-    """What numpy.transpose gives."""
     if axes is None or tuple(axes) in {(1, 0), (-1, 0), (1, -2), (-1, -2)}:
         return a.T
     raise UsageError(f"axes={axes} is no transpose of a {_kind(a)}, which is axes=(1, 0)", code="dimensions")
 
 
-_FUNCTIONS: Mapping[Any, Callable[..., Any]] = {  # NumPy's that need only what this rank knows, or are the product
+_FUNCTIONS: Mapping[Any, Callable[..., Any]] = {  # NumPy's functions that are local, or are the product
     np.shape: lambda a: a.shape,
     np.ndim: lambda a: a.ndim,
     np.iscomplexobj: lambda a: a.dtype.kind == "c",
@@ -48,17 +47,17 @@ _FUNCTIONS: Mapping[Any, Callable[..., Any]] = {  # NumPy's that need only what 
 
 
 class Distributed(NDArrayOperatorsMixin, ABC):
-    """A rank's part of a distributed matrix. Its operators are NumPy's elementwise functions, of which `__array_ufunc__` makes
-    those of this rank's elements."""
+    """A rank's part of a distributed matrix. Operators are NumPy's elementwise functions, which `__array_ufunc__` applies to this
+    rank's elements."""
 
     array: Any  # this rank's elements
     shape: Any  # of the whole matrix
-    rows: Any  # which rows, and which columns of it these are: pairs of the first and the last plus one
+    rows: Any  # of the whole matrix, and its columns, that this rank has: pairs of the first and the last plus one
     columns: Any
-    comm: Any = None  # the communicator for what is collective, where it is known
+    comm: Any = None  # the communicator for collective operations, if known
     ndim = 2
     __iter__ = None  # this rank has only some of the rows
-    _multiply: ClassVar[Callable[..., Any]]  # hybrid.multiply, which has to be above this room
+    _multiply: ClassVar[Callable[..., Any]]  # set to hybrid.multiply, which this room must not import
 
     def __len__(self) -> int:
         return int(self.shape[0])
@@ -77,7 +76,7 @@ class Distributed(NDArrayOperatorsMixin, ABC):
 
     @property
     def indices(self) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers that the array's rows, and its columns, have in the whole matrix."""
+        """The row numbers, and the column numbers, of the array in the whole matrix."""
         rows, columns = (np.concatenate([np.arange(*each) for each in ((0, 0), *of)]) for of in (self.rows, self.columns))
         return rows, columns
 
@@ -90,7 +89,7 @@ class Distributed(NDArrayOperatorsMixin, ABC):
         return self._like(self.array.astype(dtype), self.comm)
 
     def sum(self) -> Any:
-        """The sum of all elements of the matrix, of NumPy's type for it, on every rank. Collective."""
+        """The sum of all elements of the matrix, of NumPy's type for sums, on every rank. Collective."""
         return self._of_whole(np.sum, lambda array: array.sum())
 
     def max(self) -> Any:
@@ -103,7 +102,7 @@ class Distributed(NDArrayOperatorsMixin, ABC):
         return self._of_whole(np.linalg.norm, lambda array: np.linalg.norm(array.astype(widened, copy=False)))
 
     def _of_whole(self, function: Callable[[np.ndarray], Any], of_part: Callable[[Any], Any]) -> Any:
-        """The function of what all ranks have found, each by `of_part`. Every rank calls it."""
+        """Collective: apply `function` to the results of `of_part` from all ranks."""
         name = function.__name__
         comm = self._communicator([self], f"a.{name}()")
         with on_device_of(self.array):
@@ -117,7 +116,7 @@ class Distributed(NDArrayOperatorsMixin, ABC):
         return function(np.concatenate(values))
 
     def _communicator(self, inputs: Sequence[Any], call: str) -> Any:
-        """The communicator that the inputs know, or None in a process alone. UsageError where there are several processes."""
+        """The inputs' communicator; None if they have none and this process is alone, else UsageError."""
         comm = common_communicator(inputs)
         if comm is None and _has_others():
             how = f"{_kind(self)}(..., comm=comm) names it, as does hybrid.multiply(a, b, comm=comm)"
@@ -136,12 +135,12 @@ class Distributed(NDArrayOperatorsMixin, ABC):
 
     @property
     def device(self) -> str:
-        """Where this rank's elements are: "cpu", or such as "cuda:0"."""
+        """The device of this rank's elements: "cpu", or "cuda:0" and so on."""
         return f"cuda:{getattr(getattr(self.array, 'device', None), 'id', '?')}" if on_gpu(self.array) else "cpu"
 
     @property
     def _place(self) -> Any:
-        """The place of these elements in the matrix, as far as it is known; others are not combined with them."""
+        """These elements' place in the matrix, as far as known; only parts of the same place can be combined."""
         return self.array.shape
 
     @abstractmethod
@@ -150,7 +149,7 @@ class Distributed(NDArrayOperatorsMixin, ABC):
 
     @property
     def _rank(self) -> str:
-        """For repr: which rank of the communicator this is, where that is known."""
+        """For repr: this rank and the size of the communicator, if known."""
         return f", rank {self.comm.Get_rank()} of {self.comm.Get_size()}" if self.comm else ""  # a freed one is false
 
     def __getstate__(self) -> dict[str, Any]:
@@ -169,7 +168,7 @@ class Distributed(NDArrayOperatorsMixin, ABC):
         return self._refused(other)
 
     def _by_elements(self, ufunc: np.ufunc, inputs: Sequence[Any]) -> Any:
-        """The function of this rank's elements. NotImplemented where an input is neither a number nor a part."""
+        """Apply the function to this rank's elements. NotImplemented if an input is neither a number nor a Distributed."""
         values = []
         for each in inputs:
             if isinstance(each, Distributed):
@@ -177,11 +176,11 @@ class Distributed(NDArrayOperatorsMixin, ABC):
                 values.append(each.array)
             elif isinstance(each, _NUMBERS):
                 values.append(each)
-            elif isinstance(each, np.ndarray) and not each.ndim:  # NumPy compares its numbers as such arrays
+            elif isinstance(each, np.ndarray) and not each.ndim:  # NumPy's scalars come so from comparisons
                 values.append(each[()])
             else:
                 return self._refused(each)
-        comm = common_communicator(inputs)  # who knows it knows its rows, too
+        comm = common_communicator(inputs)  # an input that has it also knows its rows
         return next(each for each in inputs if isinstance(each, Distributed) and each.comm == comm)._like(ufunc(*values), comm)
 
     def _refuse_elsewhere(self, other: Distributed, operation: str) -> None:
@@ -204,7 +203,7 @@ class Distributed(NDArrayOperatorsMixin, ABC):
             )
 
     def _refused(self, other: Any) -> Any:
-        """NotImplemented; NoArray for an array, which cannot be combined with this."""
+        """Returns NotImplemented. Raises NoArray for an array, which cannot be combined with this."""
         if hasattr(other, "__array__"):
             raise NoArray(
                 f"a {_kind(self)} and an array do not go together, since other ranks have the rest of the {_kind(self)}: "
@@ -216,9 +215,9 @@ class Distributed(NDArrayOperatorsMixin, ABC):
         raise self._no_array(f"a {_kind(self)} is no array")
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **more: Any) -> Any:
-        """The product, and elementwise functions. NoArray for all others."""
+        """The product, and elementwise functions; NoArray for all others."""
         computed = NotImplemented
-        if more.get("out", [None])[0] is inputs[0]:  # as a += b has it: a new part takes the place of a
+        if more.get("out", [None])[0] is inputs[0]:  # a += b: a new object replaces a
             del more["out"]
         if method == "__call__" and not more and ufunc is np.matmul:
             left, right = inputs
@@ -245,13 +244,13 @@ def _kind(part: Any) -> str:
 
 
 def _has_others() -> bool:
-    """Whether this process is one of several that a launcher has started."""
+    """Whether a launcher has started several processes."""
     launch = launched()
     return launch is not None and launch.size > 1
 
 
 def _of_all_ranks(comm: Any, call: str, look: Callable[[], Any]) -> tuple[int, list[Any]]:
-    """This rank's number, and what `look` gives on each rank. Every rank calls it; an error on one is raised on all."""
+    """Collective: this rank's number, and the results of `look` on all ranks. An error on one is raised on all."""
     team = team_of(comm)
     if team.size == 1:
         return 0, [look()]
@@ -262,11 +261,11 @@ def _of_all_ranks(comm: Any, call: str, look: Callable[[], Any]) -> tuple[int, l
     return team.rank, [said[1] for said in looking.all]
 
 
-_MADE_AS = {f"Transposed{kind}": f"{kind}, and take its .T" for kind in ("RowBlock", "Block2D")}  # of what is no public class
+_MADE_AS = {f"Transposed{kind}": f"{kind}, and take its .T" for kind in ("RowBlock", "Block2D")}  # for private classes
 
 
 def common_communicator(inputs: Sequence[Any]) -> Any:
-    """The communicator that the inputs know, or None. UsageError where they know different ones."""
+    """The inputs' communicator, or None if they have none. UsageError if they have different ones."""
     knowing = [each for each in inputs if isinstance(each, Distributed) and each.comm is not None]
     if any(each.comm != knowing[0].comm for each in knowing):
         raise UsageError(
@@ -283,18 +282,18 @@ class RowBlock(Distributed):
     Every rank has one; it may be empty. `shape` and `len` are of the whole matrix, `local_shape` and `nbytes` of this rank's
     `rows`. `a @ b` is collective over the communicator of either operand; b may be a matrix that every rank has. `+ - * / // %
     **`, comparisons and NumPy's elementwise functions are local, and accept numbers and RowBlocks of the same rows. `a[i]`,
-    `a[lo:hi]` and `a[i, j]` are views of rows that this rank has, by their numbers in the whole matrix. `a.T` is a view, of which
-    this rank has columns; products take it.
+    `a[lo:hi]` and `a[i, j]` are views of rows that this rank has, indexed by row numbers of the whole matrix. `a.T` is a view:
+    this rank's columns of the transpose, which products accept.
 
     Parameters
     ----------
     array
         The rows: a NumPy array, or a CuPy array on the rank's GPU.
     comm
-        The mpi4py communicator. With it this call is collective: the ranks tell each other how many rows they have. What
-        `multiply`, `scatter` and operators return knows its own; a pickled one does not.
+        The mpi4py communicator. With it this call is collective: the ranks exchange their numbers of rows. Results of `multiply`,
+        `scatter` and operators have one; a pickled RowBlock loses it.
     place
-        The number of the first row, and of all rows of the whole matrix: who knows them spares the exchange.
+        The number of the first row, and the number of rows of the whole matrix. It saves the exchange.
     """
 
     array: Any
@@ -315,7 +314,7 @@ class RowBlock(Distributed):
         object.__setattr__(self, "place", (sum(heights[:rank]), sum(heights)))
 
     def _looked_at(self) -> list[Any]:
-        """This rank's number of rows and of columns, and their type. UsageError where this is no matrix."""
+        """This rank's rows and columns, and their type. UsageError if the array is no matrix."""
         if not is_array(self.array) or self.array.ndim != 2:
             given = f"an array of {self.array.ndim} dimensions" if is_array(self.array) else type(self.array).__name__
             raise UsageError(f"a RowBlock takes a matrix of NumPy's or CuPy's, not {given}", code="no-numbers")
@@ -334,14 +333,14 @@ class RowBlock(Distributed):
 
     @property
     def rows(self) -> tuple[Bounds]:  # type: ignore[override]
-        """Which rows of the whole matrix these are: the first, and the last plus one."""
+        """This rank's rows of the whole matrix: the first, and the last plus one."""
         if self.place is None:
             raise UsageError("a RowBlock knows its rows by its communicator: RowBlock(array, comm)", code="communicator")
         return ((self.place[0], self.place[0] + len(self.array)),)
 
     @property
     def columns(self) -> tuple[Bounds]:  # type: ignore[override]
-        """Which columns these are: all of them."""
+        """All columns: the first, and the last plus one."""
         return ((0, self.array.shape[1]),)
 
     def __getitem__(self, key: Any) -> Any:
@@ -351,7 +350,7 @@ class RowBlock(Distributed):
 
     @property
     def T(self) -> TransposedRowBlock:
-        """The transpose, of which this rank has columns. No element is moved before a product, `scatter` or `gather` takes it."""
+        """The transpose, with columns on each rank: a view. Only a product, `scatter` or `gather` moves elements."""
         return TransposedRowBlock(self.array.T, self.comm, self.place)
 
     def _like(self, array: Any, comm: Any) -> RowBlock:
@@ -368,13 +367,13 @@ class RowBlock(Distributed):
 class TransposedRowBlock(RowBlock):
     """`rows.T`: this rank's consecutive columns of the transpose, which are its rows of the matrix.
 
-    `array` has these `columns`. In a product its rows are moved between the ranks first, in equal shares; `hybrid.scatter` gives
-    them as a `RowBlock`.
+    `array` has these `columns`. A product first redistributes it by rows, in equal shares; `hybrid.scatter` returns these as a
+    `RowBlock`.
     """
 
     @property
     def T(self) -> RowBlock:  # type: ignore[override]
-        """The RowBlock of which this is the transpose."""
+        """The original RowBlock."""
         return RowBlock(self.array.T, self.comm, self.place)
 
     @property
@@ -384,12 +383,12 @@ class TransposedRowBlock(RowBlock):
 
     @property
     def rows(self) -> tuple[Bounds]:  # type: ignore[override]
-        """Which rows of the transpose these are: all of them."""
+        """All rows of the transpose: the first, and the last plus one."""
         return self.T.columns
 
     @property
     def columns(self) -> tuple[Bounds]:  # type: ignore[override]
-        """Which columns of the transpose these are: the first, and the last plus one."""
+        """This rank's columns of the transpose: the first, and the last plus one."""
         return self.T.rows
 
     def __repr__(self) -> str:
@@ -397,7 +396,8 @@ class TransposedRowBlock(RowBlock):
 
 
 def _taken(array: Any, key: Any, bounds: Bounds, length: int) -> Any:
-    """A view of the array along its first axis, of which it has the numbers within the bounds. UsageError where it lacks one."""
+    """`array[key]` along the first axis, indexed as a whole of this length, of which the array has the part within the bounds.
+    UsageError if it lacks some."""
     (lo, hi), several = bounds, isinstance(key, slice)
     wanted = range(length)[key] if several else [operator.index(key) + length * (key < 0)]
     if wanted and not lo <= min(wanted[0], wanted[-1]) <= max(wanted[0], wanted[-1]) < hi:
@@ -407,7 +407,7 @@ def _taken(array: Any, key: Any, bounds: Bounds, length: int) -> Any:
     return array[wanted[0] - lo :: key.step][: len(wanted)] if wanted else array[:0]
 
 
-_DENSE, _DESCRIPTOR = 1, 9  # ScaLAPACK's type of a dense matrix, and the length of its descriptor
+_DENSE, _DESCRIPTOR = 1, 9  # ScaLAPACK: DTYPE of a dense matrix, and the length of its descriptor
 
 
 @dataclass(frozen=True, eq=False)
@@ -426,9 +426,9 @@ class Block2D(Distributed):
     shape
         Rows and columns of the whole matrix.
     rows, columns
-        Which these are: pairs of the first and the last plus one, in the array's order.
+        The array's rows and columns in the whole matrix: pairs of the first and the last plus one, in the array's order.
     comm
-        The mpi4py communicator for `@`. What `multiply` and operators return knows its own; a pickled one does not.
+        The mpi4py communicator for `@`. Results of `multiply` and operators have one; a pickled Block2D loses it.
     """
 
     array: Any
@@ -442,7 +442,7 @@ class Block2D(Distributed):
         refuse_masked(self.array, "the array of a Block2D")
         if not _are_counts(self.shape):
             raise UsageError(f"shape {self.shape!r} is not that of a matrix", code="shapes")
-        # A list, or numbers of NumPy's, would be another shape than the same one of another rank or Block2D.
+        # A tuple of Python's integers, to be compared with the shapes of other ranks and Block2Ds.
         object.__setattr__(self, "shape", tuple(map(as_int, self.shape)))
         for name, spans, length in (("rows", self.rows, self.shape[0]), ("columns", self.columns, self.shape[1])):
             for bounds in spans if isinstance(spans, Iterable) else [spans]:
@@ -469,8 +469,8 @@ class Block2D(Distributed):
         return replace(self, array=array, comm=comm)
 
     def __getitem__(self, key: Any) -> Block2D:
-        """This rank's part of the submatrix `[i:j, k:l]`, on the same grid. No element is moved: it is a view, unless the part
-        lists its rows or columns out of order."""
+        """This rank's part of the submatrix `[i:j, k:l]`, on the same grid, without communication. A view, unless the part has
+        its rows or columns out of order."""
         slices = key if isinstance(key, tuple) else (key, slice(None))
         if len(slices) != 2 or not all(isinstance(each, slice) and each.step in (None, 1) for each in slices):
             raise UsageError(f"a submatrix of a Block2D is block[i:j, k:l], without steps, not block[{key}]", code="rows")
@@ -488,12 +488,12 @@ class Block2D(Distributed):
 
     @property
     def T(self) -> Block2D:
-        """The transpose: a view of the same elements, on the transposed grid. Products take it; no element is moved before."""
+        """The transpose: a view of the same elements, on the transposed grid. Only a product moves elements."""
         kind = Block2D if isinstance(self, TransposedBlock2D) else TransposedBlock2D
         return kind(self.array.T, self.shape[::-1], self.columns, self.rows, self.comm)
 
     def in_order(self) -> np.ndarray:
-        """The whole matrix with its rows and columns in order, on a rank that has all of them. UsageError on others."""
+        """The whole matrix with its rows and columns in order. UsageError unless this rank has all of them."""
         if any(
             not np.array_equal(np.sort(have), np.arange(length)) for have, length in zip(self.indices, self.shape, strict=True)
         ):
@@ -507,12 +507,12 @@ class Block2D(Distributed):
     def from_scalapack(
         cls, array: Any, descriptor: Sequence[int], grid: tuple[int, int], process: tuple[int, int], comm: Any = None
     ) -> Block2D:
-        """A distributed matrix of ScaLAPACK's.
+        """A Block2D from ScaLAPACK's local matrix and descriptor.
 
         Parameters
         ----------
         array
-            The local matrix, of Fortran's order or C's; rows beyond those that there are locally are left out.
+            The local matrix, in Fortran or C order; padding rows are left out.
         descriptor
             The nine integers of its array descriptor: DTYPE, CTXT, M, N, MB, NB, RSRC, CSRC, LLD.
         grid, process
@@ -534,7 +534,7 @@ class Block2D(Distributed):
         columns = _dealt(m, column_block, grid[1], (process[1] - first_column) % grid[1])
         height, width = sum(hi - lo for lo, hi in rows), sum(hi - lo for lo, hi in columns)
         _refuse_no_matrix(array)
-        in_columns = array.size and array.strides[0] == array.itemsize and array.shape[1] > 1  # Fortran's order
+        in_columns = array.size and array.strides[0] == array.itemsize and array.shape[1] > 1  # Fortran order
         lies = array.strides[1] // array.itemsize if in_columns else leading
         if leading != lies or leading < max(1, height):
             raise UsageError(
@@ -546,7 +546,8 @@ class Block2D(Distributed):
 
 
 class TransposedBlock2D(Block2D):
-    """`block.T`. Elementwise operations refuse it beside a Block2D on every rank, also on those whose places are the same."""
+    """`block.T`. Elementwise operations with a Block2D are refused on every rank, even on those where both have the same
+    place."""
 
 
 def _refuse_no_matrix(array: Any) -> None:
@@ -557,7 +558,7 @@ def _refuse_no_matrix(array: Any) -> None:
 
 
 def _are_counts(pair: Any) -> bool:
-    """Whether this is a pair of whole numbers, none of them negative."""
+    """Whether this is a pair of non-negative integers."""
     if not isinstance(pair, Iterable) or isinstance(pair, str):
         return False
     numbers = [as_int(each) for each in pair]
@@ -565,14 +566,14 @@ def _are_counts(pair: Any) -> bool:
 
 
 def _dealt(length: int, block: int, processes: int, process: int) -> tuple[Bounds, ...]:
-    """The blocks of one process in a cyclic distribution of rows or columns."""
+    """A process's blocks in a block-cyclic distribution of rows or columns."""
     if block < 1:
         raise UsageError(f"blocks of {block} rows or columns cannot be dealt", code="blocks")
     return tuple((lo, min(lo + block, length)) for lo in range(process * block, length, processes * block))
 
 
 def refuse_no_grid(name: str, parts: Sequence[Part], shape: tuple[int, int]) -> None:
-    """UsageError unless the parts make up a matrix of this shape once, as those of a grid of ranks do."""
+    """UsageError unless the parts are those of a grid of ranks, and cover a matrix of this shape exactly once."""
     there = [part for part in parts if part.elements]
     rows, columns = {part.rows for part in there}, {part.columns for part in there}
     whole = all(_cover(spans, length) for spans, length in ((rows, shape[0]), (columns, shape[1])))
@@ -586,7 +587,7 @@ def refuse_no_grid(name: str, parts: Sequence[Part], shape: tuple[int, int]) -> 
 
 
 def _cover(spans: set[tuple[Span, ...]], length: int) -> bool:
-    """Whether these spans cover all rows or columns, none of them twice."""
+    """Whether these spans cover all rows or columns exactly once."""
     end = 0
     for span in sorted(span for of_one in spans for span in of_one if len(span)):
         if span.lo != end:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What a product of matrices is asked for: its types, and C = alpha · op(A) · op(B) + beta · C as BLAS's GEMM has it.
+"""The types and options of a product, as in BLAS's GEMM: C = alpha · op(A) · op(B) + beta · C.
 
-Products of any type are made of products of real matrices: complex matrices are real ones of twice the columns, numbers of 16
-bits are rounded from sums of 32, and integers are taken modulo primes where floating point would round them.
+Products of any type are computed as products of real matrices. Complex matrices become real ones with twice as many columns,
+16-bit floats are rounded from 32-bit sums, and integers that floating point would round are multiplied modulo primes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hybrid.host.threads import CALL_BYTES, on_threads, rows_of_about
 
 
 def real_view(matrix: Any) -> Any:
-    """The memory of a complex matrix in row-major order as real numbers: the two parts of each element beside each other."""
+    """A row-major complex matrix as a real one: a view with real and imaginary parts in alternating columns."""
     return matrix.view(matrix.real.dtype)
 
 
@@ -39,14 +39,14 @@ def complex_view(matrix: Any) -> Any:
     return matrix.view(matrix.dtype.char.upper())
 
 
-_LARGEST = 1 << 1023  # alpha or beta: a float holds it
-_LARGEST_FACTOR = 1 << 63  # alpha or beta of a product of integers
+_LARGEST = 1 << 1023  # of alpha and beta: fits a float
+_LARGEST_FACTOR = 1 << 63  # of alpha and beta for products of integers
 
 
 @record
 class Gemm:
-    """The numbers and flags of a call: op is the matrix, its transpose, its conjugate, or both. `dtype`: of C; "": NumPy's.
-    `modulus`: C's elements are remainders modulo it; 0: they are not."""
+    """The options of a call: op is the matrix, its transpose, conjugate, or conjugate transpose. `dtype`: of C; "": NumPy's.
+    `modulus`: C is reduced modulo it, unless 0."""
 
     alpha: Any = 1
     beta: Any = 0
@@ -59,7 +59,7 @@ class Gemm:
 
     @classmethod
     def of(cls, asked: Mapping[str, Any]) -> Gemm:
-        """Those that a call asks for. UsageError where one is no number, no truth value or no type."""
+        """The options of a call, validated: UsageError for a wrong one."""
         if all(map(operator.is_, asked.values(), map(_USUAL.get, asked))):
             return PRODUCT
         known: dict[str, Any] = {}
@@ -79,25 +79,25 @@ class Gemm:
         return cls(**known)
 
     def as_dict(self) -> dict[str, str]:
-        """The values as texts, to be compared between ranks: NaN would differ from itself, and 1.0 is 1."""
+        """The values as texts, for comparison between ranks: with NaN equal to itself, and 1.0 to 1."""
         shortest = {key: int(each) if isinstance(each, float) and each.is_integer() else each for key, each in vars(self).items()}
         return {name: str(value) for name, value in shortest.items()}
 
     @property
     def combines(self) -> bool:
-        """Whether the product is multiplied by alpha, or C is added."""
+        """Whether alpha or beta changes the product."""
         return bool(self.alpha != 1 or self.beta != 0)
 
-    def __reduce__(self) -> str | tuple[Any, ...]:  # what most calls ask for is sent by its name
+    def __reduce__(self) -> str | tuple[Any, ...]:  # the usual one is sent by name
         return "PRODUCT" if self is PRODUCT else (Gemm, tuple(vars(self).values()))
 
 
 PRODUCT = Gemm()  # C = A · B
-_USUAL = vars(PRODUCT) | {"beta": None, "dtype": None, "modulus": None}  # what most calls ask for: it need not be validated
+_USUAL = vars(PRODUCT) | {"beta": None, "dtype": None, "modulus": None}  # a call without options skips validation
 
 
 def _number(name: str, value: Any) -> Any:
-    """The number as one of Python's. UsageError where it is none."""
+    """The value as a Python number. UsageError if it is none."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
     whole = as_int(value)
@@ -113,14 +113,14 @@ def _number(name: str, value: Any) -> Any:
 
 
 def _modulus(value: Any) -> int:
-    """The modulus, 0 for None. UsageError where it is no whole number from 1 to 2⁶³."""
+    """The modulus, 0 for None. UsageError unless it is a whole number from 1 to 2⁶³."""
     whole = 0 if value is None else as_int(value)
     if value is not None and (type(whole) is not int or not 1 <= whole <= LARGEST_MODULUS):
         raise UsageError(f"modulus {value!r} is no whole number from 1 to 2⁶³", code="modulus")
     return int(whole)
 
 
-# The types of results, and the least type of real numbers from which each is computed: 16 bits are rounded from sums of 32.
+# The types of results, each with the least real type in which it is computed: 16-bit ones are rounded from 32-bit sums.
 _FLOATS = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
 _COMPLEX = {"complex64": "float32", "complex128": "float64"}
 _SHORT = ("float16", "bfloat16")
@@ -129,18 +129,18 @@ _REAL_PARTS = _FLOATS | _COMPLEX
 
 @record
 class ProductType:
-    """The types of one product and how its result is formed; the same on every rank."""
+    """The types of one product and the steps to its result; the same on every rank."""
 
     computed: str  # the type of the real products that give C
     result: str  # the type of C
-    complex_a: bool = False  # the real A has the two parts of each element of A beside each other, and l is twice as large
-    complex_b: bool = False  # likewise of B and C, and m is
-    exact: Exact | None = None  # of integers: how none is rounded or wrapped, once `bounded` has seen how large they are
-    short_operands: str = ""  # the type of A and B if both have the same one of 16 bits, which some devices multiply as it is
-    gemm: Gemm = field(default=PRODUCT, compare=False)  # of numbers of C's kind; ranks compare it as texts
+    complex_a: bool = False  # the real A has real and imaginary parts in alternating columns, and l doubles
+    complex_b: bool = False  # the same for B and C, and m doubles
+    exact: Exact | None = None  # for integers: how to avoid rounding and overflow, final after `bounded`
+    short_operands: str = ""  # the common 16-bit type of A and B, which some devices multiply directly
+    gemm: Gemm = field(default=PRODUCT, compare=False)  # alpha and beta of C's kind; ranks compare it as texts
 
     def of(self, gemm: Gemm) -> ProductType:
-        """The same with this alpha, beta and op. UsageError where alpha and beta are no numbers of C's kind."""
+        """The same with these options. UsageError if alpha and beta do not suit C's type, or C's type not the modulus."""
         if gemm is PRODUCT:
             return self
         if gemm.modulus and (self.exact is None or gemm.modulus - 1 > np.iinfo(self.result).max):
@@ -151,14 +151,14 @@ class ProductType:
         return replace(self, gemm=gemm)
 
     def bounded(self, terms: int, largest: Iterable[tuple[int, ...]], most: int | None = None) -> ProductType:
-        """The types for integer dot products of this length. `largest`: of each rank's A, B and C; `most`: as of `Exact.of`."""
+        """The types for integer dot products of this length. `largest`: by rank, of A, B and C; `most`: as for `Exact.of`."""
         a, b, c = map(max, zip(*largest, strict=True))
         exact = Exact.of(terms, (a, b), alpha=self.gemm.alpha, beta=self.gemm.beta, largest_c=c, most=most)
         return replace(self, exact=exact, computed=exact.computed)
 
     @property
     def primes(self) -> tuple[int, ...]:
-        """There is a real product modulo each of these primes; (0,): a single one, of the elements themselves."""
+        """The moduli of the real products; (0,): a single product, of the elements themselves."""
         return (self.exact.primes if self.exact is not None else ()) or (0,)
 
     @property
@@ -167,30 +167,30 @@ class ProductType:
         return {"float32": "complex64", "float64": "complex128"}[self.computed]
 
     def operand(self, key: str) -> str:
-        """The type of an A or B (`key`) that need not be converted; C is computed in that of B."""
+        """The type of A or B (`key`) that needs no conversion; C is computed in B's."""
         return self.promoted if (self.complex_a if key == "A" else self.complex_b) else self.computed
 
     @property
     def converts(self) -> bool:
-        """Whether C has another type than it is computed in."""
+        """Whether C's type differs from the one that it is computed in."""
         return self.exact is not None or self.result != self.operand("B")
 
     @property
     def is_rounded_once(self) -> bool:
-        """Whether C is nothing but a product of float32, rounded to 16 bits."""
+        """Whether C is a float32 product that is only rounded to 16 bits."""
         return self.computed == "float32" and self.result in _SHORT and not self.gemm.combines
 
     @property
     def finishes(self) -> bool:
-        """Whether C is made of the product: converted, multiplied by alpha, or added to."""
+        """Whether the product needs another step: a conversion, alpha or beta."""
         return self.converts or self.gemm.combines
 
     def parts_of(self, key: str) -> tuple[int, int]:
-        """The rows and columns of the real product's A or B (`key`) for each of the user's."""
+        """Rows and columns of the real product's A or B (`key`) per row and column of the user's."""
         return (1, 1 + self.complex_a) if key == "A" else (1 + self.complex_a, 1 + self.complex_b)
 
     def problem(self, n: int, l: int, m: int) -> Problem:
-        """The real product of a C of n×m elements and an A of l columns."""
+        """The real product for the user's n, l and m."""
         l, m = l * (1 + self.complex_a), m * (1 + self.complex_b)
         conjugates = self.complex_a and self.gemm.conjugate_a
         return Problem(n, l, m, self.computed, self.short_operands, is_complex=self.complex_a, conjugates=conjugates)
@@ -217,12 +217,12 @@ def numpy_type(name: str) -> np.dtype:
 
 
 def is_number(dtype: np.dtype) -> bool:
-    """Whether these are numbers of fixed size, of NumPy's or of a package's type, such as bfloat16."""
+    """Whether these are fixed-size numbers, of NumPy or of a package (bfloat16)."""
     return dtype.kind in "biufc" or (dtype.kind == "V" and dtype.isbuiltin == 2)
 
 
 def type_name(dtype: Any) -> str:
-    """The name of a type that a user asks for; "" for None. UsageError for one that no product has here."""
+    """The name of a type that a user asks for; "" for None. UsageError if no product has it."""
     if dtype is None:
         return ""
     try:
@@ -238,8 +238,8 @@ def type_name(dtype: Any) -> str:
 
 @lru_cache(maxsize=64)
 def product_type(a: np.dtype, b: np.dtype, asked: str = "") -> ProductType:
-    """The types of the product of such operands: NumPy's, or those for the type of C that is asked for. UsageError where that
-    type does not hold it, or nothing here computes it.
+    """The types of a product of such operands, with NumPy's type of C, or the one `asked` for. UsageError if that type would lose
+    more than rounding, or cannot be computed.
 
     A product is computed in a type that holds the operands and the result, and rounded once.
     """
@@ -260,11 +260,11 @@ def product_type(a: np.dtype, b: np.dtype, asked: str = "") -> ProductType:
 
 
 def _promoted(a: np.dtype, b: np.dtype) -> np.dtype:
-    """The type that NumPy has for both. UsageError where no product has it."""
+    """NumPy's common type of both. UsageError if no product has it."""
     try:
         promoted = np.result_type(a, b).newbyteorder("=")
     except TypeError:
-        if "bfloat16" in (a.name, b.name) and is_number(a) and is_number(b):  # it has no common type with the other: as float32
+        if "bfloat16" in (a.name, b.name) and is_number(a) and is_number(b):  # no common type: as for float32
             return _promoted(*(np.dtype(np.float32) if each.name == "bfloat16" else each for each in (a, b)))
         promoted = None
     if promoted is None or promoted.name not in DTYPES:
@@ -282,7 +282,7 @@ def _types(a: np.dtype, b: np.dtype) -> str:
 
 
 def _of_kind(name: str, value: Any, types: ProductType) -> Any:
-    """The number alpha or beta as one of C's kind. UsageError where it is not."""
+    """alpha or beta as a number of C's kind. UsageError if it is none."""
     if types.result == "bool" and value != (name == "alpha"):
         raise UsageError(f"{name} is {value}, and a product of bool is no number: pass dtype='int64'", code="scalars")
     if types.exact is not None:
@@ -298,18 +298,18 @@ def _of_kind(name: str, value: Any, types: ProductType) -> Any:
     return float(value) if type(value) is int else value
 
 
-# In memory a complex A (n×l) is a real matrix of n×2l numbers, real and imaginary parts in turn, and so is C (n×2m). With B
-# expanded to 2l×2m numbers, row 2k the parts of B's row k and row 2k + 1 those of i times it, their real product is C:
+# In memory a complex A (n×l) is a real n×2l matrix with alternating real and imaginary parts, and so is C (n×2m). B is expanded
+# to 2l×2m: row 2k has the parts of B's row k, and row 2k + 1 those of i times this row. Then C is the real product of both:
 #
 #     re C = Σ re A · re B + im A · (-im B)        im C = Σ re A · im B + im A · re B
 #
-# These are the four real products of a complex one, as one that every kernel computes and any check checks. Where A is real, B
-# need not be expanded: its memory is a real matrix as well.
+# These are the four real products of a complex one, as a single product for every kernel and check. If A is real, B is not
+# expanded, but viewed as a real l×2m matrix.
 
 
 def real_operands(a: Any, b: Any, types: ProductType, prime: int = 0, *, device: str, threads: int) -> tuple[Any, Any]:
-    """A and B of a real product modulo a prime, 0 for none: the arrays themselves, or matrices made beside them, in memory that
-    `device` can read."""
+    """A and B of a real product, modulo a prime unless 0: the arrays themselves, or new matrices on the same device, in memory
+    that `device` can read."""
     made = []
     for key, matrix in (("A", a), ("B", b)):
         heights, widths = types.parts_of(key)
@@ -330,8 +330,8 @@ def real_operands(a: Any, b: Any, types: ProductType, prime: int = 0, *, device:
 def write_real_rows(
     key: str, matrix: np.ndarray, rows: Span, into: np.ndarray, threads: int, types: ProductType, prime: int
 ) -> None:
-    """Write these rows of a real product's A or B (`key`), of the user's matrix in host memory, into `into` in row-major order.
-    An expanded B has two rows for each of B."""
+    """Write these rows of a real product's A or B (`key`), from the user's matrix in host memory, into the row-major `into`. Rows
+    of an expanded B are two for each of the user's."""
     if prime:
         write_remainders(matrix, prime, rows, into, threads)
     elif key == "B" and types.complex_a:
@@ -343,13 +343,12 @@ def write_real_rows(
 
 
 def _write_expanded(b: Any, rows: Span, into: Any, threads: int, gemm: Gemm) -> None:
-    """Write these rows of the expanded B into `into`, of one on a GPU all. For the conjugate of A, signs are changed in the
-    expanded B instead."""
+    """Write these rows of the expanded B into `into`; on a GPU, all rows. To conjugate A, change signs in the expanded B."""
     if on_gpu(b):
         pairs, made = real_view(b).reshape(*b.shape, 2), into.reshape(len(b), 2, b.shape[1], 2)
         of_a, of_b = (-1 if conjugates else 1 for conjugates in (gemm.conjugate_a, gemm.conjugate_b))
         signs = to_device_of(b, np.array([[1, of_b], [-of_a * of_b, of_a]], into.dtype))
-        for odd in (0, 1):  # not by complex numbers, of which infinity would make NaN
+        for odd in (0, 1):  # not by complex numbers, which would turn infinity into NaN
             np.multiply(pairs[..., :: 1 - 2 * odd], signs[odd], out=made[:, odd])
         return
     whole = complex_view(into)
@@ -366,25 +365,25 @@ def _write_expanded(b: Any, rows: Span, into: Any, threads: int, gemm: Gemm) -> 
 
 
 def _write_parts(of_b: Any, to: Any, odd: int, gemm: Gemm) -> None:
-    """Write the real and imaginary parts of some rows of B; with `odd`, of i times these rows."""
+    """Write some rows of B; with `odd`, i times these rows."""
     if odd:
         to.real, to.imag = 0 - of_b.imag, of_b.real
     else:
         to[...] = of_b
     for part in [to.real if odd else to.imag] * gemm.conjugate_b + [to.real, to.imag] * (gemm.conjugate_a and odd):
-        part *= -1  # not the complex number, in which infinity would become NaN
+        part *= -1  # a complex multiplication would turn infinity into NaN
 
 
-_PART_BYTES = 1 << 19  # of a part of the product, which fits a core's cache with its part of C and a temporary one
+_PART_BYTES = 1 << 19  # of the product, per step: fits a core's cache with its part of C and a temporary
 SOURCE = Path(__file__).resolve().parent / "rounding.c"
 _FLAGS = ("-std=c11", "-O3")
 
 
 def finished(product: Any, types: ProductType, c: Any, out: np.ndarray | None, threads: int) -> Any:
-    """C = alpha · product + beta · c in its own type: in `out` where that is given, else in the product's memory if possible.
+    """C = alpha · product + beta · c in C's type, in `out` if given, else in the product's memory if possible.
 
-    The product's memory is overwritten. `out` may be that memory, or `c`, but not overlap them otherwise. `c` is not read where
-    beta is 0. The sum is computed in the product's type, complex where C is: in a narrower one, beta · c would be rounded, or
+    Overwrites the product. `out` may be the product's memory, or `c`, but must not overlap them otherwise. `c` is not read if
+    beta is 0. The sum is computed in the product's type, complex if C is: in a narrower one, beta · c would be rounded, or
     overflow. Threads take row blocks that stay in a core's cache.
     """
     gemm = types.gemm
@@ -413,7 +412,7 @@ def finished(product: Any, types: ProductType, c: Any, out: np.ndarray | None, t
                 into[rows.slice] = part
 
     rows = Span(0, len(product))
-    at_once = CALL_BYTES if is_rounded and not gemm.combines else _PART_BYTES  # in a single step nothing is read twice
+    at_once = CALL_BYTES if is_rounded and not gemm.combines else _PART_BYTES  # a single step reads nothing twice
     parts = [rows] if on_gpu(product) else rows_of_about(at_once, rows, product.shape[1] * product.itemsize)
     with on_device_of(product):
         on_threads(threads, work, parts)
@@ -421,7 +420,7 @@ def finished(product: Any, types: ProductType, c: Any, out: np.ndarray | None, t
 
 
 def _round_into(into: np.ndarray, numbers: np.ndarray) -> None:
-    """Round float32 numbers to 16 bits: in C at the memory's rate, without a compiler by NumPy."""
+    """Round float32 to 16 bits, in C at memory bandwidth; by NumPy if the library is missing."""
     library = _library().loaded
     if library is None or not (numbers.flags.c_contiguous and into.flags.c_contiguous and into.dtype.isnative):
         into[...] = numbers
@@ -435,7 +434,7 @@ def _library() -> LoadedSoon:
 
 
 def load() -> Any:
-    """The compiled library. HybridError without a C compiler, or where it does not compile."""
+    """The compiled library. HybridError without a C compiler, or if it does not compile."""
     library = ctypes.CDLL(str(build_plain(c_compiler(), SOURCE, _FLAGS)))
     for function in (library.round_to_float16, library.round_to_bfloat16):
         function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64], None

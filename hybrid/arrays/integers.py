@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Exact products of integers, by products of floating-point numbers that round nothing.
+"""Exact products of integers by floating-point products without rounding.
 
-Where no sum exceeds 2^24 (float32) or 2^53 (float64), one product of the integers themselves is exact. Beyond, there is one in
-float64 of the remainders modulo each of several primes, whose product exceeds twice the largest possible element: Garner's
-algorithm then gives every element (hybrid.execution.real_products), so that none is wrapped unseen.
+If no sum exceeds 2^24 (float32) or 2^53 (float64), one product of the integers themselves is exact. Otherwise remainders modulo
+several primes are multiplied in float64. The primes' product exceeds twice the largest possible element, so Garner's algorithm
+recovers every element (hybrid.execution.real_products), and overflow of C's type is detected.
 
-On the host, threads take parts of rows that fit a core's cache; on a GPU, parts are worth a launch, and their temporaries small.
+Host threads take parts of rows that fit a core's cache; on a GPU, parts are large enough for a launch, but temporaries small.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from hybrid.core.problem import INTEGERS, Span, record
 from hybrid.errors import CheckFailed, Overflow, UsageError
 from hybrid.host.threads import CALL_BYTES, on_threads, rows_of_about
 
-EXACT_BITS = {"float32": 24, "float64": 53}  # integers up to 2 to this are exact, and so are sums that stay below
-DIGIT = np.dtype(np.int32)  # of what is known of an element of C by one prime
-_SEGMENT = 1 << 18  # numbers sieved at once
-_CACHED_BYTES = CALL_BYTES // 16  # of elements that go through several steps together; temporary arrays take as much each
+EXACT_BITS = {"float32": 24, "float64": 53}  # integers up to 2 to this power are exact
+DIGIT = np.dtype(np.int32)  # of an element's remainder modulo one prime
+_SEGMENT = 1 << 18  # numbers per segment of the sieve
+_CACHED_BYTES = CALL_BYTES // 16  # of elements per step on the host; each temporary array takes as much
 _GPU_BYTES = 32 << 20  # the same on a GPU
-LARGEST_MODULUS = 1 << 63  # of the remainders that a product may be asked for
+LARGEST_MODULUS = 1 << 63  # that a user may ask for
 
 
 def least_remainders(matrix: Any, modulus: int, threads: int = 1) -> Any:
-    """The remainders of integers modulo this number, from -modulus/2 to modulus/2, as int64; the array itself where that has no
-    others."""
+    """The balanced remainders, from -modulus/2 to modulus/2, as int64; the array itself if its elements are in that range, or the
+    modulus is 0."""
     if not modulus or (matrix.dtype.kind in "bi" and matrix.dtype.itemsize < 8 and largest_of(matrix, threads) <= modulus // 2):
         return matrix
     made = empty_beside(matrix, matrix.shape, np.int64)
@@ -50,8 +50,8 @@ def least_remainders(matrix: Any, modulus: int, threads: int = 1) -> Any:
 
 
 def _balanced_in_64_bits(numbers: Any, modulus: int) -> Any:
-    """The remainders modulo a number up to 2^63, which int64 does not hold: of such, the bits of a negative number are right as
-    those of a positive one, too."""
+    """Balanced remainders modulo a number up to 2^63, which exceeds int64: modulo 2^63, a negative number's bits are those of a
+    congruent unsigned one."""
     kind = np.uint64 if _is_uint64(numbers) else np.int64
     unsigned, numbers = kind is np.uint64 or modulus == LARGEST_MODULUS, numbers.astype(kind)
     rest = np.remainder(numbers.view(np.uint64), np.uint64(modulus)) if unsigned else np.remainder(numbers, modulus)
@@ -60,14 +60,14 @@ def _balanced_in_64_bits(numbers: Any, modulus: int) -> Any:
 
 
 def _is_uint64(numbers: Any) -> bool:
-    return numbers.dtype.name == "uint64"  # in either order of bytes
+    return numbers.dtype.name == "uint64"  # in either byte order
 
 
 def joined_modulo(digits: Any, primes: tuple[int, ...], modulus: int) -> Any:
-    """d₀ + p₀·(d₁ + p₁·(…)) modulo a number up to 2^63, from 0 on, as int64.
+    """d₀ + p₀·(d₁ + p₁·(…)) modulo a number up to 2^63, as int64 from 0 to the modulus.
 
-    The quotient of each step is below a prime, 2^28, so that in float64 it is wrong by one at most; what is left when the modulus
-    was subtracted so often is computed modulo 2^64, and small.
+    Each step's quotient is below a prime, below 2^28, so its float64 value is off by at most one. The rest, computed modulo 2^64,
+    is small, and corrected.
     """
     *lower, highest = digits
     left, bits, half = highest.astype(np.int64), wrapped(modulus), modulus // 2
@@ -81,13 +81,13 @@ def joined_modulo(digits: Any, primes: tuple[int, ...], modulus: int) -> Any:
 
 
 def largest_modulus(terms: int, dtype: str, most: int | None = None) -> int:
-    """The largest p, at most `most`, for which sums of `terms` products of balanced remainders are exact."""
+    """The largest p for which sums of `terms` products of balanced remainders are exact, and at most `most`."""
     limit = 1 << EXACT_BITS[dtype] if most is None else min(1 << EXACT_BITS[dtype], most)
     return 2 * math.isqrt(limit // max(1, terms)) + 1
 
 
 def primes_below(limit: int) -> Iterator[int]:
-    """The odd primes up to `limit`, including it, the largest first, by a segmented sieve."""
+    """The odd primes up to and including `limit`, in descending order, by a segmented sieve."""
     small = [2, *primes_below(math.isqrt(limit))] if limit > 3 else []
     high = limit + 1
     while high > 3:
@@ -104,16 +104,16 @@ def primes_below(limit: int) -> Iterator[int]:
 class Exact:
     """How a product of integers is computed, the same on every rank."""
 
-    bound: int  # no element of C has a larger magnitude
-    computed: str  # the type in which the products are computed
+    bound: int  # of the magnitudes in C
+    computed: str  # the products' type
     primes: tuple[int, ...] = ()  # (): one product, of the integers themselves
 
     @classmethod
     def of(
         cls, terms: int, largest: tuple[int, int], *, alpha: int = 1, beta: int = 0, largest_c: int = 0, most: int | None = None
     ) -> Exact:
-        """How to compute sums of so many products exactly, of integers up to `largest` in A and in B. UsageError where no primes
-        are enough. `most`: larger sums are avoided where possible, and such that reach the limit of their type."""
+        """How to compute sums of `terms` products of integers up to `largest` in A and in B exactly. UsageError if there are not
+        enough primes. `most`: avoid larger sums if possible, and sums that reach their type's limit."""
         sums = terms * largest[0] * largest[1]
         bound = abs(alpha) * sums + abs(beta) * largest_c
         for dtype, bits in EXACT_BITS.items():
@@ -128,14 +128,14 @@ class Exact:
         return cls(bound, "float64", primes)
 
     def bytes_beside(self, elements: int, result: str) -> int:
-        """Temporary bytes for this many elements of C, without one floating-point product."""
+        """Temporary bytes for this many elements of C, without the floating-point product's C."""
         return elements * (len(self.primes) * DIGIT.itemsize + np.dtype(result).itemsize)
 
 
 @lru_cache(maxsize=64)
 def _primes_above(number: int, terms: int, most: int | None = None) -> tuple[int, ...] | None:
-    """The fewest of the largest usable primes whose product exceeds the number; None where even all of them do not. `most`: as
-    of `largest_modulus`."""
+    """The largest usable primes, just enough for a product above the number; None if even all are too few. `most`: as for
+    `largest_modulus`."""
     chosen, product = [], 1
     for prime in primes_below(min(largest_modulus(terms, "float64", most), np.iinfo(DIGIT).max)):
         chosen.append(prime)
@@ -145,25 +145,25 @@ def _primes_above(number: int, terms: int, most: int | None = None) -> tuple[int
     return None
 
 
-Room = list[Any]  # memory for the steps of `balanced`, which is reused: fresh pages take longer than the arithmetic
+Room = list[Any]  # work arrays of `balanced` for reuse: page faults of new ones take longer than the arithmetic
 
 
 def _room(shape: tuple[int, ...]) -> Room:
-    """Arrays of this shape in host memory: for the result, and two temporary ones."""
+    """Host arrays of this shape: for the result, and two temporaries."""
     return [np.empty(shape, dtype) for dtype in (np.int64, np.int64, np.float64)]
 
 
 def balanced(numbers: Any, moduli: np.ndarray | int, room: Room | None = None, *, nearly: bool = False) -> Any:
-    """The remainders from -(p-1)/2 to (p-1)/2, as int64, of whole numbers of any type, in an array of NumPy's or CuPy's. The
-    moduli, odd and below 2^31, are broadcast.
+    """The remainders from -(p-1)/2 to (p-1)/2, as int64, of integers of any type in a NumPy or CuPy array. The moduli, odd and
+    below 2^31, are broadcast.
 
-    With `room` the result lies in its first rows, and the numbers may be the last result there. `nearly`: remainders may be
-    larger by a 2^50th of the numbers.
+    With `room` the result is in its first rows, and `numbers` may be the previous result there. `nearly`: remainders may exceed
+    the range by 2^-50 of the numbers.
 
-    The quotient comes from a floating-point multiplication, ten times as fast as an integer division. It may be wrong by one, or
-    for numbers beyond 2^53 by some: then the rest is small, but must be balanced once more. For integers of 32 bits it never is:
-    below 2^51 none comes as near to a half as its rounding error is large. On a GPU, where memory limits each step, an integer
-    division takes fewer of them.
+    On the host, a floating-point multiplication gives the quotient, ten times as fast as an integer division. It may be off by
+    one, or by more for numbers beyond 2^53: then the rest is small, and a second pass balances it. Integers of up to 32 bits need
+    one pass: below 2^51, no quotient is as near to a half as its rounding error. On a GPU, which memory bandwidth limits, an
+    integer division takes fewer passes.
     """
     if on_gpu(numbers):
         left = numbers if numbers.dtype == np.uint64 else numbers.astype(np.int64, copy=False)
@@ -174,7 +174,7 @@ def balanced(numbers: Any, moduli: np.ndarray | int, room: Room | None = None, *
     left, whole, quotients = _room(shape) if room is None else (each[: shape[0]] for each in room)
     always_right = numbers.dtype.kind in "biu" and numbers.dtype.itemsize <= 4
     if room is None or numbers.base is not room[0]:
-        left[...] = numbers  # uint64 modulo 2^64, and so is what is subtracted
+        left[...] = numbers  # modulo 2^64, as the subtraction below
     inverse = 1.0 / moduli
     for _ in range(1 if nearly or always_right else 2):
         np.rint(np.multiply(numbers, inverse, out=quotients, dtype=np.float64), out=quotients)
@@ -186,15 +186,15 @@ def balanced(numbers: Any, moduli: np.ndarray | int, room: Room | None = None, *
 
 
 def largest_of(matrix: Any, threads: int) -> int:
-    """The largest magnitude of the integers in a matrix or stack, found where it lies."""
+    """The largest magnitude of the integers in a matrix or stack, on its own device."""
 
     def look(rows: Span) -> int:
         part = matrix[rows.slice]
-        return max(abs(int(part.min())), abs(int(part.max())))  # as Python's integers: of the least one no type holds it
+        return max(abs(int(part.min())), abs(int(part.max())))  # Python's integers: abs of the least int64 overflows
 
     if not matrix.size:
         return 0
-    matrix = matrix[tuple(slice(1 if step == 0 else None) for step in matrix.strides)]  # nothing twice that was broadcast
+    matrix = matrix[tuple(slice(1 if step == 0 else None) for step in matrix.strides)]  # broadcast elements once
     rows = Span(0, len(matrix))
     if on_gpu(matrix):
         with on_device_of(matrix):
@@ -219,9 +219,9 @@ def write_remainders(matrix: Any, prime: int, rows: Span, into: Any, threads: in
 def by_parts(
     beside: Any, shape: tuple[int, int], work: Callable[[Span, Room], None], threads: int, *, with_room: bool = True
 ) -> None:
-    """`work(rows, room)` for some rows at a time of a matrix of this shape, on the GPU of `beside` or by `threads`.
+    """Call `work(rows, room)` for some rows at a time of a matrix of this shape, on the GPU of `beside` or by `threads`.
 
-    `with_room`: in host memory these rows are few, and there is room for their remainders.
+    `with_room`: on the host, pass work arrays for remainders, and rows that fit a core's cache.
     """
     height, width = shape
     there = on_gpu(beside)
@@ -238,20 +238,20 @@ def by_parts(
 
 
 def temporary_bytes(shapes: list[tuple[int, int]], *, remainders: bool = True) -> int:
-    """The most bytes of a GPU's temporary arrays while matrices of these shapes become `remainders` or a result, or are
-    checked."""
+    """The peak of a GPU's temporary arrays, in bytes, while matrices of these shapes are converted from or to `remainders`, or
+    else checked."""
     return (8 if remainders else 3) * max(
         8 * columns * min(rows, max(1, _GPU_BYTES // max(1, columns * 8))) for rows, columns in shapes
     )
 
 
 def magnitude(dtype: np.dtype) -> int:
-    """The largest magnitude up to which the type holds the integers of both signs."""
+    """The largest magnitude that the type holds with both signs; 0 for unsigned types."""
     return 0 if dtype.kind == "u" else int(np.iinfo(dtype).max)
 
 
 def refusal(exact: Exact, dtype: np.dtype, value: int, place: str) -> Overflow | CheckFailed:
-    """The error for an element of C that its type cannot hold, or that is larger than any can be."""
+    """The error for an element of C that its type cannot hold, or that exceeds the bound of a right product."""
     if abs(value) > exact.bound:
         return CheckFailed(f"the product is wrong: {place} is {value}, and no larger one than {exact.bound} is possible")
     limits = np.iinfo(dtype)
@@ -265,27 +265,26 @@ def refusal(exact: Exact, dtype: np.dtype, value: int, place: str) -> Overflow |
     )
 
 
-# The check of a product of integers, from its operands to C in its own type: C·x is compared with alpha·A·(B·x) + beta·C₀·x
-# modulo 2⁶⁴, where the matrices lie. So it covers the parts, their products and how these are put together. An odd x
-# hides no single wrong element of a row; several whose differences are multiples of 2ᵏ are hidden by one x in 2⁶⁴⁻ᵏ.
+# The check of a product of integers compares C·x with alpha·A·(B·x) + beta·C₀·x modulo 2⁶⁴, on the matrices' devices, in the
+# user's types. So it covers remainders, their products and the reconstruction. An odd x hides no single wrong element of a row;
+# several whose differences are multiples of 2ᵏ are hidden with probability 2ᵏ⁻⁶⁴.
 
 
 def odd_words(random: np.random.Generator, count: int) -> np.ndarray:
-    """Random odd numbers of 64 bits."""
+    """Random odd 64-bit integers."""
     return random.integers(0, 1 << 64, count, np.uint64).view(np.int64) | 1
 
 
 def times_words(matrix: Any, x: np.ndarray, threads: int) -> Any:
-    """matrix·x modulo 2⁶⁴, of integers of any type, or of floating-point numbers that are integers, on the GPU where the matrix
-    lies, or in host memory."""
+    """matrix·x modulo 2⁶⁴, on the matrix's device. Its elements are integers of any type, also floating-point ones."""
     product, there = empty_beside(matrix, (len(matrix),), np.int64), to_device_of(matrix, x)
 
     def multiply(rows: Span, room: Room) -> None:
         part = matrix[rows.slice]
-        if part.dtype.kind == "f" or _is_uint64(part):  # whose products would be rounded
-            with np.errstate(invalid="ignore"):  # of what is no integer, any number will do
+        if part.dtype.kind == "f" or _is_uint64(part):  # products with int64 would be rounded
+            with np.errstate(invalid="ignore"):  # what is no integer becomes any number
                 part = part.astype(np.int64)
-        on_host = type(part) is np.ndarray  # where this takes a third of the time
+        on_host = type(part) is np.ndarray  # einsum takes a third of the time there
         product[rows.slice] = np.einsum("ij,j->i", part, there) if on_host else (part * there).sum(axis=1)
 
     by_parts(matrix, matrix.shape, multiply, threads, with_room=False)
@@ -293,5 +292,5 @@ def times_words(matrix: Any, x: np.ndarray, threads: int) -> Any:
 
 
 def wrapped(number: int) -> np.int64:
-    """The number modulo 2⁶⁴."""
+    """The number modulo 2⁶⁴, as int64."""
     return np.int64((number + (1 << 63)) % (1 << 64) - (1 << 63))

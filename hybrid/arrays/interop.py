@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Arrays as products take them: NumPy's, CuPy's, those of the buffer, array or DLPack protocol, and arrays that a node's ranks
-share."""
+"""Conversions of operands: NumPy and CuPy arrays, objects with the buffer, array or DLPack protocol, and arrays that a node's
+ranks share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hybrid.ranks.team import Team
 
 
 def as_array(value: Any, name: str) -> np.ndarray:
-    """`value` as a NumPy array: a view if possible, a copy of what lies on a GPU. UsageError if it is none of numbers."""
+    """`value` as a NumPy array: a view if possible, a copy if it is on a GPU. UsageError if it is no array of numbers."""
     if value is None:
         raise UsageError(
             f"{name} is None at the root: pass the matrix there, or comm= where another rank has it", code="no-operand"
@@ -48,7 +48,7 @@ def as_array(value: Any, name: str) -> np.ndarray:
 
 
 def is_masked(value: Any) -> bool:
-    """Whether it is a masked array. NumPy would load its module for them, which takes longer than a small product."""
+    """Whether it is a masked array, without importing numpy.ma, which takes longer than a small product."""
     module = sys.modules.get("numpy.ma")
     return module is not None and isinstance(value, module.MaskedArray)
 
@@ -62,7 +62,7 @@ def refuse_masked(value: Any, name: str) -> None:
 
 
 def as_gpu_array(value: Any, name: str) -> Any:
-    """`value`, which lies on a GPU, as a CuPy array without a copy."""
+    """`value`, an array on a GPU, as a CuPy array without a copy."""
     try:
         import cupy
     except ImportError:
@@ -73,19 +73,19 @@ def as_gpu_array(value: Any, name: str) -> Any:
 
 
 def on_gpu(value: Any) -> bool:
-    """Whether the array lies in GPU memory (of CUDA)."""
+    """Whether the array is in CUDA memory."""
     if hasattr(value, "__cuda_array_interface__"):
         return True
     return hasattr(value, "__dlpack_device__") and int(value.__dlpack_device__()[0]) in (2, 13)  # kDLCUDA, kDLCUDAManaged
 
 
 def is_array(value: Any) -> bool:
-    """Whether it is an array of NumPy's or CuPy's."""
+    """Whether it is a NumPy or CuPy array."""
     return isinstance(value, np.ndarray) or (on_gpu(value) and hasattr(value, "ndim"))
 
 
 def as_rows(array: Any, dtype: str, *, device: str, threads: int = 1) -> Any:
-    """The array in row-major order, of type `dtype` and in memory that `device` reads: itself if it is so, else a copy."""
+    """The array in row-major order, of type `dtype`, in memory that `device` can read: itself if possible, else a copy."""
     if on_gpu(array):
         import cupy
 
@@ -102,12 +102,12 @@ def as_rows(array: Any, dtype: str, *, device: str, threads: int = 1) -> Any:
 
 
 def where_it_lies(array: Any) -> Any:
-    """The array as one of CuPy's or NumPy's, without a copy."""
+    """The array as a CuPy or NumPy array, without a copy."""
     return as_gpu_array(array, "the array") if on_gpu(array) else np.asarray(array)
 
 
 def on_host(array: Any) -> np.ndarray:
-    """The array as one of NumPy's; a copy of what lies on a GPU."""
+    """The array as a NumPy array; a copy if it is on a GPU."""
     if on_gpu(array):
         import cupy
 
@@ -122,7 +122,7 @@ def may_share_gpu_memory(one: Any, other: Any) -> bool:
 
 
 def copy_back(changed: Any, array: Any) -> None:
-    """Copy `changed` into an array on a GPU; any other is itself what `on_host` gave, and was changed."""
+    """Copy `changed` back into an array on a GPU. A host array needs nothing: `on_host` returned it, and it was changed."""
     if on_gpu(array):
         is_there = on_gpu(changed) and changed.device.id == array.device.id
         with on_device_of(array):
@@ -130,7 +130,7 @@ def copy_back(changed: Any, array: Any) -> None:
 
 
 def fill(array: Any, value: float, threads: int) -> None:
-    """Set all elements of an array, wherever it lies, before this returns."""
+    """Set all elements of an array on host or GPU, and wait for it."""
     if not on_gpu(array):
         copy_rows(array, value, threads)
         return
@@ -140,19 +140,20 @@ def fill(array: Any, value: float, threads: int) -> None:
 
 
 def to_device_of(other: Any, array: np.ndarray) -> Any:
-    """The array, copied to the GPU of `other` if that lies on one."""
+    """The array, copied to the GPU of `other` if that is on one."""
     if not on_gpu(other):
         return array
     import cupy
 
-    if not array.dtype.isnative:  # of such a type CuPy has no arrays
+    if not array.dtype.isnative:  # CuPy has only native types
         array = array.astype(array.dtype.newbyteorder("="))
     with cupy.asarray(other).device:
         return cupy.asarray(array)
 
 
 def await_callers_work(*arrays: Any) -> None:
-    """Synchronize the caller's CUDA streams: work in them may still write the arrays, or memory that they reuse."""
+    """Synchronize the caller's CUDA streams, whose kernels may still write the arrays, or use memory that the arrays got from a
+    pool."""
     for array in arrays:
         if on_gpu(array):
             import cupy
@@ -162,12 +163,12 @@ def await_callers_work(*arrays: Any) -> None:
 
 
 def on_device_of(array: Any) -> AbstractContextManager[Any]:
-    """A context in which the array's GPU is CuPy's current one, as CuPy needs it."""
+    """A context in which the array's GPU, if it is on one, is CuPy's current device."""
     return array.device if on_gpu(array) else nullcontext()
 
 
 def broadcast(array: Any, shape: tuple[int, ...]) -> Any:
-    """An array on a GPU as one of this shape, without a copy."""
+    """An array on a GPU, broadcast to this shape without a copy."""
     import cupy
 
     with array.device:
@@ -175,7 +176,7 @@ def broadcast(array: Any, shape: tuple[int, ...]) -> Any:
 
 
 def empty_beside(array: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """An array of undefined contents on the GPU of `array`, or in host memory as `array`."""
+    """An uninitialized array on the device of `array`."""
     if on_gpu(array):
         import cupy
 
@@ -185,7 +186,7 @@ def empty_beside(array: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def empty_on_gpu(index: int, shape: tuple[int, ...], dtype: Any) -> Any:
-    """An array of undefined contents on this GPU; None where it has no room for it."""
+    """An uninitialized array on this GPU; None if it does not fit."""
     import cupy
 
     try:
@@ -195,29 +196,29 @@ def empty_on_gpu(index: int, shape: tuple[int, ...], dtype: Any) -> Any:
         return None
 
 
-SharedLocation = tuple[int, int, bool]  # the number of a shared array, an offset in bytes, and whether rows there are columns
+SharedLocation = tuple[int, int, bool]  # the number of a shared array, an offset in bytes, and whether it is transposed
 
 
 class SharedArrays:
-    """A team's arrays of `hybrid.empty` in node-shared memory, as one rank knows them: all ranks of the node work on them.
+    """One rank's table of the arrays of `hybrid.empty`, which all ranks of the root's node share in memory.
 
-    An array lives as long as the user's program refers to it at its root, which keeps a weak reference here. The other ranks
-    refer to it until they learn that it is gone there.
+    An array lives as long as the user's program holds it at its root, which has a weak reference here. The other ranks hold it
+    until `drop` tells them that it was freed there.
     """
 
     def __init__(self) -> None:
         self._arrays: dict[int, np.ndarray | weakref.ref[np.ndarray]] = {}
         self._numbers: dict[int, int] = {}  # at the root: each array's number, by its id
-        self.gone: list[int] = []  # numbers of arrays that are gone at this root, which other ranks may not know yet
+        self.gone: list[int] = []  # numbers of arrays that were freed at this root, until `drop`
 
     def make(self, team: Team, shape: tuple[int, int], dtype: np.dtype, root: int) -> np.ndarray | None:
-        """A new array on the ranks of the root's node, None on other nodes. All ranks call it."""
+        """Collective: a new array on the ranks of the root's node, None on other nodes."""
         here = root in team.node_ranks
         rows = Span(0, shape[0] if here else 0)
         array = make_shared_matrices(team, {"array": rows}, {"array": shape[1]}, {"array": dtype})["array"].array
         if not here:
             return None
-        number = team.serial  # the same on all ranks, and no other array's
+        number = team.serial  # unique, and the same on all ranks
         self._arrays[number] = weakref.ref(array) if team.rank == root else array
         if team.rank == root:
             self._numbers[id(array)] = number
@@ -230,8 +231,8 @@ class SharedArrays:
         self.gone.append(number)
 
     def location_of(self, array: np.ndarray | None, *, transposed: bool = False) -> SharedLocation | None:
-        """Where the root's `array` lies in a shared array, also as a view of other numbers, such as the parts of complex ones;
-        None where it lies in none, or is not contiguous. `transposed`: it may be the transpose of what lies there."""
+        """The location of the root's `array` within a shared array, also as a view with another type; None if it is not shared
+        or not contiguous. `transposed`: also accept the transpose of a contiguous matrix."""
         if array is not None and transposed and not array.flags.c_contiguous:
             found = self.location_of(array.T)
             return found and (*found[:2], True)
@@ -244,14 +245,14 @@ class SharedArrays:
         return None if number is None else (number, array.ctypes.data - owner.ctypes.data, False)
 
     def drop(self, gone_at_roots: Iterable[Sequence[int]]) -> None:
-        """Drop the arrays that are gone at their roots, when all ranks have every root's `gone`."""
+        """Free the arrays in all roots' `gone`, after these were exchanged."""
         numbers = {number for gone in gone_at_roots for number in gone}
         self.gone = [number for number in self.gone if number not in numbers]
         for number in numbers:
             self._arrays.pop(number, None)
 
     def array_at(self, location: SharedLocation, shape: tuple[int, int], dtype: str) -> np.ndarray:
-        """The matrix at a location that the root sent; on every rank of the root's node."""
+        """The matrix at a location from the root, on any rank of its node."""
         number, offset, transposed = location
         known = self._arrays[number]
         owner = known() if isinstance(known, weakref.ref) else known

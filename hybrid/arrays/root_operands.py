@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Where A and B of a real product come from: arrays of the root, or memory that a node's ranks share (commands have sources of
-their own, hybrid.runs.operands). The arrays of a call at the root as matrices or stacks of them, what the other ranks must know
-of them, and what becomes of the result. What does not fit together is refused in one line."""
+"""The operands of a call at the root: validated, as matrices or stacks, with what the other ranks must know of them; and the
+sources of the real product's A and B, the root's arrays or node-shared memory (commands have others: hybrid.runs.operands)."""
 
 from __future__ import annotations
 
@@ -25,11 +24,11 @@ from hybrid.host.memory import bytes_kept_for, copy_rows, is_transpose
 from hybrid.kernels.catalogue import elements_of, numbers_of, storage
 from hybrid.ranks.team import Team
 
-Progress = Callable[[int], None]  # gets the number of rows done so far, in the thread that asked for them
+Progress = Callable[[int], None]  # called with the number of rows done so far, in the caller's thread
 
 
 class MatrixSource(ABC):
-    """Where A or B of a real product comes from. Every rank has the same kind of source."""
+    """The source of A or B of a real product. Every rank has the same kind."""
 
     shape: tuple[int, int]
     at_root = False  # the root has all rows; otherwise any rank can write any row
@@ -39,19 +38,19 @@ class MatrixSource(ABC):
         """Write these rows into `into`, converted to its type."""
 
     def in_place(self, dtype: str, *, transposed: bool = False) -> np.ndarray | None:
-        """The array itself, for bfloat16 as its bits, if it is multiplied without being converted or copied; else None.
-        `transposed`: so is the transpose of a matrix in row-major order, in host memory."""
+        """The array itself (bfloat16 as bits) if it can be multiplied without conversion or copy; else None. `transposed`: also
+        accept the transpose of a row-major matrix in host memory."""
         return None
 
 
 class SharedMatrix(MatrixSource):
-    """A matrix in memory that all ranks share, on their only node."""
+    """A matrix in memory that all ranks share, on a single node."""
 
     def __init__(self, array: np.ndarray, dtype: str, *, as_it_lies: bool) -> None:
-        """`dtype`: the type in which it is multiplied. `as_it_lies`: also where it is transposed."""
+        """`dtype`: in which it is multiplied. `as_it_lies`: use a transposed array without a copy."""
         self.array = array
         self.shape: tuple[int, int] = array.shape
-        # It is multiplied as it lies. Else each rank converts some rows of it.
+        # Used in place; otherwise each rank converts some rows.
         self.at_root = array.dtype == storage(dtype) and (as_it_lies or array.flags.c_contiguous)
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
@@ -63,7 +62,7 @@ class SharedMatrix(MatrixSource):
 
 
 class RootMatrix(MatrixSource):
-    """A or B of a real product, an array at the root in host memory or on a GPU. The other ranks know its shape only."""
+    """A or B of a real product, an array at the root in host memory or on a GPU. The other ranks know only its shape."""
 
     at_root = True
 
@@ -72,7 +71,8 @@ class RootMatrix(MatrixSource):
 
     @classmethod
     def of(cls, key: str, matrix: np.ndarray, types: ProductType, prime: int, threads: int) -> RootMatrix:
-        """A or B (`key`) of the real product modulo this prime, from a matrix in host memory: itself where possible."""
+        """A or B (`key`) of the real product modulo this prime (0: none), from a matrix in host memory: without a copy if
+        possible."""
         heights, widths = types.parts_of(key)
         if not prime and widths == 1:
             return cls(matrix.shape, matrix)
@@ -100,13 +100,12 @@ class RootMatrix(MatrixSource):
 
 
 class MadeMatrix(RootMatrix):
-    """A or B of a real product that the root makes of its array, rows at a time, where they are needed. Only a root that sends
-    rows to other nodes keeps a copy."""
+    """A or B of a real product that the root computes from its array, some rows at a time. Only a root that sends rows to other
+    nodes keeps the whole, as `array`, made by `threads` threads."""
 
     def __init__(
         self, shape: tuple[int, int], key: str, matrix: np.ndarray, types: ProductType, prime: int, threads: int
     ) -> None:
-        """`threads`: those that make the copy that is kept."""
         self.shape = shape
         self._key, self._matrix, self._types, self._prime, self._threads = key, matrix, types, prime, threads
 
@@ -124,26 +123,26 @@ class MadeMatrix(RootMatrix):
         return None
 
 
-_MOST_WORK = 100_000  # steps, some milliseconds, of NumPy's search for an element that two arrays share
+_MOST_WORK = 100_000  # of np.shares_memory: takes some milliseconds
 
 
 @record
 class RootOperands:
-    """op(A), op(B), C and `out` of a call, views of the user's arrays where possible: matrices; or stacks [product, row, column],
-    where A or B has a single matrix if all products have the same, and `out` is as the user has it."""
+    """op(A), op(B), C and `out` of a call, views of the user's arrays if possible. They are matrices, or stacks with axes
+    product, row and column, where A or B may have one matrix for all products. A stack's `out` has the user's shape."""
 
     a: Any
     b: Any
     c: np.ndarray | None
-    out: np.ndarray | None  # None also where it lies on a GPU: the result is copied there at the end
+    out: np.ndarray | None  # None also if on a GPU: the result is copied there at the end
     types: ProductType
-    shape: tuple[int, ...]  # of the result that the user gets
-    batch: tuple[int, ...] = ()  # the broadcast dimensions of NumPy's stacks
+    shape: tuple[int, ...]  # of the user's result
+    batch: tuple[int, ...] = ()  # the stacks' dimensions, broadcast
 
     @classmethod
     def of(cls, a: Any, b: Any, c: Any, out: Any, gemm: Gemm, threads: int) -> RootOperands:
-        """The operands of a call, where they lie: matrices on a GPU, unless a C is added. UsageError where they have no product,
-        or `out` cannot hold it. `threads`: look for the largest integers."""
+        """The validated operands of a call. Matrices of floats on a GPU stay there, unless there is a C; all others are copied to
+        the host. UsageError if they have no product, or `out` cannot hold it. `threads`: to scan and reduce integers."""
         a, b = arrays_of(a, b, on_device=c is None)
         types = product_type(a.dtype, b.dtype, gemm.dtype).of(gemm)
         if types.exact is not None or max(a.ndim, b.ndim) > 2:
@@ -157,7 +156,7 @@ class RootOperands:
         core = first.shape[-2], second.shape[-1]
         stacks = (first, *(each for each in (c, out) if each is not None))
         if batch and second.ndim == 2 and all(each.flags.c_contiguous for each in stacks):
-            # All products have the same B: A's matrices are the rows of a single one.
+            # All products have the same B: A's matrices are stacked to a single one.
             core = math.prod(first.shape[:-1]), core[1]
             first, batch = first.reshape(core[0], first.shape[-1]), ()
         if c is not None:
@@ -174,13 +173,13 @@ class RootOperands:
         return cls(first, second, c, out, types, shape, batch)
 
     def sources(self, threads: int = 1, prime: int = 0) -> tuple[RootMatrix, RootMatrix]:
-        """A and B, in host memory, of the real product modulo a prime, 0 for none. `threads`: make what other nodes get."""
+        """A and B, in host memory, of the real product modulo a prime (0: none). `threads`: for copies to send to other nodes."""
         how = self.types, prime, threads
         return RootMatrix.of("A", self.a, *how), RootMatrix.of("B", self.b, *how)
 
     @property
     def bytes_of_integers(self) -> int:
-        """The most that a single GPU takes for two matrices of integers, and all that is made of them; 0: they are none."""
+        """Peak GPU memory of a product of two matrices of integers on one GPU; 0 for others."""
         (n, m), exact = self.core, self.types.exact
         if exact is None or self.batch:
             return 0
@@ -194,7 +193,7 @@ class RootOperands:
 
     @property
     def out_for_c(self) -> np.ndarray | None:
-        """`out`, where C can be computed in it without a copy at the end."""
+        """`out` if C can be computed in it, without a copy at the end; else None."""
         out, added = self.out, self.c
         if out is None or added is not None or not (out.flags.c_contiguous and out.flags.aligned and out.dtype.isnative):
             return None
@@ -202,18 +201,18 @@ class RootOperands:
 
     @property
     def real_out(self) -> np.ndarray | None:
-        """The memory of `out` as C of the real product; None where that cannot be computed there."""
+        """`out` as C of the real product; None if that cannot be computed there."""
         out = None if self.types.converts else self.out_for_c
         return real_view(out) if out is not None and self.types.complex_b else out
 
     def room(self) -> np.ndarray:
-        """An array for a stack's products: the memory of `out` where it can be."""
+        """An array for a stack's products: `out` if possible, else a new one."""
         out = self.out_for_c
         whole = np.empty(self.shape, numpy_type(self.types.result)) if out is None else out
         return whole.reshape(math.prod(self.batch), *self.core)
 
     def given_back(self, result: Any, out: Any) -> Any:
-        """What the user gets of the result: `out` where that is given, else what NumPy's `@` gives."""
+        """The user's result: `out` if given, else an array with the shape of NumPy's `@`, or a scalar."""
         if out is None:
             if result.shape == self.shape:
                 return result
@@ -226,14 +225,14 @@ class RootOperands:
 
 
 def arrays_of(a: Any, b: Any, *, on_device: bool) -> tuple[Any, Any]:
-    """A and B as arrays of NumPy; with `on_device` each that lies on a GPU as one of CuPy."""
+    """A and B as NumPy arrays; with `on_device`, those on a GPU as CuPy arrays."""
     first, second = (as_gpu_array if on_device and on_gpu(each) else as_array for each in (a, b))
     return first(a, "a"), second(b, "b")
 
 
 def matrices_of(a: Any, b: Any, gemm: Gemm) -> tuple[Any, Any, tuple[int, ...], tuple[int, ...]]:
-    """op(A) and op(B) as matrices or stacks of them; the broadcast dimensions of these; and the shape of their product. A vector
-    is a row of A, or a column of B. UsageError where they have no product."""
+    """op(A) and op(B) as matrices or stacks, the stacks' broadcast dimensions, and the shape of the product. A vector becomes a
+    row (A) or a column (B). UsageError if they have no product."""
     matrices = []
     for name, each, transposed in (("a", a, gemm.transpose_a), ("b", b, gemm.transpose_b)):
         if each.ndim == 0:
@@ -258,7 +257,7 @@ def matrices_of(a: Any, b: Any, gemm: Gemm) -> tuple[Any, Any, tuple[int, ...], 
 
 
 def _as_stack(array: np.ndarray, batch: tuple[int, ...]) -> np.ndarray:
-    """The matrices of all products, or the one that all have, as a stack of three dimensions."""
+    """A stack of three dimensions: a matrix for each product, or one for all."""
     core = array.shape[-2:]
     if math.prod(array.shape[:-2]) == 1:
         return array.reshape(1, *core)
@@ -267,27 +266,27 @@ def _as_stack(array: np.ndarray, batch: tuple[int, ...]) -> np.ndarray:
 
 @record
 class RootShapes:
-    """What the root tells the other ranks of its operands."""
+    """The description of the root's operands that all ranks get."""
 
     types: ProductType
     problem: Problem  # the real product that gives C, or one of the stack's
-    bytes_beside: int  # what the root takes beside A, B and C of the real product
-    allocated_bytes: int = 0  # what A, B and C take at the root already, or is kept for C
-    locations: Sequence[SharedLocation | None] = (None,) * 3  # where A, B and C lie in node-shared memory; None: not there
-    all_shared: bool = False  # A and B lie in memory that all ranks share, on one node: no rank sends matrices to another
-    on_gpu: bool = False  # A or B lies on a GPU; where both do, C will
+    bytes_beside: int  # at the root, beside A, B and C of the real product
+    allocated_bytes: int = 0  # of A, B and C at the root already, or kept for C
+    locations: Sequence[SharedLocation | None] = (None,) * 3  # of A, B and C; None: not in node-shared memory
+    all_shared: bool = False  # all ranks are on one node, with A and B in shared memory: no matrix is sent
+    on_gpu: bool = False  # A or B is on a GPU; if both are, C will be
     count: int | None = None  # the number of a stack's products; None: a single product
-    stacks: tuple[tuple[tuple[int, ...], np.dtype], ...] = ()  # shape and type of A, B and, if there is one, C of a stack
+    stacks: tuple[tuple[tuple[int, ...], np.dtype], ...] = ()  # shape and type of a stack's A, B and C, if there is one
 
     @classmethod
     def of(cls, team: Team, shared: SharedArrays, given: RootOperands) -> RootShapes:
         a, b, types = given.a, given.b, given.types
         problem = types.problem(a.shape[-2], *b.shape[-2:])
         if given.batch:
-            problem = replace(problem, short_operands="")  # no device multiplies stacks of such elements
+            problem = replace(problem, short_operands="")  # no device multiplies stacks of 16-bit elements
             stored = [each for each in (a, b, given.c) if each is not None]
             stacks = tuple((each.shape, each.dtype) for each in stored)
-            # Others get matrices by rows; a process alone multiplies transposed ones as they lie.
+            # Other ranks get copies in row-major order; a process alone multiplies transposed views.
             lying = [each if team.size > 1 or each.flags.c_contiguous else each.swapaxes(1, 2) for each in stored]
             copied = sum(each.nbytes for each in lying if not each.flags.c_contiguous)
             result = 0 if given.out is not None else math.prod(given.shape) * numpy_type(types.result).itemsize
@@ -295,7 +294,7 @@ class RootShapes:
         if not types.complex_b and is_transpose(a, b):
             problem = replace(problem, symmetric="A")
         beside = types.bytes_beside(math.prod(given.core)) * (types.exact is not None or given.out is None)
-        if on_gpu(a) or on_gpu(b):  # they need room in host memory, to be copied through it, and for the check
+        if on_gpu(a) or on_gpu(b):  # host memory for copies through it, and for the check
             in_all = problem.bytes_of_matrices
             return cls(types, problem, beside + in_all, in_all, on_gpu=True)
         sources, c = given.sources(prime=types.primes[0]), given.real_out
@@ -306,7 +305,7 @@ class RootShapes:
             problem = replace(problem, symmetric="B")
         counted = {"A": in_place[:1], "B": in_place[1:]}.get(problem.symmetric, in_place)
         allocated_bytes = sum(each.nbytes for each in counted if each is not None)
-        if len(team.topology.nodes) > 1:  # what is computed from the root's arrays is kept, to be sent
+        if len(team.topology.nodes) > 1:  # converted operands are kept, to be sent
             beside += sum(problem.bytes(*source.shape) for source in sources if isinstance(source, MadeMatrix))
         all_shared = len(team.topology.nodes) == 1 < team.size and None not in locations[:2]
         of_c = problem.bytes(problem.n, problem.m)
@@ -318,11 +317,11 @@ class RootShapes:
 
     @property
     def gpu_bytes(self) -> int:
-        """The bytes of the expanded B, on the GPU where B lies."""
+        """The bytes of the expanded B, on B's GPU."""
         return self.problem.bytes(self.problem.l, self.problem.m) if self.on_gpu and self.types.complex_a else 0
 
     def bytes_on_rank(self, span: Span, *, is_root: bool) -> int:
-        """The most host memory of a rank for these products of a stack, beside what the root has."""
+        """A rank's peak host memory for these products of a stack, beside the root's arrays."""
         p, count, matrices = self.problem, len(span), [min(len(span), shape[0]) for shape, _ in self.stacks]
         bytes_each = [math.prod(shape[1:]) * dtype.itemsize for shape, dtype in self.stacks]
         sent = sum(many * size for many, size in zip(matrices, bytes_each, strict=True))
@@ -332,7 +331,7 @@ class RootShapes:
 
 
 def refuse_unused_c(c: Any, asked_gemm: Mapping[str, Any]) -> None:
-    """UsageError for a C without a word on beta; callers of BLAS pass beta=0 for a C that is not read."""
+    """UsageError for a C without an explicit beta, which may be 0, as in BLAS."""
     if hasattr(c, "Get_rank"):
         raise UsageError("c, the third argument, is a communicator: pass comm=comm", code="communicator")
     if c is not None and asked_gemm.get("beta") is None:
@@ -341,7 +340,7 @@ def refuse_unused_c(c: Any, asked_gemm: Mapping[str, Any]) -> None:
 
 
 def refuse_wrong_c(c: Any, shape: tuple[int, ...], types: ProductType) -> None:
-    """UsageError unless beta times this C can be added to the product. Where beta is 0, it is not looked at."""
+    """UsageError unless beta times this C can be added to the product. Anything goes if beta is 0."""
     if types.gemm.beta == 0:
         return
     if c is None:
@@ -357,7 +356,7 @@ def refuse_wrong_c(c: Any, shape: tuple[int, ...], types: ProductType) -> None:
 
 
 def refuse_out(out: Any, shape: tuple[int, ...], dtype: np.dtype, what: str = "product") -> None:
-    """UsageError unless `what`, of this shape and type, can be written to `out`."""
+    """UsageError unless a result of this shape and type can be written to `out`. `what`: its name in messages."""
     if is_masked(out):
         raise UsageError(f"out is a masked array, whose mask would hide elements of the {what}: pass out.data", code="masked")
     if not (isinstance(out, np.ndarray) or (on_gpu(out) and hasattr(out, "flags"))):
@@ -376,7 +375,8 @@ def refuse_out(out: Any, shape: tuple[int, ...], dtype: np.dtype, what: str = "p
 
 
 def refuse_wrong_out(out: Any, operands: Iterable[Any], c: Any, shape: tuple[int, ...], types: ProductType) -> None:
-    """UsageError unless the product can be written to `out` while A, B and C are read; to a GPU it is copied afterwards."""
+    """UsageError unless the product can be written to `out` while A, B and C are read. An `out` on a GPU is written at the
+    end."""
     refuse_out(out, shape, numpy_type(types.result))
     if on_gpu(out):
         return
@@ -389,7 +389,8 @@ def refuse_wrong_out(out: Any, operands: Iterable[Any], c: Any, shape: tuple[int
 
 
 def _overlap(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether an element of one array shares memory with one of the other, as neighbouring blocks of columns do not."""
+    """Whether the arrays have an element in common, which neighbouring blocks of columns have not. True if the search takes too
+    long."""
     try:
         return np.shares_memory(one, other, max_work=_MOST_WORK)  # type: ignore[arg-type]  # any number may be given
     except RuntimeError:  # TooHardError
@@ -397,7 +398,7 @@ def _overlap(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _overlaps_itself(array: np.ndarray) -> bool:
-    """Whether elements may share memory, as they do unless each dimension's lie within one step of the next."""
+    """Whether elements may share memory: unless each dimension, by ascending stride, fits within one step of the next."""
     reach = array.itemsize
     for step, extent in sorted((abs(step), extent) for step, extent in zip(array.strides, array.shape, strict=True)):
         if extent > 1:

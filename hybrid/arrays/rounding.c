@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// float32 numbers rounded to 16 bits: to the nearest, to the even one of two, as NumPy does it, which has no vector instructions for
-// it. Without branches, so that compilers use them.
+// float32 rounded to float16 or bfloat16, to nearest even, as NumPy does without SIMD. Without branches, so that compilers
+// vectorize it.
 #include <stdint.h>
 #include <string.h>
 
@@ -20,9 +20,9 @@ static float number_of(uint32_t bits)
 
 enum {
     INFINITE = 0x7f800000,
-    BEYOND_FLOAT16 = 0x47800000,  // 2^16: from there on all are infinite
-    NORMAL_FLOAT16 = 0x38800000,  // 2^-14: smaller ones are subnormal
-    EXPONENTS = (127 - 15) << 23  // of the two types differ by this
+    BEYOND_FLOAT16 = 0x47800000,  // 2^16: infinite from here on
+    NORMAL_FLOAT16 = 0x38800000,  // 2^-14: below, subnormal
+    EXPONENTS = (127 - 15) << 23  // the difference of the exponents' biases
 };
 
 typedef uint16_t __attribute__((aligned(1))) Result;  // NumPy's arrays may be unaligned
@@ -36,7 +36,7 @@ void round_to_float16(const float* from, Result* to, int64_t count)
         uint32_t bits = bits_of(from[i]), size = bits & 0x7fffffff;
         uint32_t small = where(size < NORMAL_FLOAT16), large = where(size >= BEYOND_FLOAT16);
         uint32_t normal = (size - EXPONENTS + 0xfff + (size >> 13 & 1)) >> 13;
-        // In 1/2 + size the last bit is 2^-24, the least subnormal number: the sum is rounded as it has to be.
+        // The last bit of 1/2 + size is 2^-24, the least subnormal float16: the addition rounds correctly.
         uint32_t subnormal = bits_of(number_of(size & small) + 0.5f) - bits_of(0.5f);
         uint32_t infinite_or_nan = 0x7c00 | (where(size > INFINITE) & 0x200);
         uint32_t rounded = (subnormal & small) | (infinite_or_nan & large) | (normal & ~(small | large));
