@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Functions that stand in for BLAS's gemm, syrk and herk where NumPy's and SciPy's extension modules call them. A product that is
-// worth it is offered to Python; all others go to the BLAS function that the module was linked to.
+// Replacements of BLAS's gemm, syrk and herk for NumPy's and SciPy's extension modules. A large product is offered to Python; all
+// others go to the BLAS function that the module was linked to.
 //
-// A module calls a function of another library through a slot: a word of its own memory into which the dynamic linker has written
-// the function's address, as its relocations say. `redirect` finds these slots by the function's name and writes other addresses.
+// A module calls functions of other libraries through slots (GOT entries): words of its memory that the dynamic linker fills with
+// addresses, according to relocations. `redirect` finds these slots by the functions' names and overwrites them.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <elf.h>
@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-// Of Python's stable interface, whose headers need not be installed; objects are void*.
+// Python's stable ABI, declared here since its headers may not be installed; objects are void*.
 extern void* PyGILState_GetThisThreadState(void);
 extern int PyGILState_Ensure(void);
 extern void PyGILState_Release(int);
@@ -32,10 +32,10 @@ extern void Py_DecRef(void*);
 // --- which products are offered
 
 enum { GEMM, SYRK, HERK, KINDS };
-enum { CBLAS, CBLAS_64, FORTRAN, FORTRAN_64, FAMILIES };  // _64: with integers of 64 bits
+enum { CBLAS, CBLAS_64, FORTRAN, FORTRAN_64, FAMILIES };  // _64: with 64-bit integers
 enum { TYPES = 4 };  // s, d, c, z
 
-// A product as Python gets it, all of it in row-major order.
+// A product for Python, in row-major order.
 typedef struct {
     int64_t kind, type, transposed_a, conjugated_a, transposed_b, conjugated_b, lower;  // lower: the triangle of syrk and herk
     int64_t m, n, k, lda, ldb, ldc;
@@ -44,10 +44,10 @@ typedef struct {
     double alpha[2], beta[2];  // real and imaginary part
 } Product;
 
-static double least[TYPES];  // multiply-adds from which on products are offered
+static double least[TYPES];  // multiply-adds of the smallest products that are offered
 static int switched_on;
-static void* offered;  // Python's function: it gets the product's address, and tells whether it has computed the product
-static uint64_t calls, multiply_adds;  // of what BLAS has computed, but for what Python's function has asked for meanwhile
+static void* offered;  // Python's function: gets the product's address, returns whether it has computed the product
+static uint64_t calls, multiply_adds;  // computed by BLAS, outside of calls of Python's function
 static int under_way;                  // calls of Python's function
 static void* originals[FAMILIES * TYPES * KINDS];
 
@@ -60,7 +60,7 @@ static int raise_now(void* error)
     return -1;
 }
 
-// Have the main thread raise this exception when it is back in Python.
+// Makes the main thread raise this exception when it is back in Python.
 void raise_soon(void* error)
 {
     Py_IncRef(error);
@@ -76,8 +76,8 @@ static void note_left(double work)
     __atomic_fetch_add(&multiply_adds, (uint64_t)work, __ATOMIC_RELAXED);
 }
 
-// BLAS's caller does not look for exceptions: one that a handler of signals has raised waits until the caller has returned. NumPy
-// does look at the floating-point flags, in which the product's check leaves traces.
+// BLAS's caller does not check for exceptions: one raised by a signal handler waits until the caller has returned. But NumPy checks
+// the floating-point flags, which the product's check may set: they are restored.
 static int offer(const Product* product)
 {
     __atomic_fetch_add(&under_way, 1, __ATOMIC_RELAXED);
@@ -85,7 +85,7 @@ static int offer(const Product* product)
     fegetenv(&before);
     const int state = PyGILState_Ensure();
     void *function = offered, *type, *error, *trace;
-    Py_IncRef(function);  // the call may have another one offered
+    Py_IncRef(function);  // the call may replace `offered`
     void* answer = PyObject_CallFunction(function, "K", (unsigned long long)(uintptr_t)product);
     const int computed = answer && PyObject_IsTrue(answer) == 1;
     if (answer) {
@@ -125,7 +125,7 @@ void counts(uint64_t* of_calls, uint64_t* of_multiply_adds)
     *of_multiply_adds = __atomic_load_n(&multiply_adds, __ATOMIC_RELAXED);
 }
 
-// Whether a product is to be offered. A thread that Python does not know never waits for Python.
+// Whether to offer a product. Never in threads that Python does not know, which must not wait for the GIL.
 static int is_large(int type, int kind, double m, double n, double k)
 {
     if (!(m > 0 && n > 0 && k > 0) || !__atomic_load_n(&switched_on, __ATOMIC_ACQUIRE)) return 0;
@@ -145,7 +145,7 @@ static void scalars(Product* p, int type, const void* alpha, const void* beta, i
 }
 
 static int of_letter(const char* letter)
-{  // as an enum of CBLAS: N, T and C from 111 on, U and L from 121 on
+{  // CBLAS's enum: N, T and C from 111 on, U and L from 121 on
     static const char known[] = "NTC.......UL";
     const char* at = memchr(known, *letter & ~32, sizeof known - 1);
     return at ? 111 + (int)(at - known) : 0;
@@ -158,7 +158,7 @@ static int gemm(int type, int order, int ta, int tb, int64_t m, int64_t n, int64
     if (!is_large(type, GEMM, m, n, k)) return 0;
     if ((order != 101 && order != 102) || ta < 111 || ta > 113 || tb < 111 || tb > 113) return 0;
     Product p = {.kind = GEMM, .type = type, .m = m, .n = n, .k = k, .lda = lda, .ldb = ldb, .ldc = ldc, .a = a, .b = b, .c = c};
-    if (order == 102) {  // in memory these are the transposes: Cᵀ = op(B)ᵀ·op(A)ᵀ
+    if (order == 102) {  // column-major: Cᵀ = op(B)ᵀ·op(A)ᵀ in row-major order
         p.m = n, p.n = m, p.a = b, p.b = a, p.lda = ldb, p.ldb = lda;
         const int first = ta;
         ta = tb, tb = first;
@@ -177,7 +177,7 @@ static int rank_k(int kind, int type, int order, int uplo, int trans, int64_t n,
     if (kind == SYRK && type < 2 && trans == 113) trans = 112;
     if ((order != 101 && order != 102) || (uplo != 121 && uplo != 122)) return 0;
     if (trans != 111 && trans != (kind == HERK ? 113 : 112)) return 0;
-    const int turned = order == 102;  // in memory C is the other triangle, and A the transpose
+    const int turned = order == 102;  // column-major: the other triangle of C, and the transpose of A, in row-major order
     Product p = {.kind = kind, .type = type, .m = n, .n = n, .k = k, .lda = lda, .ldb = lda, .ldc = ldc, .a = a, .b = a, .c = c};
     p.lower = (uplo == 122) != turned;
     p.transposed_a = (trans != 111) != turned, p.transposed_b = !p.transposed_a;
@@ -192,7 +192,7 @@ static int rank_k(int kind, int type, int order, int uplo, int trans, int64_t n,
 #define SLOT(family, type, kind) (((family) * TYPES + (type)) * KINDS + (kind))
 #define ORIGINAL(name, family, type, kind) ((__typeof__(&name))originals[SLOT(family, type, kind)])
 
-// SCALAR: what alpha and beta are passed as; AT: how their address is got from that.
+// SCALAR: the type of alpha and beta; AT: the operator that gives their address.
 #define CBLAS_FUNCTIONS(name, family, INT, type, SCALAR, AT)                                                                     \
     static void name##_gemm(int order, int ta, int tb, INT m, INT n, INT k, SCALAR alpha, const void* a, INT lda, const void* b, \
                             INT ldb, SCALAR beta, void* c, INT ldc)                                                              \
@@ -215,8 +215,8 @@ static int rank_k(int kind, int type, int order, int uplo, int trans, int64_t n,
             ORIGINAL(name##_herk, family, type, HERK)(order, uplo, trans, n, k, alpha, a, lda, beta, c, ldc);                     \
     }
 
-// Fortran's callers pass the lengths of the character arguments behind all others, but Cython's do not: a function that takes them
-// would own the words in their place, which are its caller's.
+// Fortran callers append the lengths of character arguments, but Cython's callers do not. So our functions must not declare them:
+// they would own stack words that belong to the caller.
 #define FORTRAN_RANK_K(name, kind, family, INT, type)                                                                              \
     static void name(const char* uplo, const char* trans, const INT* n, const INT* k, const void* alpha, const void* a,            \
                      const INT* lda, const void* beta, void* c, const INT* ldc)                                                    \
@@ -264,7 +264,7 @@ static void* const ours[FAMILIES * TYPES * KINDS] = {
     ROW(s_64),       NULL, ROW(d_64),       NULL, ROW(c_64),       c_64_herk,       ROW(z_64),       z_64_herk,
 };
 
-// Where a function of this name stands in `ours`; -1: it is none of them. SciPy's builds of OpenBLAS begin with scipy_.
+// The index in `ours` of the function with this name, or -1. Names in SciPy's builds of OpenBLAS begin with scipy_.
 static int slot_of(const char* name)
 {
     if (!strncmp(name, "scipy_", 6)) name += 6;
@@ -287,7 +287,7 @@ static int slot_of(const char* name)
 
 typedef struct {
     void** where;
-    void* before;       // what the linker had written there; NULL: the slot has not been changed
+    void* before;       // the linker's address; NULL: the slot is unchanged
     const char *object, *name;
     int slot, protected;  // protected: its page is read-only (RELRO)
 } Found;
@@ -344,7 +344,7 @@ static int look_into(struct dl_phdr_info* info, size_t size, void* folders)
         for (const ElfW(Dyn)* d = (void*)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr); d->d_tag != DT_NULL; d++)
             if (d->d_tag > 0 && d->d_tag < DT_NUM) of[d->d_tag] = d->d_un.d_val;
         static const int addresses[] = {DT_SYMTAB, DT_STRTAB, DT_RELA, DT_JMPREL};
-        for (int each = 0; each < 4; each++)  // musl leaves these relative to the object's
+        for (int each = 0; each < 4; each++)  // musl leaves these relative to the load address
             if (of[addresses[each]] < info->dlpi_addr) of[addresses[each]] += info->dlpi_addr;
         const ElfW(Sym)* symbols = (void*)of[DT_SYMTAB];
         look_at(info, (void*)of[DT_RELA], of[DT_RELASZ], symbols, (void*)of[DT_STRTAB]);
@@ -362,8 +362,8 @@ static int write_slot(const Found* f, void* value)
     return 1;
 }
 
-// The function to which the slot leads. Before the first call it may lead into its own object, to code that asks the linker, which
-// looks in the global scope first.
+// The function that a slot calls. Before the first call (lazy binding), the slot points into its own object, at a stub that asks
+// the linker; then look the name up as the linker does, in the global scope first.
 static void* linked(const Found* f)
 {
     void* address = *f->where;
@@ -378,8 +378,8 @@ static void* linked(const Found* f)
     return address;
 }
 
-// Redirect the slots of all loaded objects whose path begins with one of these. Gives the number of slots that are redirected:
-// not those that cannot be written, or lead to another BLAS than the first slot of this name.
+// Redirects the slots of all loaded objects whose path begins with one of these. Returns the number of redirected slots, without
+// those that cannot be written, or that call another BLAS than the first slot of this name.
 int redirect(const char* const* folders)
 {
     dl_iterate_phdr(look_into, (void*)folders);

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The BLAS calls of NumPy's and SciPy's extension modules, which blas_calls.c redirects and offers to a function in Python.
+"""Redirects the BLAS calls of NumPy's and SciPy's extension modules (blas_calls.c), to offer products to a Python function.
 
 PyPI's NumPy and SciPy call their own OpenBLAS by names such as scipy_cblas_dgemm64_ and scipy_dgemm_; those of distributions and
-conda call cblas_dgemm and dgemm_. All four are known, of x86-64 and AArch64 on Linux. A module that is loaded later is redirected
-when it has been loaded.
+conda call cblas_dgemm and dgemm_. All are supported, on Linux with x86-64 or AArch64. Modules that are loaded later are
+redirected after loading.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SOURCE = Path(__file__).with_suffix(".c")
 _FLAGS = ("-std=c11", "-O2")
 _CALLERS = ("numpy", "scipy")  # packages whose modules' calls are redirected
 TYPES = ("float32", "float64", "complex64", "complex128")  # s, d, c, z
-GEMM, SYRK, HERK = range(3)  # the first is alpha·op(A)·op(B) + beta·C; of the others only a triangle is computed
+GEMM, SYRK, HERK = range(3)  # alpha·op(A)·op(B) + beta·C, of which syrk and herk compute one triangle
 
 
 class Product(ctypes.Structure):
@@ -42,7 +42,7 @@ class Product(ctypes.Structure):
 
 @cache
 def _library() -> Any:
-    """The compiled library. HybridError without a C compiler, or on another system."""
+    """The compiled library. HybridError without a C compiler, or on an unsupported system."""
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
         raise UsageError("use() knows how modules call BLAS on Linux with x86-64 or AArch64 only", code="usage")
     library: Any = ctypes.PyDLL(str(build_plain(c_compiler(), SOURCE, _FLAGS)))
@@ -59,13 +59,13 @@ class Redirection:
     """The redirected calls of this process."""
 
     def __init__(self) -> None:
-        self.slots = 0  # through which modules call us
-        self._load: Any = None  # Python's own function that loads an extension module
+        self.slots = 0  # the number of redirected ones
+        self._load: Any = None  # Python's own ExtensionFileLoader.create_module
 
     def begin(self, offered: Callable[[int], bool], thresholds: Sequence[float]) -> None:
-        """From now on call `offered` with the address of the `Product` of each large product. It returns whether it has computed
-        that: BLAS computes all others. `thresholds`: multiply-adds from which on a product is large, by TYPES. UsageError where
-        it is not known how NumPy calls BLAS."""
+        """From now on call `offered` with the address of each large product's `Product`. If it returns False, BLAS computes the
+        product. `thresholds`: multiply-adds of the smallest large product, by TYPES. UsageError if no BLAS call of NumPy is
+        found."""
         _library().begin(offered, (ctypes.c_double * len(TYPES))(*thresholds))
         self._redirect()
         if self._load is None:
@@ -83,7 +83,7 @@ class Redirection:
             raise UsageError(f"use() does not know how NumPy {sys.modules['numpy'].__version__} calls BLAS", code="usage")
 
     def end(self) -> None:
-        """Have every module call BLAS as before."""
+        """Undo the redirection."""
         if self._load is not None:
             ExtensionFileLoader.create_module = self._load  # type: ignore[method-assign]
             self._load = None
@@ -101,12 +101,12 @@ redirection = Redirection()
 
 
 def raise_soon(error: BaseException) -> None:
-    """Have the main thread raise this when it is back from C."""
+    """Make the main thread raise this exception when it is back from C."""
     _library().raise_soon(error)
 
 
 def counts() -> tuple[int, int]:
-    """How many redirected calls BLAS has computed, and their multiply-adds, while no product was `offered`."""
+    """The number of redirected calls that BLAS has computed, outside of calls of `offered`, and their multiply-adds."""
     calls, work = ctypes.c_uint64(), ctypes.c_uint64()
     _library().counts(ctypes.byref(calls), ctypes.byref(work))
     return calls.value, work.value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One product that BLAS was called for: its matrices as NumPy's arrays, and C as BLAS leaves it."""
+"""One BLAS call: its matrices as NumPy arrays, and C written as BLAS writes it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hybrid.core.problem import Span, pieces
 from hybrid.errors import UsageError
 from hybrid.interposition.blas_calls import GEMM, HERK, TYPES, Product
 
-_TRIANGLE_ROWS = 256  # of a triangle that are copied at a time
+_TRIANGLE_ROWS = 256  # per step of copying a triangle
 Multiply = Callable[[np.ndarray, np.ndarray, "np.ndarray | None", "np.ndarray | None", Mapping[str, Any]], np.ndarray]
 
 
 def computed(p: Product, multiply: Multiply, options: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """The product, and C: the same array where the product lies there already, else what `write` takes. `multiply`: gets A, B, C
-    or None, `out` or None, and all options of `hybrid.multiply`, these among them."""
+    """Returns the product and C: the same array if C is final, else arguments of `write`. `multiply` gets A, B, C or None, `out`
+    or None, and the options of `hybrid.multiply`, including these."""
     a = _matrix(p.a, (p.k, p.m) if p.transposed_a else (p.m, p.k), p.lda, p.type)
     b = _matrix(p.b, (p.n, p.k) if p.transposed_b else (p.k, p.n), p.ldb, p.type)
     c = _matrix(p.c, (p.m, p.n), p.ldc, p.type)
@@ -35,7 +35,7 @@ def computed(p: Product, multiply: Multiply, options: Mapping[str, Any]) -> tupl
 
 
 class _At:
-    """Memory of somebody else, as NumPy takes it."""
+    """Memory of the caller, with NumPy's array interface."""
 
     def __init__(self, address: int, shape: tuple[int, int], strides: tuple[int, int], element: str) -> None:
         where = {"data": (address, False), "shape": shape, "strides": strides, "typestr": element}
@@ -43,13 +43,13 @@ class _At:
 
 
 def _matrix(address: int, shape: tuple[int, int], leading_dimension: int, number: int) -> np.ndarray:
-    """A matrix in row-major order. `number`: of its type in TYPES."""
+    """A row-major matrix. `number`: the index of its type in TYPES."""
     element = np.dtype(TYPES[number])
     return np.asarray(_At(address, shape, (leading_dimension * element.itemsize, element.itemsize), element.str))
 
 
 def write(p: Product, product: np.ndarray, c: np.ndarray) -> None:
-    """Write the product to C: of syrk and herk the triangle that BLAS writes, of herk with a real diagonal."""
+    """Write the product to C: for syrk and herk, only the triangle that BLAS writes; for herk, with a real diagonal."""
     if p.kind == GEMM:
         np.copyto(c, product)
         return

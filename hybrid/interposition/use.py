@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`hybrid.use`: the products that NumPy and SciPy hand to BLAS go to `hybrid.multiply` where that is faster."""
+"""`hybrid.use`: BLAS calls of NumPy and SciPy go to `hybrid.multiply` if that is faster."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ from hybrid.planning.decision import may_use_gpus, this_processor, threads_of_ra
 from hybrid.planning.machine_model import MachineModel
 from hybrid.ranks.team import Requests, team_of
 
-# Rooms that make products: what their functions hand to BLAS is left to BLAS.
+# Rooms whose own BLAS calls are left to BLAS.
 _MAKERS = tuple(f"hybrid.{room}." for room in ("execution", "host", "devices", "verification", "arrays", "transport"))
-_MOST_REFUSED = 1000  # shapes that are remembered
+_MOST_REFUSED = 1000  # shapes remembered
 _NEVER = float("inf")
-_GPU_START = 1.0  # seconds in which CuPy is loaded and a GPU started: 1.07 on an H100's host
+_GPU_START = 1.0  # seconds to load CuPy and start a GPU: 1.07 on an H100's host
 
-_SMALLEST, _LARGEST, _STEP = 16, 1 << 20, 1.1  # edges of squares that are tried
-_MOST_KEPT = 1000  # shapes
+_SMALLEST, _LARGEST, _STEP = 16, 1 << 20, 1.1  # sizes of square matrices to try
+_MOST_KEPT = 1000  # shapes cached
 Shape = tuple[int, int, int, int, int]  # kind and type of blas_calls, and m, n, k
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Gain:
-    """Seconds that products gain. `ours`: gives the seconds of a product by `hybrid.multiply`; None: nothing is faster than
-    BLAS. `threads`: of BLAS."""
+    """The seconds that `hybrid.multiply` saves. `ours`: returns its seconds for a product; None: it is never faster than BLAS.
+    `threads`: of BLAS."""
 
     def __init__(self, model: MachineModel, threads: int, ours: Callable[[Problem], float] | None) -> None:
         self._model, self._threads, self._ours = model, threads, ours
         self._known: dict[Shape, float] = {}
 
     def of(self, shape: Shape) -> float:
-        """Below 0 where BLAS is faster."""
+        """Negative if BLAS is faster."""
         if self._ours is None:
             return 0.0
         if shape not in self._known:
             if len(self._known) >= _MOST_KEPT:
                 self._known.clear()
             kind, number, m, n, k = shape
-            # A complex product is one of real matrices, of A's rows and B with twice the rows and columns.
+            # A complex product becomes a real one, with twice as many columns of A, and rows and columns of B.
             problem = Problem(m, k, n, TYPES[number]) if number < 2 else Problem(m, 2 * k, 2 * n, TYPES[number - 2])
             blas = self._model.blas_seconds(problem, self._threads)
             self._known[shape] = (blas if kind == GEMM else blas / 2) - self._ours(problem)
         return self._known[shape]
 
     def threshold(self, number: int) -> float:
-        """Multiply-adds of the smallest product of square matrices that gains, of a type in TYPES."""
+        """Multiply-adds of the smallest square product that gains. `number`: the index of its type in TYPES."""
         edge = _SMALLEST
         while self._ours is not None and edge < _LARGEST:
             if self.of((GEMM, number, edge, edge, edge)) > 0:
@@ -70,16 +70,16 @@ class Gain:
 
 @record
 class Report:
-    """What `use` has done so far."""
+    """The statistics of a `use`."""
 
-    products: int  # that were computed by hybrid.multiply
-    operations: int  # of these: two for each multiply-add
-    calls: int  # of BLAS's gemm, syrk and herk in all, without those that other threads made while a product was computed
+    products: int  # computed by hybrid.multiply
+    operations: int  # of these: two per multiply-add
+    calls: int  # of gemm, syrk and herk in all, without other threads' calls while hybrid.multiply computed a product
     operations_of_calls: int
     seconds_saved: float  # by the machine model
-    faults: int  # products that failed their check, and were computed again by BLAS
-    refused: int  # products that hybrid.multiply refused, and BLAS computed
-    why_refused: str  # the last of them; empty where there was none
+    faults: int  # products that failed their check and were recomputed by BLAS
+    refused: int  # products that hybrid.multiply refused and BLAS computed
+    why_refused: str  # the last reason; empty if there was none
 
     def __str__(self) -> str:
         share = self.operations / self.operations_of_calls if self.operations_of_calls else 0.0
@@ -91,18 +91,18 @@ class Report:
 
 
 class use:
-    """Within this context, products that NumPy and SciPy hand to BLAS are computed by `hybrid.multiply` where it is faster.
+    """A context in which `hybrid.multiply` computes the products of NumPy and SciPy wherever it is faster than BLAS.
 
-    These are BLAS's gemm, syrk and herk, of float32, float64, complex64 and complex128: `@`, `dot`, `einsum`, `tensordot`,
-    `scipy.linalg.blas` and all that is made of them, but not what LAPACK multiplies by itself. Results lie within the same error
-    bounds, but need not agree with BLAS's to the last bit. All threads of the process are concerned; a process that is forked
-    meanwhile uses BLAS alone. What `hybrid.multiply` refuses, or computes wrong by its own check, BLAS computes.
+    It redirects calls of BLAS's gemm, syrk and herk for float32, float64, complex64 and complex128: `@`, `dot`, `einsum`,
+    `tensordot`, `scipy.linalg.blas` and all that uses them, but not products within LAPACK. Results have the same error bounds as
+    BLAS's, but may differ in the last bits. It applies to all threads of the process; processes forked meanwhile use only BLAS.
+    BLAS computes what `hybrid.multiply` refuses, or what fails its check.
 
     Parameters
     ----------
     comm
-        An mpi4py communicator whose ranks share the products. Every rank enters the context: the root goes on at once, and the
-        others serve its products until it leaves, and only then go on. None: this process alone.
+        An mpi4py communicator whose ranks share the products. Every rank enters the context: the root continues at once, and the
+        others serve its products until it leaves. None: this process alone.
     root
         The rank whose products these are. Only those of its main thread are shared.
     threshold
@@ -113,7 +113,7 @@ class use:
     Raises
     ------
     HybridError
-        When the context is entered: where there is no C compiler, or it is not known how this NumPy calls BLAS.
+        When the context is entered: without a C compiler, or if this NumPy's calls of BLAS cannot be redirected.
 
     Examples
     --------
@@ -123,7 +123,7 @@ class use:
     >>> used.report().products
     1
 
-    As a decorator it does the same for a function, which with a comm only the root calls: it returns None on the others.
+    As a decorator it does the same for a function. With a comm, only the root calls the function; other ranks get None.
     """
 
     def __init__(self, comm: Any = None, *, root: int = 0, threshold: float | None = None, **options: Any) -> None:
@@ -132,20 +132,20 @@ class use:
         if threshold is not None and not (isinstance(threshold, Real) and threshold >= 0):
             raise UsageError(f"threshold must be a number of multiply-adds, not {threshold!r}", code="number")
         self._comm, self._root, self._threshold, self._options = comm, as_int(root), threshold, options
-        self._depth = 0  # how often it has been started
-        self._requests: Requests | None = None  # of the root's products, where other ranks share them
-        self._gain: Gain | None = None  # None: BLAS computes all
+        self._depth = 0  # of nested starts
+        self._requests: Requests | None = None  # to the ranks that share the root's products
+        self._gain: Gain | None = None  # None: BLAS computes all products
         self._gpu_is_known, self._could_gain = False, 0.0
         self._refused: set[Shape] = set()
         self._products = self._work = self._faults = self._times_refused = 0
         self._saved, self._why = 0.0, ""
-        self._left = self._work_left = 0  # to BLAS
+        self._left = self._work_left = 0  # calls and multiply-adds left to BLAS
         self._counted = (0, 0)
 
     # --- start and end
 
     def start(self) -> use:
-        """Enter the context. With a comm, other ranks than the root return when the root has left it."""
+        """Enter the context. With a comm, ranks other than the root return when the root has left it."""
         with _switching:
             self._depth += 1
             if self._depth > 1:
@@ -165,19 +165,19 @@ class use:
         return self
 
     def _serve(self) -> None:
-        """Multiply with the root, until it asks for no more."""
+        """Multiply with the root until it leaves the context."""
         requests, self._requests = self._requests, None
         assert requests is not None
         while (options := requests.receive()) is not None:
             try:
                 hybrid.multiply(None, None, comm=self._comm, root=self._root, **options)
             except HybridError as error:
-                if not error.on_all_ranks:  # else the root knows of it, and goes on without this product
+                if not error.on_all_ranks:  # else the root has the error, too, and continues without this product
                     raise
         requests.free()
 
     def stop(self) -> None:
-        """Leave the context: with that, modules call BLAS as before."""
+        """Leave the context: modules call BLAS directly again."""
         with _switching:
             self._depth = max(0, self._depth - 1)
             if not self._depth:
@@ -207,7 +207,7 @@ class use:
         return within  # type: ignore[return-value]
 
     def report(self) -> Report:
-        """What has been done so far, also after the end."""
+        """The statistics so far, also after the end."""
         with _switching:
             self._count()
         products, work = self._products, self._work
@@ -224,8 +224,7 @@ class use:
     # --- what is faster
 
     def _prepare(self) -> bool:
-        """Find out which products are faster. With several ranks every one calls it. Whether this rank is to have its calls
-        redirected: else it serves."""
+        """Collective: find out which products are faster. Returns whether to redirect this rank's calls; other ranks serve."""
         settings = Settings.gather(self._options)
         model = MachineModel.read(settings.machine)
         threads = threads_of_ranks(Topology(((0,),)), Settings(), [this_processor()])[0].count  # of this process's BLAS
@@ -254,14 +253,14 @@ class use:
 
     @property
     def thresholds(self) -> list[float]:
-        """Multiply-adds from which on products are offered, by TYPES."""
+        """Multiply-adds of the smallest products to offer, by TYPES."""
         if self._threshold is not None and self._gain is not None:
             return [self._threshold] * len(TYPES)
         return [self._gain.threshold(number) if self._gain is not None else _NEVER for number in range(len(TYPES))]
 
     def _is_faster(self, shape: Shape) -> bool:
-        """Whether a product is to be computed here. A GPU is started when products could have gained as much as that takes: so no
-        program is much slower for it."""
+        """Whether to compute a product. A GPU is started when earlier products could have saved the time that this takes, so that
+        no program gets much slower."""
         if self._gain is None or shape in self._refused:
             return False
         seconds = self._gain.of(shape)
@@ -284,25 +283,25 @@ class use:
     # --- one product
 
     def offered(self, address: int) -> bool:
-        """Compute the product of a call of BLAS. Whether it has been computed."""
+        """Compute the product of a BLAS call, if faster. Returns whether it was computed."""
         product = Product.from_address(address)
         shape = product.kind, product.type, product.m, product.n, product.k
         on_this_thread = self._requests is None or threading.current_thread() is threading.main_thread()
         if _made_by_us() or not on_this_thread or not self._is_faster(shape):
             return False
-        from hybrid.interposition.computed import computed, write  # they load NumPy, which the program may want to load itself
+        from hybrid.interposition.computed import computed, write  # loads NumPy, which the program may want to load later
 
         try:
             result, c = computed(product, self._multiply, self._options)
         except Exception as error:
             if not (isinstance(error, HybridError | MemoryError) or type(error).__module__.startswith("cupy")):
-                raise  # of a handler of signals, as a rule
+                raise  # usually of a signal handler
             self._note(error, shape)
             return False
         if result is not c:
             try:
                 write(product, result, c)
-            except BaseException as interrupt:  # by a signal; BLAS would add to a C that has been written in part
+            except BaseException as interrupt:  # of a signal handler; C is written in part, so BLAS must not add to it
                 raise_soon(interrupt)
                 write(product, result, c)
         self._products += 1
@@ -317,9 +316,9 @@ class use:
         return hybrid.multiply(a, b, c, comm=self._comm, root=self._root, out=out, **options)
 
     def _note(self, error: Exception, shape: Shape) -> None:
-        """Remember why BLAS has to compute a product."""
+        """Record why BLAS must compute a product."""
         code = getattr(error, "code", "")
-        if code == "interrupted":  # as the other ranks say it
+        if code == "interrupted":  # on another rank
             raise_soon(KeyboardInterrupt())
         elif isinstance(error, CheckFailed):
             self._faults += 1
@@ -332,12 +331,12 @@ class use:
                 self._refused.add(shape)
 
 
-_active: list[use] = []  # those that have been started, the newest last
+_active: list[use] = []  # started ones, the newest last
 _switching = threading.RLock()
 
 
 def _offer_to_newest() -> None:
-    """Offer products to the newest use that has not ended."""
+    """Offer products to the newest active `use`."""
     if _active:
         newest = _active[-1]
         redirection.begin(newest.offered, newest.thresholds)
@@ -346,7 +345,7 @@ def _offer_to_newest() -> None:
 
 
 def _end_in_child() -> None:
-    """A forked process uses BLAS alone: neither CUDA nor MPI works in it."""
+    """A forked process uses only BLAS: neither CUDA nor MPI works in it."""
     global _switching
     _switching = threading.RLock()
     _active.clear()
@@ -363,12 +362,12 @@ def _stop_all() -> None:
 
 
 def _by_gpus(model: MachineModel, ranks: int, problem: Problem) -> float:
-    """Seconds of a product of new arrays by the GPUs of these ranks, or by the root's alone."""
+    """Seconds of a product of new arrays, by these ranks' GPUs or the root's alone, whichever is faster."""
     return min(model.gpu_seconds(problem, each, through_slots=problem.bytes_of_matrices) for each in (1, ranks))
 
 
 def _why_no_gpu() -> str:
-    """Why this process can use no GPU; empty where it can."""
+    """Why this process can use no GPU; empty if it can."""
     try:
         usable_gpus()
     except DeviceUnavailable as missing:
@@ -377,7 +376,7 @@ def _why_no_gpu() -> str:
 
 
 def _made_by_us() -> bool:
-    """Whether this thread is computing a product, or a part of one, for hybrid.multiply."""
+    """Whether this thread's call of BLAS comes from hybrid itself."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith(_MAKERS):
