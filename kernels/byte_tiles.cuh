@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Products of packed bytes on the matrix units by mma.sync, tile by tile: the main loop that products_mma.cu and guard.cu share.
+// The main loop of products_mma.cu and guard.cu: tiles of products of packed bytes on the matrix units, by mma.sync.
 #pragma once
 #include "packed.cuh"
 
 #if __CUDA_ARCH__ >= 750
-// Copies of 16 bytes to shared memory. Compute capability 7.5 has no asynchronous ones: there they are made when they are begun,
-// and the barrier before a stage is read is all that is waited for.
+// Copies of 16 bytes to shared memory. On compute capability 7.5 they are synchronous, and only the barrier before a stage is read
+// waits for them.
 #if __CUDA_ARCH__ >= 800
 __device__ __forceinline__ void begin_copy(void* shared, const void* global) { copy_async<16>(shared, global); }
 __device__ __forceinline__ void close_copies() { copies_commit(); }
@@ -26,8 +26,8 @@ __device__ __forceinline__ void wait_for_copies()
 }
 #endif
 
-// A block's tile of ROWS×COLUMNS, of which each warp computes WARP_ROWS×WARP_COLUMNS. A stage of shared memory holds 128 bytes
-// along k of all lines, as they are packed; STAGES of them are a ring buffer.
+// A block's tile of ROWS×COLUMNS, divided into warp tiles of WARP_ROWS×WARP_COLUMNS. Shared memory is a ring buffer of STAGES
+// stages, each with 128 packed bytes along k of all lines.
 template <typename Byte, int ROWS, int COLUMNS, int WARP_ROWS, int WARP_COLUMNS, int STAGES>
 struct ByteTiles {
     static constexpr int WARPS_DOWN = ROWS / WARP_ROWS, WARPS_ACROSS = COLUMNS / WARP_COLUMNS,
@@ -58,7 +58,7 @@ struct ByteTiles {
         close_copies();
     }
 
-    // sums += the products of steps `begin` to `end`, whose first STAGES - 1 copies have been started.
+    // sums += the products of steps `begin` to `end`; the copies of the first STAGES - 1 steps must have been started.
     __device__ __forceinline__ void multiply(Sums& sums, Size begin, Size end) const
     {
         int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -87,8 +87,8 @@ struct ByteTiles {
         }
     }
 
-    // The tile position of this thread's first sum, and what lies where from there: sums[i][j][2·half + pair] is that of row
-    // 16·i + 8·half, and of column 8·j + pair, or, of interleaved lines, of column 2·j + pair and 64 for every 32.
+    // The position of this thread's first sum. Relative to it, sums[i][j][2·half + pair] is at row 16·i + 8·half and column
+    // 8·j + pair, or with interleaved lines at column 2·j + pair, plus 64 for every 32.
     __device__ Size row() const { return first_row + threadIdx.x / 32 % WARPS_DOWN * WARP_ROWS + threadIdx.x % 32 / 4; }
     __device__ Size left_column() const { return first_column + threadIdx.x / 32 / WARPS_DOWN * WARP_COLUMNS; }
 };

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
-// The check of a product, beside its copies and multiplications: C·x is compared with A·(B·x) for a random x (Freivalds).
+// The check of a product, overlapped with its copies and multiplications: C·x is compared with A·(B·x) for a random x (Freivalds).
 //
-// `weigh_columns` weights x by the sizes of B's columns. `row_sums` computes B·x and C·x for one group of columns after the other, with
-// sums of squares, from which the size of rounding errors is estimated; and a checksum of each row's bits, which tells whether a copy
-// arrived as it was sent. `column_totals` adds up the squares of B. `subtract_product` computes -A·(B·x); `compare_sums` adds C·x to it
-// and judges the difference. `total_pieces` adds up the checksums of the rows of each piece that was copied. So of a right product the
-// host reads only some hundred numbers. All sums are in float64.
+// `weigh_columns` weights x by the magnitudes of B's columns. `row_sums` computes B·x and C·x by groups of columns, sums of
+// squares, from which rounding errors are estimated, and a checksum of each row's bits, which finds wrong copies. `column_totals`
+// adds up the squares of B. `subtract_product` computes -A·(B·x). `compare_sums` adds C·x and judges the difference. `total_pieces`
+// adds up the row checksums of each copied piece. So for a right product, the host reads only some hundred numbers. All sums are in
+// float64.
 //
-// Global loads per multiply-add: 1 in row_sums, which memory bandwidth limits. subtract_product reads A once and (B·x), which has
-// one column for each group, from the L2 cache.
+// Global loads per multiply-add: 1 in row_sums, which memory bandwidth limits. subtract_product reads A once, and B·x, which has
+// one column per group, from the L2 cache.
 #include "subtract_product.cuh"
 
 template <typename T>
@@ -29,25 +29,26 @@ __device__ Number sum_over_lanes(Number value)
     return value;
 }
 
-constexpr int AT_ONCE = 8;  // elements that a lane loads before it adds any of them up
-constexpr int SPAN = 1024;  // columns of a row that one warp adds up
+constexpr int AT_ONCE = 8;  // elements that a lane loads before it adds them up
+constexpr int SPAN = 1024;  // columns per warp
 constexpr int WEIGHTED_ROWS = 32;
 
-// One warp for SPAN columns of a row; where the grid's y has too few blocks for all, z has more of them. For each group of GROUP
-// columns: the sum of the terms x[j]·m[i,j], and the sum of their squares; with GROUP = 0 only the sum of m[i,j]² over all columns
-// is added to squares[i,0]. For each row: the largest magnitude, and the checksum, which are both 0 before. The checksum is the
-// sum of all elements' bits, modulo 2⁶⁴, where a float in an odd column is shifted by 32 bits, and elements of 16 bits by 0, 16,
-// 32 and 48: so words of 64 bits are added, whatever they hold. In one row of 32 each element is multiplied by a weight, so that
-// exchanged columns are found, too; a weight is odd, but shifted likewise. Only lines of 64 bytes are summed at whose number, plus
-// the row's, plus sample[1], the 32 bits of sample[0], which repeat, have a 1.
+// One warp for SPAN columns of a row; the grid's z continues y, which has too few blocks for very long rows. For each group of
+// GROUP columns: the sum of the terms x[j]·m[i,j], and of their squares. With GROUP = 0: only adds the sum of m[i,j]² over all
+// columns to squares[i,0]. For each row: the largest magnitude and the checksum, which must be 0 before.
 //
-// A GPU reads floats faster than it can do a dozen operations with each. So bits are shifted when a lane's are added up, and
-// magnitudes are compared until one is no integer.
+// The checksum is the sum of all elements' bits modulo 2⁶⁴. Floats in odd columns are shifted by 32 bits, and 16-bit elements by 0,
+// 16, 32 or 48, so that all types are added as 64-bit words. In one row of 32, each element is multiplied by a weight, an odd
+// number with the same shift, to find exchanged columns as well. A 64-byte line is summed if bit (line + row + sample[1]) % 32 of
+// sample[0] is 1.
+//
+// A GPU reads floats faster than it can do a dozen operations with each. So bits are shifted once per sum of a lane, and magnitudes
+// are compared only until one is no integer.
 template <typename T, int GROUP>
 __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const Word> weights, Matrix<double> sums,
                          Matrix<double> squares, Matrix<Word> largest, Matrix<Word> checksums, Matrix<const Word> sample)
 {
-    // A group of 64 columns is added up by 8 lanes: their loads use whole sectors, and they exchange less than 32 would.
+    // 8 lanes add up a group of 64 columns: their loads use whole sectors, and they need fewer shuffles than 32.
     constexpr int LANES = GROUP == 64 ? 8 : 32, COLUMNS = 32 * AT_ONCE;
     Size row = blockIdx.x * Size(blockDim.y) + threadIdx.y, begin = (blockIdx.z * Size(gridDim.y) + blockIdx.y) * SPAN;
     int lane = threadIdx.x, offset = lane / LANES * (LANES * AT_ONCE) + lane % LANES;
@@ -55,7 +56,7 @@ __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const
     const T* line = &m(row, 0);
     const double* factors = x.data;
     const Word* weights_of_columns = weights.data;
-    // Of a weight's lowest bit that is set; the same in all columns of this lane.
+    // The position of a weight's lowest set bit, the same in all columns of this lane.
     int shift = (__ffsll(weights_of_columns[0]) - 1 + 8 * int(sizeof(T)) * lane) % 64;
     double peak = 0, sum = 0, square = 0;
     Word checksum = 0;
@@ -73,7 +74,7 @@ __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const
         }
         Word bits = 0;
         unsigned place = (first_line + unsigned(from * sizeof(T) / 64)) % 32;
-        unsigned summed = lines >> place | lines << (32 - place) % 32;  // bit i: the line that is i behind this lane's first
+        unsigned summed = lines >> place | lines << (32 - place) % 32;  // bit i: line i after this lane's first
         if (row % WEIGHTED_ROWS == 0) {
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i) {
@@ -115,17 +116,17 @@ __global__ void row_sums(Matrix<const T> m, Matrix<const double> x, Matrix<const
     if (!GROUP) square = sum_over_lanes<32>(square);
     if (lane == 0) {
         if (!GROUP) atomicAdd(&squares(row, 0), square);
-        atomicMax(&largest(row, 0), reinterpret_cast<Word&>(peak));  // in the order of the numbers, since none is negative
+        atomicMax(&largest(row, 0), reinterpret_cast<Word&>(peak));  // nonnegative doubles are ordered as their bits
         atomicAdd(&checksums(row, 0), checksum);
     }
 }
 
-// The places of what is to be known of the product's arithmetic, in `numbers`.
+// Indices of `numbers`: constants of the product's arithmetic.
 enum { VARIANCE, PER_TERM, FLUSHED, LARGEST_SQUARE, LARGEST_INTEGER };
 
-// A thread block for each group of columns, a thread for each column. weighted = x · 2^w: with these weights all columns of a group
-// have about the size of the largest, as far as the rows of m tell, so that none hides in the rounding errors of others. Powers of two
-// add no rounding. A group that holds only integers up to numbers[LARGEST_INTEGER] is not weighted: sums of integers may be exact.
+// A thread block per group of columns, a thread per column. weighted = x · 2^w scales all columns of a group to about the magnitude
+// of the largest, estimated from the rows of m, so that rounding errors of large columns do not hide errors of small ones. Powers
+// of two add no rounding. A group with only integers up to numbers[LARGEST_INTEGER] is not weighted: its sums may be exact.
 template <typename T, int GROUP>
 __global__ void weigh_columns(Matrix<const T> m, Matrix<const double> x, Matrix<const double> numbers, Matrix<double> weighted)
 {
@@ -155,8 +156,8 @@ __global__ void weigh_columns(Matrix<const T> m, Matrix<const double> x, Matrix<
 
 constexpr int ROWS_ADDED = 32;  // by a thread block of column_totals
 
-// totals[0,j], 0 before, becomes the sum of m[i,j] over i. Blocks of 32 threads; each thread adds up a part of one column. Rows run
-// along the grid's x, since there may be more of them than blocks in y.
+// totals[0,j], 0 before, becomes the sum of m[i,j] over i. Blocks of 32 threads, each for a part of one column. Rows run along the
+// grid's x, since y allows too few blocks.
 __global__ void column_totals(Matrix<const double> m, Matrix<double> totals)
 {
     Size column = blockIdx.y * Size(32) + threadIdx.x, first = blockIdx.x * Size(ROWS_ADDED);
@@ -169,12 +170,12 @@ __global__ void column_totals(Matrix<const double> m, Matrix<double> totals)
 
 constexpr int ROWS_TOGETHER = 128;
 
-// One warp per row. `differences`, C·x at first, becomes the size of C·x + subtracted, in units of the rounding errors to be
-// expected:
-//   √(numbers[VARIANCE] · (squares[i,g] + row_squares[i] · column_squares[g] · numbers[PER_TERM]))
-// plus what is lost where tiny numbers are flushed to zero. `found`, for each row: the sum of these sizes, each at most 4; how many
-// are not 0; the largest; its group; and how many groups cannot be judged, because A·B may overflow or holds NaN or infinities.
-// `summary`, 0 before, for each ROWS_TOGETHER rows: the same without the group.
+// One warp per row. `differences`, initially C·x, becomes the size of C·x + subtracted: its ratio to the largest expected standard
+// deviation of rounding errors,
+//   √(numbers[VARIANCE] · (squares[i,g] + row_squares[i] · column_squares[g] · numbers[PER_TERM])),
+// plus the error from subnormal numbers flushed to zero. `found`, by row: the sum of sizes, each capped at 4; the number of nonzero
+// ones; the largest; its group; and the number of groups that cannot be judged, because A·B may overflow, or holds NaN or
+// infinities. `summary`, 0 before, for each ROWS_TOGETHER rows: the same without the group.
 __global__ void compare_sums(Matrix<double> differences, Matrix<const double> subtracted, Matrix<const double> squares,
                              Matrix<const double> row_squares, Matrix<const double> column_squares, Matrix<const double> numbers,
                              Matrix<double> found, Matrix<double> summary)
@@ -183,7 +184,7 @@ __global__ void compare_sums(Matrix<double> differences, Matrix<const double> su
     int lane = threadIdx.x;
     if (row >= differences.rows) return;  // the whole warp
     double sum = 0, count = 0, worst = 0, where = 0, open = 0, flushed = numbers(0, FLUSHED);
-#pragma unroll 4  // so that memory is waited for once
+#pragma unroll 4  // overlaps loads
     for (Size group = lane; group < differences.columns; group += 32) {
         double norms = row_squares(row, 0) * column_squares(0, group),
                size = fabs(differences(row, group) + subtracted(row, group));
@@ -191,11 +192,12 @@ __global__ void compare_sums(Matrix<double> differences, Matrix<const double> su
             open += 1;
             size = 0;
         } else if (size > 0 || size != size) {
-            // Of a right product the squares are at most the norms; those of a wrong one must not excuse it, nor overflow.
+            // Norms bound the squares of a right product; larger ones of a wrong product must not raise its tolerance, nor
+            // overflow.
             double variance = numbers(0, VARIANCE) * (fmin(squares(row, group), norms) + norms * numbers(0, PER_TERM));
             double lost = flushed * (1 + sqrt(row_squares(row, 0)) + sqrt(column_squares(0, group)));
             size /= sqrt(variance) + lost;
-            if (!(size <= NOT_INTEGRAL)) size = NOT_INTEGRAL;  // NaN or infinity, where the product has neither
+            if (!(size <= NOT_INTEGRAL)) size = NOT_INTEGRAL;  // NaN or infinity in C, where a right product has neither
             sum += min(size, 4.0);
             count += 1;
         }
@@ -231,9 +233,9 @@ __device__ inline Word mixed(Word bits)
     return bits ^ (bits >> 31);
 }
 
-// Along the grid's x a thread block for each piece, along y several that divide its rows. pieces[i]: the first of its rows among
-// all checksums, how many rows it has, and the first one's number in the whole matrix. totals[i], 0 before: the sum of the rows'
-// checksums, each mixed with the row's number; and the largest magnitude.
+// The grid's x counts pieces, y the blocks that divide a piece's rows. pieces[i]: the index of its first row's checksum, the number
+// of its rows, and the first row's number in the whole matrix. totals[i], 0 before: the sum of the row checksums, each mixed with
+// the row's number, and the largest magnitude.
 __global__ void total_pieces(Matrix<const Word> checksums, Matrix<const Word> largest, Matrix<const Word> pieces,
                              Matrix<Word> totals)
 {

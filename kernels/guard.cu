@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT
-// May this product be computed from remainders? Rounding to integers errs by a part of |row|·|column| (Euclidean norms), native
-// arithmetic by a part of Σ|a·b|. So what decides is the least ratio Σ|a·b| / (|row|·|column|) of all elements of C. It is small
-// where large elements only meet small ones.
+// Decides whether a product is accurate enough from remainders. Rounding to integers has errors in proportion to |row|·|column|
+// (Euclidean norms), native arithmetic to Σ|a·b|. So the least ratio Σ|a·b| / (|row|·|column|) over all elements of C decides. It
+// is small if large elements meet only small ones.
 //
-// A lower bound for it is one more product of bytes: of magnitudes, scaled so that their mean in each line is 8, cut off at 127,
-// and rounded down to integers. So sums are too small, never too large. One of every few units along k takes part. Nothing but the
-// least ratio of all elements is written.
+// A product of bytes gives a lower bound: of magnitudes, scaled to a mean of 8 in each line, capped at 127, and rounded down to
+// integers. Only one of every few units along k is sampled. Only the least ratio is written.
 //
-// On Hopper the product of magnitudes is that of products.cu. This one uses so few registers and so little shared memory that it
-// runs beside a kernel of products on the same multiprocessor.
+// On Hopper, products.cu has this kernel. The one here uses so few registers and so little shared memory that it runs beside a
+// kernel of products on the same SM.
 #include "byte_tiles.cuh"
 
-// Of each `every` units along k the one that takes part. It is not always the same, lest a period of the matrix hides something.
+// The sampled one of each `every` units along k; its position varies, in case the matrix is periodic.
 __device__ __forceinline__ Size sampled(Size unit, Size every) { return unit * every + (unit * 5 + 3) % every; }
 
 template <typename T>
@@ -19,13 +18,13 @@ struct Magnitudes {
     static constexpr int PARTS = 1;
     Matrix<const double> cuts;  // one for each line
     Matrix<unsigned char> packed;
-    Size every, there;  // units along k: one of so many takes part; how many there are
+    Size every, there;  // units along k: one of `every` is sampled; their number
 
     __device__ __forceinline__ Size place(Size unit) const { return min(sampled(unit, every), there - 1); }
     __device__ __forceinline__ Size line(Size column) const { return column; }
     __device__ __forceinline__ void store(const T (&four)[1][4], Size line, Size offset) const
     {
-        double cut = cuts.data[line] * 0.999999;  // so that no rounding makes a magnitude larger
+        double cut = cuts.data[line] * 0.999999;  // rounding must not increase a magnitude
         auto rounded_down = [&](T x) { return static_cast<unsigned>(fmin(fabs(widened(x)) * cut, 127.0)); };
         *reinterpret_cast<unsigned*>(packed.data + offset) =
             pack_bytes(rounded_down(four[0][0]), rounded_down(four[0][1]), rounded_down(four[0][2]), rounded_down(four[0][3]));
@@ -49,8 +48,8 @@ __global__ void __launch_bounds__(PACKING_THREADS)
 #if __CUDA_ARCH__ >= 750
 using GuardTiles = ByteTiles<unsigned char, 64, 64, 32, 32, 2>;
 
-// `least`: the bits of a float, the least ratio so far. `row_steps`, `column_steps`: what a magnitude of 1 stands for, as a part of
-// its line's norm. `a`, `b`: packed magnitudes of these lines, of `a.columns` bytes each along k.
+// `least`: the least ratio so far, as a float's bits. `row_steps`, `column_steps`: the value of a magnitude of 1, relative to its
+// line's norm. `a`, `b`: packed magnitudes of these lines, with `a.columns` bytes along k.
 __global__ void __launch_bounds__(GuardTiles::THREADS, 4)
     least_ratio(Matrix<const unsigned char> a, Matrix<const unsigned char> b, Matrix<const float> row_steps,
                 Matrix<const float> column_steps, Matrix<int> least)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Wrappers of PTX instructions that CUDA C++ has no functions for. In the emulation on a CPU twins.h has the same functions.
+// Wrappers of PTX instructions without a CUDA C++ function. For the emulation on a CPU, twins.h has the same functions.
 #pragma once
 
-// Elements of 16 bits: kernels only move them, and the matrix units know what they stand for.
+// 16-bit elements: kernels only move them, for the matrix units.
 struct Float16 {
     static constexpr int EXPONENT_BITS = 5;
     unsigned short bits;
@@ -17,7 +17,7 @@ struct Bfloat16 {
 #include "twins.h"
 #else
 
-// A fused multiply-add. In PTX, so that it keeps subnormal numbers even with -ftz=true.
+// A fused multiply-add, in PTX to keep subnormal numbers even with -ftz=true.
 __device__ __forceinline__ float multiply_add(float x, float y, float sum)
 {
     asm("fma.rn.f32 %0, %1, %2, %0;" : "+f"(sum) : "f"(x), "f"(y));
@@ -26,7 +26,7 @@ __device__ __forceinline__ float multiply_add(float x, float y, float sum)
 
 __device__ __forceinline__ double multiply_add(double x, double y, double sum) { return fma(x, y, sum); }
 
-// Conversions between float and double, which keep subnormal floats as well.
+// Conversions between float and double that keep subnormal floats.
 __device__ __forceinline__ double widened(float x)
 {
     double y;
@@ -57,11 +57,11 @@ __device__ __forceinline__ T rounded(double x)
     }
 }
 
-// The dynamic shared memory, whose size the launch configuration gives.
+// The dynamic shared memory, sized by the launch configuration.
 template <typename T>
 __device__ __forceinline__ T* dynamic_shared_memory()
 {
-    extern __shared__ __align__(1024) unsigned char shared_bytes[];  // as the 128-byte swizzle wants it
+    extern __shared__ __align__(1024) unsigned char shared_bytes[];  // aligned for the 128-byte swizzle
     return reinterpret_cast<T*>(shared_bytes);
 }
 
@@ -115,7 +115,7 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global)
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(BYTES) : "memory");
 }
 
-// The same, but only `valid` bytes of the source are read, and zeros fill the rest.
+// The same, but reads only `valid` bytes of the source, and fills the rest with zeros.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(void* shared, const void* global, int valid)
 {
@@ -145,8 +145,8 @@ __device__ __forceinline__ void mma_m8n8k4(double (&d)[2], double a, double b)
                  : "d"(a), "d"(b));
 }
 
-// The same with each matrix transposed, as of elements of 16 bits: a lane gets of each those of rows 2·(lane % 4) and
-// 2·(lane % 4) + 1 in column lane / 4.
+// The same with each matrix transposed, as 16-bit elements: of each a lane gets rows 2·(lane % 4) and 2·(lane % 4) + 1 in column
+// lane / 4.
 __device__ __forceinline__ void load_matrices_transposed(unsigned (&r)[4], const void* shared)
 {
     unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared));
@@ -156,9 +156,9 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned (&r)[4], const
                  : "memory");
 }
 
-// On the matrix units: a warp's d (16×8) += a (16×16) · b (16×8), products of elements of 16 bits and sums in float. Lane (g, t)
-// has of a the columns 2t and 2t+1 of rows g and g+8, then those 8 to the right; of b the rows 2t and 2t+1 of column g, then those
-// 8 below; d(g, 2t), d(g, 2t+1), d(g+8, 2t), d(g+8, 2t+1).
+// On the matrix units: a warp's d (16×8) += a (16×16) · b (16×8), of 16-bit elements with sums in float. Lane (g, t) has of a the
+// columns 2t and 2t+1 of rows g and g+8, then those 8 to the right; of b the rows 2t and 2t+1 of column g, then those 8 below;
+// d(g, 2t), d(g, 2t+1), d(g+8, 2t), d(g+8, 2t+1).
 #define MMA_OF_HALVES(TYPES)                                           \
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPES        \
                  ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
@@ -210,7 +210,7 @@ __device__ __forceinline__ void mma_m16n8k8(double (&d)[4], const double (&a)[4]
 #endif  // CUDA_ON_CPU
 
 #if __CUDA_ARCH__ < 800
-// Before sm_80 copies are complete when they return.
+// Before sm_80, copies are synchronous.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(void* shared, const void* global, int valid)
 {

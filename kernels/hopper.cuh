@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// PTX instructions of compute capability 9.0a that no other has: clusters, copies that count bytes at barriers, and matrix
-// instructions of a warpgroup. Addresses of shared memory are given as 32 bits.
+// PTX instructions of compute capability 9.0a: clusters, bulk copies that count bytes at barriers, and matrix instructions of a
+// warpgroup (wgmma). Addresses of shared memory are 32 bits.
 #pragma once
 #include "packed.cuh"
 
@@ -22,8 +22,8 @@ __device__ __forceinline__ void cluster_barrier()
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// A barrier in shared memory (mbarrier). A phase ends when all arrivals and all announced bytes are there; a wait names the parity
-// of the phase whose end it waits for.
+// A barrier in shared memory (mbarrier). A phase ends when all arrivals and all expected bytes are there; a wait takes the parity
+// of the phase that must end.
 __device__ __forceinline__ void barrier_init(unsigned barrier, int arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
@@ -41,7 +41,7 @@ __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity)
         : "memory");
 }
 
-// Arrives, and announces so many bytes.
+// Arrives, and expects this many bytes.
 __device__ __forceinline__ void barrier_expect(unsigned barrier, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -58,7 +58,7 @@ __device__ __forceinline__ void barrier_arrive(unsigned barrier, unsigned rank)
         : "memory");
 }
 
-// One thread copies a whole unit; its bytes count at the barrier.
+// Copies a whole unit, by one thread; its bytes count at the barrier.
 __device__ __forceinline__ void copy_unit(unsigned to, const void* from, unsigned barrier)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
@@ -66,7 +66,7 @@ __device__ __forceinline__ void copy_unit(unsigned to, const void* from, unsigne
                  : "memory");
 }
 
-// The same to these addresses of all blocks of the cluster that `blocks` names, bit by bit.
+// The same to this address in several blocks of the cluster (multicast). `blocks`: a bit mask.
 __device__ __forceinline__ void copy_unit_to(unsigned short blocks, unsigned to, const void* from, unsigned barrier)
 {
     asm volatile(
@@ -75,7 +75,7 @@ __device__ __forceinline__ void copy_unit_to(unsigned short blocks, unsigned to,
         : "memory");
 }
 
-// Describes lines of 128 bytes in shared memory, eight of them every 1024 bytes, with the 128-byte swizzle.
+// The wgmma descriptor of lines of 128 bytes in shared memory, eight per 1024 bytes, with the 128-byte swizzle.
 __device__ __forceinline__ unsigned long long swizzled_lines(unsigned at)
 {
     return static_cast<unsigned long long>((at & 0x3FFFF) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
@@ -113,7 +113,7 @@ __device__ __forceinline__ void wgmma_m64n256k32(int (&d)[128], unsigned long lo
 __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Until at most PENDING of the warpgroup's youngest groups are incomplete.
+// Waits until at most PENDING of the warpgroup's youngest groups are incomplete.
 template <int PENDING>
 __device__ __forceinline__ void wgmma_wait()
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Three loops on one core of the CPU, to compare GPU kernels with. `loops`: in the order i, j, k, one element of C after the
-// other. `loops_ikj`: the two inner loops are exchanged, so that all of a row of C accumulates at once.
+// Three loops on one CPU core, as a baseline for GPU kernels. `loops`: in the order i, j, k, one element of C after the other.
+// `loops_ikj`: with the inner loops exchanged, a row of C at a time.
 //
 // Loads per multiply-add: 2. In `loops` consecutive loads of B are a row apart, and the order of the sum forbids vectorization;
 // in `loops_ikj` all loads are contiguous, and the compiler vectorizes the inner loop.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A row-major matrix, or a sub-matrix of one, as all kernels here take it: `stride` is its row stride in elements (BLAS's leading
-// dimension). And which tile of C a thread block computes.
+// The argument of all kernels: a row-major matrix or submatrix, whose `stride` is the leading dimension in elements. And the
+// mapping of thread blocks to tiles of C.
 #pragma once
 
 using Size = long long;  // matrices may have more than 2³¹ elements
@@ -20,9 +20,9 @@ struct TilePosition {
     Size row, column;
 };
 
-// The tile of C that this thread block computes (threadblock swizzling): consecutive blocks, which run at the same time, take
-// GROUP tiles below each other, then the next column of tiles. So together they read few rows of A and few columns of B, which
-// stay in the L2 cache.
+// The tile of C of this thread block (threadblock swizzling): consecutive blocks, which run at the same time, take GROUP tiles of
+// one column of tiles, then those of the next column. Together they read few rows of A and few columns of B, which stay in the L2
+// cache.
 template <int ROWS, int COLUMNS, int GROUP = 8, typename T>
 __device__ TilePosition tile_position(const Matrix<T>& c, Size number)
 {

@@ -26,7 +26,7 @@ __global__ void matvec_warp(Matrix<const T> a, Matrix<const T> b, Matrix<T> c)
     if (row >= c.rows) return;  // the whole warp
     T sum = 0;
     for (Size k = lane; k < a.columns; k += 32) sum = multiply_add(a(row, k), b(k, 0), sum);
-    // multiply_add instead of +, which would flush subnormal numbers to zero if the compiler is told so.
+    // multiply_add instead of +, which flushes subnormal numbers to zero with -ftz=true.
     for (int distance = 16; distance; distance /= 2) sum = multiply_add(T(1), __shfl_xor_sync(0xffffffffu, sum, distance), sum);
     if (lane == 0) c(row, 0) = sum;
 }

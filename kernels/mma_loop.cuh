@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// The main loop that tensor_half.cu and tensor_int8.cu share: stages of tiles in shared memory, of which a warp fetches fragments
-// to registers, those of the next step along k while these are multiplied. A step is 32 bytes along k, whatever the elements are.
+// The main loop of tensor_half.cu and tensor_int8.cu: a warp fetches fragments of tiles in shared memory to registers, those of the
+// next step along k while it multiplies the current ones (double buffering). A step is 32 bytes along k for all types.
 #pragma once
 #include "stages.cuh"
 
-// A warp has PARTS×2·PARTS accumulator fragments, and STEPS steps are a tile. `fetch(step, part)` loads fragments `part` of A and
-// of B from where `a_from` and `b_from` point; `mma(step, i, j)` multiplies. BETWEEN: copies are spread out between
-// multiplications; narrow ones are all issued at the beginning of a tile: to spread so many of them takes too many registers, and
-// those of less than four bytes are not asynchronous.
+// A warp has PARTS×2·PARTS accumulator fragments, and a tile has STEPS steps. `fetch(step, part)` loads fragments `part` of A and
+// of B from `a_from` and `b_from`; `mma(step, i, j)` multiplies. BETWEEN: copies are spread out between multiplications. Narrow
+// copies are all issued at the beginning of a tile: spreading that many takes too many registers, and those below four bytes are
+// synchronous.
 template <typename Pipeline, int STAGES, int STEPS, int PARTS, bool BETWEEN, typename T, typename Fetch, typename Mma>
 __device__ __forceinline__ void multiply_tiles(Pipeline& pipeline, const T* (&a_from)[STEPS], const T* (&b_from)[PARTS],
                                                Fetch fetch, Mma mma)
@@ -22,7 +22,7 @@ __device__ __forceinline__ void multiply_tiles(Pipeline& pipeline, const T* (&a_
     auto multiply_tile = [&](bool prefetch) {
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
-            if (step == STEPS - 1) {  // the rest of this tile is in registers: on to the next stage
+            if (step == STEPS - 1) {  // the rest of this tile is in registers: next stage
                 pipeline.wait();
                 int forward = ring.advance();
 #pragma unroll
@@ -35,12 +35,12 @@ __device__ __forceinline__ void multiply_tiles(Pipeline& pipeline, const T* (&a_
                 if (step < STEPS - 1) pipeline.copy_slice(step * PARTS + i, SLICES, prefetch);
                 fetch((step + 1) % STEPS, i);
 #pragma unroll
-                for (int next = 0; next < 2 * PARTS; ++next)  // to and fro: each mma has an operand of the one before
+                for (int next = 0; next < 2 * PARTS; ++next)  // back and forth: each mma shares an operand with the one before
                     mma(step, i, i % 2 ? 2 * PARTS - 1 - next : next);
             }
         }
     };
-    int tile = 0;  // two loops, for the long one must not branch: instructions after a branch are fetched late
+    int tile = 0;  // two loops, to keep branches out of the long one: instructions after a branch are fetched late
     if constexpr (BETWEEN)
         for (; tile + Pipeline::AHEAD < pipeline.full_tiles; ++tile) multiply_tile(true);
     for (; tile < pipeline.tiles; ++tile) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Arithmetic with remainders (a residue number system): the moduli, and how integers and sums of products are reduced by them.
+// A residue number system: the moduli, and the reduction of integers and of sums of products.
 #pragma once
 #include "hardware.cuh"
 #include "matrix.cuh"
@@ -20,7 +20,7 @@ __host__ __device__ constexpr int power_modulo(int base, int exponent, int p)
     return power;
 }
 
-// 256^j modulo p for j = first … first + 3, as the signed bytes of a word: each is the remainder nearest to 0.
+// 256^j modulo p for j = first … first + 3, as the signed bytes of a word, each the remainder nearest to 0.
 __host__ __device__ constexpr unsigned weights_of_bytes(int p, int first)
 {
     unsigned word = 0;
@@ -31,9 +31,9 @@ __host__ __device__ constexpr unsigned weights_of_bytes(int p, int first)
     return word;
 }
 
-// An integer whose highest bit is flipped, which adds 2⁶³ or 2³¹: so that each of its bytes is an unsigned digit to base 256.
+// An integer with its highest bit flipped, which adds 2⁶³ or 2³¹, so that its bytes are unsigned digits to base 256.
 struct Digits64 {
-    static constexpr int OFFSET = 63;  // log₂ of what was added
+    static constexpr int OFFSET = 63;  // log₂ of the added number
     unsigned low, high;
 
     Digits64() = default;
@@ -61,16 +61,16 @@ struct Digits32 {
     }
 };
 
-// Nearest integers, ties to even. (Ties upwards would be a bias: random numbers are often multiples of 2⁻⁵³.)
+// Rounds to the nearest integer, ties to even. (Rounding ties up would be a bias: random numbers are often multiples of 2⁻⁵³.)
 __device__ __forceinline__ Digits64 digits_of(double x, double scale) { return Digits64(__double2ll_rn(x * scale)); }
 __device__ __forceinline__ Digits32 digits_of(float x, double scale) { return Digits32(__double2int_rn(widened(x) * scale)); }
 
-// The integer modulo P, from 0 to P - 1, in the result's lowest byte; the others mean nothing.
+// The integer modulo P, from 0 to P - 1, in the result's lowest byte; the other bytes are undefined.
 //
-// Division without conversions: the weighted sum s starts at the bit pattern of the float 1.5·2²³, whose unit in the last place
-// is 1. So as a float the same register is 1.5·2²³ + s. A float quotient that has 1.5·2²³ added is rounded to an integer, which
-// its low bits hold. Half of P - 1 is taken off first, so that rounding to nearest rounds s / P down. The bit patterns of
-// 1.5·2²³ are multiples of 256 and so vanish from the lowest byte.
+// Division without conversions: the weighted sum s starts at the bit pattern of the float 1.5·2²³, whose unit in the last place is
+// 1, so the same register is the float 1.5·2²³ + s. Adding 1.5·2²³ to a float quotient rounds it to an integer in its low bits.
+// Half of P - 1 is subtracted first, so that rounding to nearest rounds s / P down. The bit pattern of 1.5·2²³ is a multiple of 256
+// and does not affect the lowest byte.
 template <int P, typename Digits>
 __device__ __forceinline__ unsigned remainder_of(Digits x)
 {
@@ -83,7 +83,7 @@ __device__ __forceinline__ unsigned remainder_of(Digits x)
     return sum - __float_as_uint(quotient) * P;
 }
 
-// Exact division of sums below 2³¹ by a modulus: a multiplication by its inverse, and a shift.
+// Exact division of sums below 2³¹ by a modulus, by a multiplication with its inverse and a shift.
 struct Divisor {
     unsigned p, inverse;
 
@@ -92,7 +92,7 @@ struct Divisor {
     __device__ __forceinline__ unsigned remainder(unsigned sum) const { return sum - (__umulhi(sum, inverse) >> 7) * p; }
 };
 
-// Products of two remainders that a sum of 32 bits has room for, and still is below 2³¹.
+// The number of products of two remainders whose sum stays below 2³¹.
 constexpr Size MOST_TERMS = 1 << 15;
 
 __device__ __forceinline__ unsigned pack_bytes(unsigned a, unsigned b, unsigned c, unsigned d)

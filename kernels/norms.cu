@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT
-// What must be known of each line (a row of A, a column of B) before it is scaled and rounded to integers: its Euclidean norm
-// and largest magnitude, from which its power of two follows, and whether all of its elements are integers.
+// Measures each line (a row of A, a column of B) before it is scaled and rounded to integers: its Euclidean norm and largest
+// magnitude, which determine its power of two, and whether all elements are integers.
 //
-// A fingerprint tells whether a matrix is the one of the product before, whose remainders may still be there. It is a sum of the
-// elements' bits with a weight for each place, and is the same for another matrix with a probability of about 2⁻⁶⁴.
+// A fingerprint tells whether a matrix is the same as in the previous product, whose remainders can be reused. It is a weighted sum
+// of the elements' bits, and the same for another matrix with a probability of about 2⁻⁶⁴.
 //
-// Every sum is added up in an order that depends on the matrix alone, without atomic additions: so each line gets the same power
-// of two wherever it is computed. Memory bandwidth is the limit: each element is read once.
+// The order of each sum depends only on the matrix, without atomic additions, so that a line gets the same power of two on every
+// device. Memory bandwidth is the limit: each element is read once.
 #include "hardware.cuh"
 #include "matrix.cuh"
 
 constexpr int THREADS = 256, WARPS = THREADS / 32, CHUNK = 512;  // CHUNK: rows of B that a block adds up
 
-// Different for each number from 0 on, and never 0.
+// Different for each place, and never 0.
 __device__ __forceinline__ unsigned weight_of(Size place)
 {
     unsigned mixed = (static_cast<unsigned>(place) + 1) * 0x9E3779B1u;
@@ -73,7 +73,7 @@ struct Measure {
     }
 };
 
-// One block for each row of A; `measures` has a row for it.
+// One block, and one row of `measures`, for each row of A.
 template <typename T>
 __global__ void __launch_bounds__(THREADS) measure_rows(Matrix<const T> a, Matrix<double> measures)
 {
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(THREADS) measure_rows(Matrix<const T> a, Matri
     mine.store(measures, blockIdx.x);
 }
 
-// A block for CHUNK rows of 32 columns of B. `measures` has a row for each column of the first chunk, then of the next.
+// One block for CHUNK rows of 32 columns of B. `measures` has a row for each column, chunk by chunk.
 template <typename T>
 __global__ void __launch_bounds__(THREADS) measure_columns(Matrix<const T> b, Matrix<double> measures)
 {
@@ -113,16 +113,16 @@ __global__ void __launch_bounds__(THREADS) measure_columns(Matrix<const T> b, Ma
     mine.store(measures, blockIdx.y * b.columns + column);
 }
 
-// Sums of squares that double precision holds without loss. NaN is not in range.
+// Whether the sum of squares has neither overflowed nor underflowed. False for NaN.
 __device__ __forceinline__ bool in_range(const Measure& line)
 {
     return line.squares < 1e280 && (line.most == 0 || line.squares > 1e-280);
 }
 
-// Joins what the chunks of a line found, and says it in rows 0, 1 and 4 of `lines`: norm, largest magnitude, and for the guard the
-// factor that brings the mean magnitude to 8. `steps` is one such unit, in norms. `summary` is of all lines, and 0 before: the
-// largest magnitude, whether some element is no integer, whether some line is out of range, the least norm but 0 with all of its
-// bits inverted, and the fingerprint. `inner` is the length of a line.
+// Joins the measures of a line's chunks, and writes rows 0, 1 and 4 of `lines`: norm, largest magnitude, and for the guard the
+// factor that scales the mean magnitude to 8. `steps`: the inverse factor, relative to the norm. `summary`, 0 before, over all
+// lines: the largest magnitude, whether some element is no integer, whether some line is out of range, the least nonzero norm with
+// its bits inverted, and the fingerprint. `inner`: the length of a line.
 __global__ void __launch_bounds__(THREADS) summarize(Matrix<const double> measures, Matrix<double> lines, Matrix<float> steps,
                                                      Matrix<unsigned long long> summary, double inner)
 {
@@ -134,18 +134,18 @@ __global__ void __launch_bounds__(THREADS) summarize(Matrix<const double> measur
     lines(0, i) = norm;
     lines(1, i) = line.most;
     lines(4, i) = line.most > 0 ? 8 * inner / line.sum : 0;
-    steps(0, i) = static_cast<float>(line.sum / (8 * inner * norm));  // NaN for a line of zeros, which no minimum takes
-    // Numbers that are not negative are ordered as their bits are.
+    steps(0, i) = static_cast<float>(line.sum / (8 * inner * norm));  // NaN for a line of zeros, which fminf ignores
+    // Nonnegative doubles are ordered as their bits.
     atomicMax(&summary(0, 0), static_cast<unsigned long long>(__double_as_longlong(line.most)));
     if (line.fraction > 0) atomicMax(&summary(0, 1), 1ull);
     if (!in_range(line)) atomicMax(&summary(0, 2), 1ull);
     if (line.most > 0) atomicMax(&summary(0, 3), ~static_cast<unsigned long long>(__double_as_longlong(norm)));
-    atomicAdd(&summary(0, 4), line.fingerprint * (2ull * weight_of(i) + 1));  // integers' sum is the same in every order
+    atomicAdd(&summary(0, 4), line.fingerprint * (2ull * weight_of(i) + 1));  // exact in any order, for integers
 }
 
-// The power of two by which each line is multiplied before it is rounded to integers, and its inverse: rows 2 and 3 of `lines`.
-// It is the largest one with which the line's norm stays below `limit` and its integers fit so many `bits`. With a `limit` of 0,
-// for matrices of integers, it is 1.
+// Writes rows 2 and 3 of `lines`: the power of two that scales a line before it is rounded to integers, and its inverse. It is the
+// largest one that keeps the line's norm below `limit`, and its integers within `bits` bits; 1 if `limit` is 0, for matrices of
+// integers.
 __global__ void __launch_bounds__(THREADS) scale_lines(Matrix<double> lines, double limit, int bits)
 {
     Size i = blockIdx.x * Size(THREADS) + threadIdx.x;
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(THREADS) scale_lines(Matrix<double> lines, dou
     lines(3, i) = ldexp(1.0, -exponent);
 }
 
-// Copies a few words to memory of the host. The GPU writes them at once; a copy would wait behind others in its copy engine.
+// Copies a few words to pinned host memory: at once, where a D2H copy would queue behind others in the copy engine.
 __global__ void tell(Matrix<const unsigned> from, Matrix<unsigned> to)
 {
     if (from.holds(0, threadIdx.x)) to(0, threadIdx.x) = from(0, threadIdx.x);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Bytes packed for the matrix units: how rows of A, and columns of B as rows of Bᵀ, lie in memory; and the walk that turns a
-// matrix into such bytes, four neighbours along k at a time.
+// The layout of bytes for the matrix units, for rows of A and columns of B (rows of Bᵀ), and loops that pack a matrix into it, four
+// neighbours along k at a time.
 //
-// A unit is 128 lines (rows of A or columns of B) by 128 bytes along k: 16 KiB in one piece, so that it can be copied to shared
-// memory as it lies. The 16-byte pieces of line r are exchanged by the swizzle that the hardware calls 128-byte: piece c lies
-// at c ^ (r % 8). Units along k follow each other, then those of the next 128 lines. A plane holds all units of one modulus.
+// A unit is 128 lines (rows of A or columns of B) by 128 bytes along k: 16 contiguous KiB, which are copied to shared memory as
+// they are. The 16-byte pieces of line r have the hardware's 128-byte swizzle: piece c is at c ^ (r % 8). Units are ordered along
+// k, then by lines. A plane holds all units of one modulus.
 #pragma once
 #include "moduli.cuh"
 
@@ -19,8 +19,8 @@ __device__ __forceinline__ Size packed_offset(Size line, Size k, Size units_alon
     return unit * UNIT_BYTES + r * UNIT + ((piece ^ r % 8) << 4) + k % 16;
 }
 
-// The line that column c of B takes among its 64 neighbours, so that a lane of a matrix instruction, which gets two neighbouring
-// lines of every eight, has 16 neighbouring columns of C.
+// The line for column c of B, permuted within 64: a lane of a matrix instruction gets two neighbouring lines of every eight, and so
+// 16 neighbouring columns of C.
 __device__ __forceinline__ Size interleaved(Size c)
 {
     int of_64 = static_cast<int>(c % 64);
@@ -46,8 +46,7 @@ __device__ __forceinline__ void load_four(const float* from, Size valid, bool al
         for (int i = 0; i < 4; ++i) x[i] = i < valid ? from[i] : 0;
 }
 
-// Lowers `least`, the bits of a float, to the least ratio of the warps that call this. Floats that are not negative are ordered as
-// their bits are.
+// Lowers `least`, a float's bits, to the least ratio of all calling warps. Nonnegative floats are ordered as their bits.
 __device__ __forceinline__ void note_least(float ratio, const Matrix<int>& least)
 {
     for (int distance = 16; distance; distance /= 2) ratio = fminf(ratio, __shfl_xor_sync(~0u, ratio, distance));
@@ -56,11 +55,10 @@ __device__ __forceinline__ void note_least(float ratio, const Matrix<int>& least
 
 constexpr int PACKING_THREADS = 256, ROWS_PACKED = 8, COLUMNS_PACKED = 32;  // of a block; lines that it packs
 
-// A warp packs 128 neighbours along k of a row of A. `Way::store` gets four of them and says what becomes of them;
-// `Way::place(unit)` names the unit along k that is packed as unit number `unit`. Loads are coalesced, 16 bytes a lane.
+// A warp packs 128 neighbours along k of a row of A. `Way::store` converts four of them and writes the bytes; `Way::place(unit)` is
+// the source's unit along k for the packed one. Loads are coalesced, 16 bytes a lane.
 //
-// With two `Way::PARTS` elements are complex, two numbers beside each other in a row, and `store` gets the real parts and the
-// imaginary ones of four.
+// With two `Way::PARTS`, elements are complex, with real and imaginary parts alternating in a row, and `store` gets four of each.
 template <typename T, typename Way>
 __device__ __forceinline__ void pack_rows(const Matrix<const T>& a, const Way& way, Size packed_units)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A pipeline of STAGES stages: asynchronous copies (cp.async) bring the next tiles to shared memory, without registers between,
-// while one is multiplied. A vector of A is 16 bytes along k; the swizzle spreads the rows that a warp reads over all banks.
+// A pipeline of STAGES stages: asynchronous copies (cp.async) prefetch tiles to shared memory, without registers, while one is
+// multiplied. A vector of A is 16 bytes along k; the swizzle spreads the rows that a warp reads over all banks.
 //
 // Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS; shared memory loads: 1 / THREAD_ROWS + 1 / THREAD_COLUMNS.
 // Limit: the latency of shared memory at every step along k, and the barrier at every tile.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The products of products_mma.cu by a Hopper GPU's warpgroup instructions (wgmma), which take operands from shared memory.
+// The products of products_mma.cu by Hopper's warpgroup instructions (wgmma), with operands in shared memory.
 //
-// Two warpgroups multiply, 64 rows of A by 256 columns of B each. One more thread keeps STAGES stages of 128 bytes along k full:
-// units lie in global memory as shared memory wants them, so each is copied in one piece, without a tensor map. The two blocks of
-// a cluster compute tiles below each other, whose columns of B are the same: each copies half of them, for both (multicast).
-// Blocks are persistent: they go from tile to tile, and while one tile's sums are reduced the next one's operands arrive.
+// Two warpgroups multiply 64 rows of A by 256 columns of B each. One more thread fills STAGES stages of 128 bytes along k: units
+// have the same layout in global and shared memory, so each is one bulk copy, without a tensor map. The two blocks of a cluster
+// compute tiles of the same columns of B: each copies half of these, for both (multicast). Blocks are persistent: they loop over
+// tiles, and while one tile's sums are reduced, the next one's operands arrive.
 //
 // Global loads per multiply-add: 1/128, of one byte. Limit: the matrix units and, under full load, the GPU's power limit.
 #include "hopper.cuh"
@@ -19,7 +19,7 @@ struct PairOfTiles {
     Size row, column;
 };
 
-// One modulus after the other. Within one, GROUP pairs of tiles below each other before the next columns, as in tile_position.
+// The moduli one after the other; within one, as tile_position with GROUP pairs of tiles.
 __device__ __forceinline__ PairOfTiles pair_of_tiles(Size number, Size rows, Size columns)
 {
     constexpr int GROUP = 16, HEIGHT = CLUSTER * ROWS;
@@ -28,7 +28,7 @@ __device__ __forceinline__ PairOfTiles pair_of_tiles(Size number, Size rows, Siz
     return {static_cast<int>(number / of_one), at.row, at.column};
 }
 
-// What the blocks of a cluster share the work by: each block's part in the pairs of tiles that its cluster takes in turn.
+// The pairs of tiles that a cluster takes: from `first` on, every `stride`-th.
 struct Work {
     Size first, stride, pairs, steps;
 
@@ -69,7 +69,7 @@ __device__ __forceinline__ void copy_operands(Stages stages, const Work& work, c
         const unsigned char* from_a = &a(pair.number, 0) + (pair.row / UNIT + rank) * work.steps * UNIT_BYTES;
         const unsigned char* from_b = &b(pair.number, 0) + (pair.column / UNIT + rank) * work.steps * UNIT_BYTES;
         for (Size step = 0; step < work.steps; ++step, stages.advance()) {
-            barrier_wait(stages.when_empty(), stages.phase ^ 1);  // in the first turn all are
+            barrier_wait(stages.when_empty(), stages.phase ^ 1);  // returns at once in the first turn
             barrier_expect(stages.when_full(), STAGE);
             copy_unit(stages.bytes(), from_a + step * UNIT_BYTES, stages.when_full());
             copy_unit_to(ALL_BLOCKS, stages.bytes() + (1 + rank) * UNIT_BYTES, from_b + step * UNIT_BYTES, stages.when_full());
@@ -77,11 +77,11 @@ __device__ __forceinline__ void copy_operands(Stages stages, const Work& work, c
     }
 }
 
-// A warpgroup's sums over steps `begin` to `end` of one tile, added to what is there if `begin` is not 0.
+// A warpgroup's sums over steps `begin` to `end` of one tile; overwrites `sums` if `begin` is 0, else adds to them.
 template <typename Byte>
 __device__ __forceinline__ void multiply(int (&sums)[128], Stages& stages, Size begin, Size end)
 {
-    auto is_read = [&](unsigned barrier) {  // tells both blocks, which copy into it
+    auto is_read = [&](unsigned barrier) {  // signals both blocks, which copy into this stage
         if (threadIdx.x % 128 < CLUSTER) barrier_arrive(barrier, threadIdx.x % 128);
     };
     unsigned before = 0;
@@ -103,8 +103,7 @@ __device__ __forceinline__ void multiply(int (&sums)[128], Stages& stages, Size 
     is_read(before);
 }
 
-// Runs `finish(sums, number of the modulus, first row, first column)` for each of the block's tiles, in the threads that have its
-// sums.
+// Calls `finish(sums, number of the modulus, first row, first column)` for each of the block's tiles, in the threads with its sums.
 template <typename Byte, typename Reduce, typename Finish>
 __device__ __forceinline__ void multiply_tiles(const Matrix<const unsigned char>& a, const Matrix<const unsigned char>& b,
                                                Size rows, Size columns, Size moduli, Size inner, Reduce reduce, Finish finish)

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT
-// Products of packed bytes on the matrix units of any GPU from compute capability 7.5 on (mma.sync). `products` is for all moduli
-// in one launch, and what leaves it are remainders: sums of 32 bits are reduced in registers, and never written. `byte_products`
-// is for signed bytes, and writes the sums.
+// Products of packed bytes on the matrix units, by mma.sync, for compute capability 7.5 and above. `products` computes all moduli
+// in one launch, and reduces 32-bit sums in registers: it writes only remainders. `byte_products` is for signed bytes, and writes
+// sums.
 //
 // Global loads per multiply-add: 1/64, of one byte. Limit: issuing the matrix instructions and their loads from shared memory.
 #include "byte_tiles.cuh"
 
 #if __CUDA_ARCH__ >= 750
 constexpr int ROWS = 128, COLUMNS = 128;
-constexpr int STAGES = __CUDA_ARCH__ >= 800 ? 3 : 2;  // as many as shared memory has room for
+constexpr int STAGES = __CUDA_ARCH__ >= 800 ? 3 : 2;  // as many as fit into shared memory
 template <typename Byte>
 using Tiles = ByteTiles<Byte, ROWS, COLUMNS, 64, 64, STAGES>;
 
 constexpr Size MOST_STEPS = MOST_TERMS / UNIT;
 
-// 16 neighbouring columns of one row, whose sums one lane has.
+// The remainders of a lane's 16 neighbouring columns of one row.
 __device__ __forceinline__ uint4 remainders_of(const int (&sums)[8][4], int half, const Divisor& by)
 {
     auto four = [&](int j) {
@@ -24,8 +24,8 @@ __device__ __forceinline__ uint4 remainders_of(const int (&sums)[8][4], int half
     return make_uint4(four(0), four(2), four(4), four(6));
 }
 
-// `a` and `b` have a plane of packed bytes in each row, of `inner` bytes along k; B's lines are interleaved. `c`: one matrix of
-// remainders below the other, each of `rows` rows; its row stride is a multiple of 16, and columns up to that may be written.
+// Each row of `a` and `b` is a plane of packed bytes, `inner` bytes along k; B's lines are interleaved. `c`: the matrices of
+// remainders one below the other, of `rows` rows each; its row stride is a multiple of 16, up to which columns may be written.
 __global__ void __launch_bounds__(Tiles<unsigned char>::THREADS, 1)
     products(Matrix<const unsigned char> a, Matrix<const unsigned char> b, Matrix<unsigned char> c, long long rows, long long inner)
 {
@@ -59,13 +59,13 @@ __global__ void __launch_bounds__(Tiles<unsigned char>::THREADS, 1)
 __device__ __forceinline__ int element_of(int sum, int) { return sum; }
 __device__ __forceinline__ float element_of(int sum, float) { return static_cast<float>(sum); }
 
-// As a double without a conversion, which is slow where float64 is: 2⁵² + 2³¹ + sum by its bits, and the first two taken off.
+// A double without a conversion, which is slow on GPUs with slow float64: the bits of 2⁵² + 2³¹ + sum, minus the first two.
 __device__ __forceinline__ double element_of(int sum, double)
 {
     return __hiloint2double(0x43300000, sum ^ static_cast<int>(1u << 31)) - 4503601774854144.0;
 }
 
-// C itself, of integers of eight bits whose products' sums fit 31 bits. B's lines are in their order.
+// C itself, for 8-bit integers whose sums of products fit 31 bits. B's lines are not interleaved.
 template <typename T>
 __global__ void __launch_bounds__(Tiles<signed char>::THREADS, 1)
     byte_products(Matrix<const unsigned char> a, Matrix<const unsigned char> b, Matrix<T> c, long long inner)

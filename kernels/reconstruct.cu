@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// From the remainders of an integer modulo N numbers to the integer (Chinese remainder theorem), and by the powers of two of its
-// row and column back to an element of C.
+// Reconstructs integers from their remainders modulo N numbers (Chinese remainder theorem), and scales them back to elements of C
+// by the powers of two of row and column.
 //
-// The integer is Σ rᵢ·wᵢ modulo P, the product of the moduli, where wᵢ is 1 modulo the i-th of them and 0 modulo the others.
-// Each wᵢ is the sum of two doubles. Sums of the high parts are exact, and so is what is left when a multiple of P is taken off;
-// those of the low parts are rounded, by about 2⁻⁷¹·P. With N of 8 at most both are exact.
+// The integer is Σ rᵢ·wᵢ modulo P, the product of the moduli, where wᵢ is 1 modulo the i-th of them and 0 modulo the others. Each
+// wᵢ is the sum of two doubles. Sums of the high parts, and their reduction modulo P, are exact; sums of the low parts are rounded,
+// by about 2⁻⁷¹·P. For N up to 8, both are exact.
 //
-// Where float64 is slow, `reconstruct_by_integers` adds up in words of 32 bits instead, exactly, and rounds once. Its C has the
-// same bits with N of 8 at most; with more a few elements differ, by what the low parts lose.
+// On GPUs with slow float64, `reconstruct_by_integers` sums in 32-bit words, exactly, and rounds once. Its C is bitwise the same
+// for N up to 8; for larger N, a few elements differ by the rounding of the low parts.
 //
 // Memory bandwidth limits both: N bytes are read and one element is written.
 #include "moduli.cuh"
@@ -21,7 +21,7 @@ __host__ __device__ constexpr Wide product_of_moduli(int count)
     return product;
 }
 
-// What the product of the other moduli must be multiplied by to be 1 modulo the i-th.
+// The inverse of the product of the other moduli, modulo the i-th.
 __host__ __device__ constexpr int inverse_of_others(int i, int count)
 {
     int p = modulus(i), rest = static_cast<int>(product_of_moduli(count) / p % p), inverse = 1;
@@ -40,7 +40,7 @@ __host__ __device__ constexpr double as_double(Wide x)
            static_cast<double>(static_cast<unsigned long long>(x));
 }
 
-// x = high + low: high has at most 36 bits, so that a sum of N products with numbers of 13 bits is exact.
+// x = high + low: high has at most 36 bits, so that a sum of N products with 13-bit numbers is exact.
 struct Parts {
     double high, low;
 };
@@ -55,15 +55,15 @@ __host__ __device__ constexpr Parts parts(Wide x)
     return {as_double(high), as_double(x - high)};
 }
 
-// Byte J of a word, as 1 + byte / 4096: the byte is put into a double's bits, where a conversion would be slow. So weights are
-// taken 4096 times, and what the ones add is taken off at the end.
+// Byte J of a word, as 1 + byte / 4096: the byte is inserted into a double's bits, since a conversion would be slow. So weights are
+// multiplied by 4096, and the sum of the ones is subtracted at the end.
 template <int J>
 __device__ __forceinline__ double one_and_byte(unsigned word)
 {
     return __hiloint2double(__byte_perm(word, 0x3FF00000, 0x7604 | J << 4), 0);
 }
 
-// What the ones add, in the order in which a Sum does: so remainders that all are 0 leave exactly 0.
+// The sum of the ones, in the order of Sum, so that remainders of 0 give exactly 0.
 template <int N>
 __host__ __device__ constexpr Parts sum_of_ones()
 {
@@ -104,7 +104,7 @@ struct Sum {
     }
 };
 
-// Of 32 bits, that hold a number and its sign.
+// The number of 32-bit words for x and its sign.
 __host__ __device__ constexpr int words_of(Wide x)
 {
     int bits = 1;
@@ -112,8 +112,8 @@ __host__ __device__ constexpr int words_of(Wide x)
     return (bits + 31) / 32;
 }
 
-// The sum of remainders times weights in words of 32 bits, each with room for carries; and as parts of P, to 40 bits, from which
-// follows how many times P must be taken off.
+// The sum of remainders times weights: in 32-bit words, each with room for carries; and as a multiple of P with 40 fractional bits,
+// which tells how many times P must be subtracted.
 template <int N>
 struct IntegerSum {
     static constexpr int WORDS = words_of(product_of_moduli(N)), HALF = 20;
@@ -149,7 +149,7 @@ struct IntegerSum {
         double size;
         if (WORDS <= 2 || upper == 0) {
             size = static_cast<double>(lower);
-        } else {  // the 64 highest bits, of which the last one tells whether there are others below
+        } else {  // the 64 highest bits, the last of them a sticky bit for those below
             int shift = 64 - __clzll(static_cast<long long>(upper));
             unsigned long long below = lower << (64 - shift), kept = static_cast<unsigned long long>(sum >> shift);
             size = static_cast<double>(kept | (below != 0)) * __hiloint2double((1023 + shift) << 20, 0);
@@ -178,8 +178,8 @@ __device__ __forceinline__ void add_remainders(IntegerSum<N> (&sums)[4], const u
     if constexpr (I + 1 < N) add_remainders<I + 1, N>(sums, from + plane, plane);
 }
 
-// Of four complex elements the remainders of re A · re B, im A · im B and (re A + im A) · (re B + im B): those of the first less
-// the second are the real parts', of the third less both the imaginary ones'.
+// For four complex elements, from the remainders of re A · re B, im A · im B and (re A + im A) · (re B + im B): the first minus the
+// second is the real part, the third minus both the imaginary part.
 template <int I, int N, typename Sum>
 __device__ __forceinline__ void add_remainders(Sum (&re)[4], Sum (&im)[4], const unsigned char* from, Size plane)
 {
@@ -209,9 +209,9 @@ __device__ __forceinline__ void store_four(float* to, const double (&x)[4])
     __stcs(reinterpret_cast<float4*>(to), make_float4(narrow(x[0]), narrow(x[1]), narrow(x[2]), narrow(x[3])));
 }
 
-// `remainders`: one matrix below the other, each of as many rows as C; the row stride is a multiple of 4. A block takes 1024
-// elements of a row, a thread four of them. `row_scales`, `column_scales`: the inverse powers of two. `PARTS`: 2 for complex
-// elements, which have three matrices for each modulus, all those of a product below those of the one before.
+// `remainders`: the matrices one below the other, each with C's rows; the row stride is a multiple of 4. A block takes 1024
+// elements of a row, a thread four. `row_scales`, `column_scales`: the inverse powers of two. `PARTS`: 2 for complex elements,
+// which have three matrices per modulus, ordered by product, then by modulus.
 template <typename Sum, int PARTS, typename T, int N>
 __device__ __forceinline__ void put_together(const Matrix<const unsigned char>& remainders, const double* row_scales,
                                              const double* column_scales, const Matrix<T>& c)
@@ -227,7 +227,7 @@ __device__ __forceinline__ void put_together(const Matrix<const unsigned char>& 
         add_remainders<0, N>(sums[0], sums[1], from, plane);
     double four[PARTS][4];
 #pragma unroll
-    for (int j = 0; j < 4 * PARTS; ++j)  // an element's parts have its first column's scale
+    for (int j = 0; j < 4 * PARTS; ++j)  // both parts have the first column's scale
         four[j / 4][j % 4] =
             sums[j % PARTS][j / PARTS].value() * row_scales[row] * column_scales[min(column + j, c.columns - 1) / PARTS * PARTS];
     T* to = &c(row, column);

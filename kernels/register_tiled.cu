@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Each thread computes a register tile, THREAD_ROWS×THREAD_COLUMNS of C: an operand that it loads from shared memory into a
-// register is used for a whole row or column of it. Global and shared memory are read by 16-byte vector loads.
+// Each thread computes a register tile, THREAD_ROWS×THREAD_COLUMNS of C: an operand loaded from shared memory into a register is
+// used for a whole row or column of the tile. Global and shared memory are read by 16-byte vector loads.
 //
 // Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS; shared memory loads: 1 / THREAD_ROWS + 1 / THREAD_COLUMNS.
 // Limit: latency. There is one pair of tiles and no pipeline, so loads of tiles and arithmetic do not overlap within a block.
@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(ROWS / THREAD_ROWS * (COLUMNS / THREAD_COLUMNS
 {
     constexpr int THREADS_ACROSS = COLUMNS / THREAD_COLUMNS, THREADS = ROWS / THREAD_ROWS * THREADS_ACROSS;
     constexpr int VECTOR = 16 / sizeof(T);
-    // From one of a thread's vectors to its next: neighbouring threads have neighbouring vectors.
+    // From one of a thread's vectors to the next: neighbouring threads have neighbouring vectors.
     constexpr int ROW_STEP = ROWS / (THREAD_ROWS / VECTOR), COLUMN_STEP = COLUMNS / (THREAD_COLUMNS / VECTOR);
     __shared__ __align__(16) T a_tile[DEPTH][ROWS + VECTOR];  // transposed, so that a thread's rows are vectors; padded
     __shared__ __align__(16) T b_tile[DEPTH][COLUMNS];

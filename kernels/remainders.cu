@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
-// From a matrix of floating-point numbers to the remainders of integers: each number is multiplied by its line's power of two,
-// rounded to an integer, and reduced by N moduli at once. N planes of packed bytes come out.
+// Converts floating-point numbers to remainders: each number is multiplied by its line's power of two, rounded to an integer, and
+// reduced modulo N moduli at once, into N planes of packed bytes.
 //
-// One modulus alone, 256, leaves the lowest byte of each integer: integers from -128 to 127 as signed bytes.
+// A single modulus, 256, gives the lowest byte of each integer: integers from -128 to 127 as signed bytes.
 //
-// A complex number has three planes a modulus: of its real parts, its imaginary parts and their sums. A complex product is three
-// real ones of these (3M), which are exact modulo each of the moduli.
+// A complex matrix has three planes per modulus: real parts, imaginary parts and their sums. A complex product is three real
+// products of these (3M), which are exact modulo each modulus.
 //
 // Memory bandwidth is the limit: 8 + N bytes for each element of float64, 4 + N for one of float32; of complex numbers 2·8 + 3·N.
 #include "packed.cuh"
 
-// Four integers modulo all of N moduli: four bytes into each plane. Of four complex numbers into planes I, N + I and 2·N + I.
+// Writes four integers modulo N moduli, four bytes to each plane; for four complex numbers, to planes I, N + I and 2·N + I.
 template <int I, int N, int PARTS, typename Digits>
 __device__ __forceinline__ void store_remainders(const Digits (&x)[PARTS][4], unsigned char* to, Size plane)
 {
@@ -35,7 +35,7 @@ template <typename T, int N, int PARTS_OF_ELEMENTS, bool CONJUGATE = false>
 struct Remainders {
     static constexpr int PARTS = PARTS_OF_ELEMENTS;
     Matrix<const double> scales;    // one for each line
-    Size stride;                   // from one line's scale to the next one's
+    Size stride;                   // of scales, from line to line
     Matrix<unsigned char> packed;  // a row for each plane, from the matrix's first line on
 
     __device__ __forceinline__ Size place(Size unit) const { return unit; }
@@ -50,7 +50,7 @@ struct Remainders {
     }
 };
 
-// `PARTS`: 2 for complex numbers, of which the conjugates may be wanted. Their scale is that of the first of B's two columns.
+// `PARTS`: 2 for complex numbers, optionally conjugated. A complex column of B has the scale of its first real column.
 template <typename T, int N, int PARTS = 1, bool CONJUGATE = false>
 __global__ void __launch_bounds__(PACKING_THREADS)
     remainders_of_rows(Matrix<const T> a, Matrix<const double> scales, Matrix<unsigned char> packed)

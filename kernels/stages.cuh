@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// A pipeline of tiles from global to shared memory by asynchronous copies: which thread copies which 16-byte vectors, and how
-// their addresses are swizzled so that a warp's reads have no bank conflicts.
+// A pipeline of tiles from global to shared memory by asynchronous copies: the assignment of vectors to threads, and the swizzle of
+// their addresses, which avoids bank conflicts.
 #pragma once
 #include "hardware.cuh"
 #include "matrix.cuh"
 
-// An XOR swizzle: permutes the 16-byte vectors within a row. BITS bits of the row's number, from ROW_BIT on, are XORed to the
-// bits of the vector's number from VECTOR_BIT on.
+// An XOR swizzle of the 16-byte vectors within a row: BITS bits of the row's number, from ROW_BIT on, are XORed to the bits of the
+// vector's number from VECTOR_BIT on.
 template <int ROW_BIT, int BITS, int VECTOR_BIT>
 struct Swizzle {
     static constexpr int MASK = (1 << BITS) - 1, PERIOD = BITS ? 1 << (ROW_BIT + BITS) : 1;  // in rows
@@ -30,8 +30,8 @@ struct Tile {
     }
 };
 
-// The same, column-major, for threads that load several rows of one column as a vector. Columns are padded by one vector, which
-// keeps them aligned and spreads a row over the banks.
+// A column-major tile, for threads that load several rows of one column as a vector. Columns are padded by one vector, which keeps
+// them aligned and spreads a row over the banks.
 template <typename T, int ROWS_, int COLUMNS_>
 struct TransposedTile {
     using Element = T;
@@ -55,8 +55,8 @@ struct Ring {
     }
 };
 
-// An asynchronous copy of BYTES, of which the first `valid` are read and zeros fill the rest. cp.async copies no fewer than four
-// bytes: elements of one or two whose rows are not aligned to four go through a register, when this is called.
+// An asynchronous copy of BYTES: reads the first `valid`, and fills the rest with zeros. cp.async copies at least four bytes:
+// elements of one or two bytes, if rows are not aligned to four, are copied synchronously through a register.
 template <int BYTES>
 __device__ __forceinline__ void copy_piece(void* shared, const void* global, int valid)
 {
@@ -79,28 +79,28 @@ __device__ __forceinline__ void copy_piece(void* shared, const void* global)
         copy_async<BYTES>(shared, global);
 }
 
-enum class Along { COLUMNS, ROWS };  // where k runs in the matrix, and so where the next tile is: to the right (A) or below (B)
+enum class Along { COLUMNS, ROWS };  // the direction of k, and of the next tile: to the right (A) or below (B)
 
-// One thread's part in copying the tiles along k of one matrix to shared memory, WIDTH elements at a time. In one pass the
-// block's threads copy ROWS_PER_PASS rows of a tile, in PASSES passes all of it.
+// One thread's part in copying one matrix's tiles along k to shared memory, WIDTH elements at a time. The block's threads copy
+// ROWS_PER_PASS rows of a tile per pass, in PASSES passes.
 //
-// All members live in registers through a kernel's main loop, which copies only tiles that lie within the matrix along k. So no
-// member counts what remains along k: copy_checked is given it. (With two 64-bit counters warp_tiled<float> fell from 1.03 to
-// 0.97 of cuBLAS: in its machine code four times as many multiply-adds had register bank conflicts.)
+// All members stay in registers during a kernel's main loop, which copies only tiles that are whole along k. So no member counts
+// the elements left along k; copy_checked gets them as an argument. (With two 64-bit counters, warp_tiled<float> fell from 1.03 to
+// 0.97 of cuBLAS: in its machine code, four times as many multiply-adds had register bank conflicts.)
 template <typename Tile, int THREADS, int WIDTH, Along K>
 class TileCopy {
     using T = typename Tile::Element;
     static constexpr int PER_ROW = Tile::COLUMNS / WIDTH, ROWS_PER_PASS = THREADS / PER_ROW;
     static_assert(THREADS % PER_ROW == 0 && Tile::ROWS % ROWS_PER_PASS == 0, "the threads divide the tile evenly");
-    // Passes until the swizzle repeats: so many destinations are kept, those of later passes lie at a constant distance.
+    // Passes until the swizzle repeats: only their destinations are kept; later ones are at a constant distance.
     static constexpr int PHASES = ROWS_PER_PASS < Tile::Swizzle::PERIOD ? Tile::Swizzle::PERIOD / ROWS_PER_PASS : 1;
 
     static constexpr int MOST = 1 << 30;  // more than any tile has
 
-    const T* from;           // what this thread copies next
-    Size pass_step, back;    // from one pass to the next; from behind the last pass to the next tile
+    const T* from;           // this thread's next source
+    Size pass_step, back;    // from one pass to the next; from after the last pass to the next tile
     int extent;              // of the matrix across k, from this thread's first element on
-    T* to[PHASES];           // where it copies to
+    T* to[PHASES];           // destinations
 
     __device__ static int clamp(Size size) { return static_cast<int>(size < 0 ? 0 : size > MOST ? MOST : size); }
 
@@ -118,23 +118,23 @@ public:
         for (int i = 0; i < PHASES; ++i) to[i] = first + Tile::offset(row + i * ROWS_PER_PASS, column);
     }
 
-    // Copies a whole tile with bounds checks; zeros fill what lies beyond the matrix. `remaining`: elements of the matrix along
-    // k from the tile's first on, at most the tile's depth.
+    // Copies a whole tile with bounds checks, and zeros for elements beyond the matrix. `remaining`: the matrix's elements along k
+    // from the tile's first on, at most the tile's depth.
     __device__ __forceinline__ void copy_checked(int remaining) const
     {
         int row = threadIdx.x / PER_ROW, column = threadIdx.x % PER_ROW * WIDTH;
         T* tile = to[0] - Tile::offset(row, column);
         int rows = K == Along::COLUMNS ? extent : remaining - row, columns = K == Along::COLUMNS ? remaining - column : extent;
         int valid_bytes = max(min(columns, WIDTH), 0) * static_cast<int>(sizeof(T));
-        constexpr int TOGETHER = WIDTH * sizeof(T) < 4 ? 16 : 1;  // what goes through registers is waited for
+        constexpr int TOGETHER = WIDTH * sizeof(T) < 4 ? 16 : 1;  // unrolled for synchronous copies, to overlap their loads
 #pragma unroll TOGETHER
         for (int i = 0; i < PASSES; ++i)
             copy_piece<WIDTH * sizeof(T)>(tile + Tile::offset(row + i * ROWS_PER_PASS, column), from + i * pass_step,
                                           i * ROWS_PER_PASS < rows ? valid_bytes : 0);
     }
 
-    // The i-th pass, in their order, of a tile that lies within the matrix along k; copies if `wanted`. What lies beyond the
-    // matrix across k is not even set to zero: it only enters elements that C does not have.
+    // The i-th pass of a tile that is whole along k; passes must be called in order. Copies only if `wanted`. Elements beyond the
+    // matrix across k are not set to zero: they only affect elements beyond C.
     __device__ __forceinline__ void pass(int i, bool wanted)
     {
         bool inside = K == Along::COLUMNS ? i * ROWS_PER_PASS < extent : extent > 0;
@@ -143,7 +143,7 @@ public:
         from += pass_step;
     }
 
-    // After all passes of a tile: to the next tile, and to its stage, `forward` elements from this one's.
+    // After all passes of a tile: moves to the next tile, and to its stage, `forward` elements on.
     __device__ __forceinline__ void next_tile(int forward)
     {
         from += back;
@@ -154,7 +154,7 @@ public:
     __device__ __forceinline__ void skip_passes() { from += PASSES * pass_step; }
 };
 
-// A block's tiles of A and B along k, copied into a ring buffer of STAGES stages; a stage has A's tile, then B's.
+// Copies a block's tiles of A and B along k into a ring buffer of STAGES stages; a stage has A's tile, then B's.
 template <typename ATile, typename BTile, int THREADS, int STAGES, int A_WIDTH, int B_WIDTH>
 class TilePipeline {
     using T = typename ATile::Element;
@@ -174,7 +174,7 @@ public:
         full_tiles = cut ? 0 : static_cast<int>(a.columns / ATile::COLUMNS);
     }
 
-    // Starts to copy the next tile with bounds checks, and closes it as a group. `number`: how many tiles came before it.
+    // Starts to copy tile `number`, the next one, with bounds checks, and commits the copies as a group.
     __device__ __forceinline__ void copy_tile(int number)
     {
         copy_checked(number);
@@ -183,8 +183,8 @@ public:
         next();
     }
 
-    // The same in `slices` parts, to be issued between the multiply-adds of another tile. With `wanted` false nothing is copied,
-    // because copy_checked has done that; the pipeline only moves on.
+    // The same in `slices` parts, without bounds checks, to issue between the multiply-adds of another tile. If not `wanted`,
+    // because copy_checked has copied the tile, the pipeline only advances.
     __device__ __forceinline__ void copy_slice(int slice, int slices, bool wanted)
     {
         constexpr int PASSES = CopyA::PASSES + CopyB::PASSES;
@@ -207,7 +207,7 @@ public:
         copy_b.copy_checked(remaining);
     }
 
-    // Until all threads' copies of the next tile are complete; then no thread reads the tile before any more, either.
+    // Waits until all threads' copies of the next tile are complete, and no thread reads the previous one.
     __device__ __forceinline__ static void wait()
     {
         copies_wait<STAGES - 2>();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// A·(B·x) in the check of a product (check.cu): a product with few columns, whose sums of float64 are more accurate than those of
-// the product that is checked.
+// A·(B·x) in the check of a product (check.cu): a product with few columns, in float64, more accurate than the product that it
+// checks.
 #pragma once
 
 #include "stages.cuh"
 
 using Word = unsigned long long;
 
-constexpr double NOT_INTEGRAL = 1e300;  // as the largest magnitude of numbers that are not all integers
+constexpr double NOT_INTEGRAL = 1e300;  // replaces the largest magnitude of numbers that are not all integers
 
 __device__ __forceinline__ void take_magnitude(double& largest, double x)
 {
@@ -23,17 +23,17 @@ constexpr int DEEP = 32;  // k at a time
 constexpr int DEEP = 16;  // a block has 48 KB of shared memory
 #endif
 
-// Of float64, tiles along k are added up before they join the total, so that far less is rounded: the check has to err less than
-// the product. Products of shorter types err so much more that their check does without; then a thread has half as many sums in
-// registers, and an SM as many thread blocks as need not spill any.
+// For float64, ROUND tiles along k are summed before they are added to the total, for smaller rounding errors than the product's.
+// Products of shorter types have so much larger errors that their check does without: a thread then has half as many sums in
+// registers, and an SM as many blocks as fit without spilling.
 constexpr int ROUND = 64 / DEEP;
 template <typename T>
 constexpr bool IN_ROUNDS = sizeof(T) == sizeof(double);
 template <typename T, bool ALIGNED>
 constexpr int BLOCKS_OF_AN_SM = ALIGNED && !IN_ROUNDS<T> ? 3 : 2;
 
-// A tile in shared memory, row-major. Rows are padded, so that there are no bank conflicts when lanes load the fragments of an mma,
-// and begin at a multiple of 16 bytes.
+// A row-major tile in shared memory. Rows are padded, which avoids bank conflicts when lanes load mma fragments, and aligned to 16
+// bytes.
 template <typename T, int ROWS_, int COLUMNS_>
 struct PaddedTile {
     using Element = T;
@@ -48,9 +48,9 @@ template <typename T>
 using TileOfA = PaddedTile<T, TILE, DEEP>;
 using TileOfY = PaddedTile<double, DEEP, TILE>;
 
-// A thread's 32 elements of the tile, and where they lie.
+// A thread's 32 elements of the tile, and their positions.
 #if __CUDA_ARCH__ >= 800
-// In fragments of 16×8, as `multiply_fragments` has them; the warps are two by two.
+// In 16×8 fragments of `multiply_fragments`; the warps are two by two.
 struct Sums {
     double fragments[2][4][4] = {};
 
@@ -91,7 +91,7 @@ struct Sums {
     template <typename T>
     __device__ __forceinline__ void add(const T* a, const double* y)
     {
-#pragma unroll 1  // else there are too few registers for halves before 7.0
+#pragma unroll 1  // unrolled, 16-bit types take too many registers before 7.0
         for (int k = 0; k < DEEP; ++k)
             for (int i = 0; i < 2; ++i)
                 for (int j = 0; j < 4; ++j)
@@ -102,14 +102,14 @@ struct Sums {
 };
 #endif
 
-// What is found of half a row of each tile of A, the same row in all of them.
+// The sum of squares and largest magnitude of half a row of A's tiles, the same row in all of them.
 struct HalfRow {
     double squares = 0, largest = 0;
 
     template <typename T>
     __device__ __forceinline__ void take(const T* a)
     {
-        // Each row begins at another column, so that no two lanes read the same bank.
+        // Each row begins at another column, to avoid bank conflicts.
         auto element = [&](int i) {
             int row = threadIdx.x % TILE, half = threadIdx.x / TILE * (DEEP / 2);
             return widened(a[TileOfA<T>::offset(row, half + (i + row / 4) % (DEEP / 2))]);
@@ -123,10 +123,10 @@ struct HalfRow {
     }
 };
 
-// `difference`, 0 before, gets -a · y; each layer of the grid adds up a part of k. Where there are `row_squares`, each row's sum of
-// squares is added to them, and `largest`, 0 before, gets its largest magnitude. Blocks that read the same rows of A are
-// neighbours, so that one of them finds these in the L2 cache; all lie along the grid's x, since there may be more rows than blocks
-// in y. Operands are copied to shared memory in vectors of 16 bytes if they are ALIGNED to these, else element by element.
+// `difference`, 0 before, gets -a · y; each layer of the grid (y) adds a part of k. If there are `row_squares`, each row's sum of
+// squares is added to them, and `largest`, 0 before, gets its largest magnitude. Blocks with the same rows of A are neighbours, and
+// share them in the L2 cache; all are along the grid's x, since y allows too few. Operands are copied to shared memory in 16-byte
+// vectors if ALIGNED, else element by element.
 template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(THREADS, BLOCKS_OF_AN_SM<T, ALIGNED>)
     subtract_product(Matrix<const T> a, Matrix<const double> y, Matrix<double> difference, Matrix<double> row_squares,
@@ -137,8 +137,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_OF_AN_SM<T, ALIGNED>)
     Size in_layer = ceil_div(ceil_div(a.columns, Size(DEEP)), gridDim.y), begin = blockIdx.y * in_layer * DEEP;
     Size beyond = max(a.columns - begin, Size(0));  // columns of A from this layer's first on
     int parts = int(min(in_layer, ceil_div(beyond, Size(DEEP)))), full_parts = int(min(in_layer, beyond / DEEP));
-    int rest = int(beyond % DEEP);  // columns of the last part, if that is not full
-    // The next part that this block measures, as its neighbours do others.
+    int rest = int(beyond % DEEP);  // columns of the last part, if it is not full
+    // The next part that this block measures; its neighbours with the same rows of A measure the others.
     int measured = row_squares.rows ? int(blockIdx.x % across) : -1;
     double* of_y = dynamic_shared_memory<double>();
     T* of_a = reinterpret_cast<T*>(of_y + STAGES * TileOfY::SIZE);
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_OF_AN_SM<T, ALIGNED>)
     for (int part = 0; part < STAGES - 1; ++part) copy(part);
     for (int part = 0; part < parts; ++part) {
         copies_wait<STAGES - 2>();
-        __syncthreads();  // all threads' copies of this part are there, and nobody reads the stage any more that is copied to next
+        __syncthreads();  // this part is complete, and no thread reads the stage that the next copy overwrites
         copy(part + STAGES - 1);
         const T* now = of_a + part % STAGES * TileOfA<T>::SIZE;
         sums.add(now, of_y + part % STAGES * TileOfY::SIZE);
@@ -194,5 +194,5 @@ __global__ void __launch_bounds__(THREADS, BLOCKS_OF_AN_SM<T, ALIGNED>)
     Size row = top + threadIdx.x % TILE;
     if (!row_squares.rows || row >= a.rows) return;
     atomicAdd(&row_squares(row, 0), half_row.squares);
-    atomicMax(&largest(row, 0), reinterpret_cast<Word&>(half_row.largest));  // ordered as the numbers, since none is negative
+    atomicMax(&largest(row, 0), reinterpret_cast<Word&>(half_row.largest));  // nonnegative doubles are ordered as their bits
 }

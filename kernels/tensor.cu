@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The tensor cores multiply: an mma instruction of a warp multiplies a 16×8 by an 8×8 fragment in its lanes' registers. All else
-// keeps them busy: a pipeline of asynchronous copies with STAGES stages, and fragments double-buffered in registers, so that
-// those of the next mma are loaded from shared memory during this one.
+// The tensor cores multiply: a warp's mma instruction multiplies a 16×8 by an 8×8 fragment in registers. A pipeline of asynchronous
+// copies with STAGES stages keeps them busy, and double buffering of fragments in registers: those of the next mma are loaded from
+// shared memory during the current one.
 //
 // Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS.
 // Limit: the tensor cores and, under full load, the GPU's power limit.
@@ -12,9 +12,9 @@
 #include "stages.cuh"
 #include "vectors.cuh"
 
-// It computes Cᵀ = Bᵀ·Aᵀ, 16 columns of C by 8 rows in an mma. Which column and which k an element of a fragment stands for is
-// free, as long as A's, B's and C's fragments agree: lane (g, t) = (lane / 4, lane % 4) has columns 2g and 2g+1, k = 2t and 2t+1,
-// so that every load from shared memory is a 16-byte vector in the order of the mma's registers.
+// It computes Cᵀ = Bᵀ·Aᵀ, 16 columns by 8 rows of C per mma. The columns and k of a fragment's elements may be permuted, if A's,
+// B's and C's fragments agree: lane (g, t) = (lane / 4, lane % 4) has columns 2g and 2g+1, and k = 2t and 2t+1, so that every load
+// from shared memory is a 16-byte vector in the order of the mma's registers.
 template <typename T, int ROWS, int COLUMNS, int DEPTH, int WARP_ROWS, int WARP_COLUMNS, int STAGES, int BLOCKS_PER_SM, int WIDTH,
           bool ADDS = false>
 __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 32, BLOCKS_PER_SM)
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
                 if (j < MMAS_ACROSS - 1)
                     fetch_b(step, j + 1);
                 else {
-                    if (step == STEPS - 1) {  // the rest of this tile is in registers: on to the next stage
+                    if (step == STEPS - 1) {  // the rest of this tile is in registers: next stage
                         pipeline.wait();
                         int forward = ring.advance();
                         a_from[0] += forward;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
                 for (int i = 0; i < MMAS_DOWN; ++i) multiply_fragments(sums[j][i], b_fragment[j % 2], a_fragment[step % 2][i]);
             }
     };
-    int tile = 0;  // two loops, for the long one must not branch: instructions after a branch are fetched late
+    int tile = 0;  // two loops, to keep branches out of the long one: instructions after a branch are fetched late
     for (; tile + Pipeline::AHEAD < pipeline.full_tiles; ++tile) multiply_tile(true);
     for (; tile < pipeline.tiles; ++tile) {
         pipeline.copy_checked(tile + Pipeline::AHEAD);
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
     copies_wait<0>();
 
 #pragma unroll
-    for (int half = 0; half < 2; ++half)  // beside the sums there are too few registers for all of their elements of C at once
+    for (int half = 0; half < 2; ++half)  // in halves: beside the sums, there are too few registers for all elements of C
 #pragma unroll
         for (int storing = ADDS ? 0 : 1; storing < 2; ++storing)
 #pragma unroll

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Operands of 16 bits (float16 or bfloat16) on the matrix units: an mma instruction of a warp multiplies a 16×16 by a 16×8
-// fragment, and adds the products, which are exact, in float32. C is float32. Its lanes fetch the fragments from swizzled shared
-// memory by ldmatrix, B's transposed on the way; those of the next 16 along k come while these are multiplied.
+// 16-bit operands (float16 or bfloat16) on the matrix units: a warp's mma instruction multiplies a 16×16 by a 16×8 fragment, and
+// adds the exact products in float32. C is float32. Lanes fetch fragments from swizzled shared memory by ldmatrix, which transposes
+// B's; those of the next 16 along k are fetched while the current ones are multiplied.
 //
-// Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS, of elements of two bytes.
-// Limit: issuing the matrix instructions, and shared memory: a warp loads 1 / WARP_ROWS + 1 / WARP_COLUMNS a multiply-add.
+// Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS, of two-byte elements.
+// Limit: issuing matrix instructions, and shared memory: a warp loads 1 / WARP_ROWS + 1 / WARP_COLUMNS per multiply-add.
 //
 // With ADDS it computes C += A · B.
 #include "hardware.cuh"
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
     constexpr int PARTS = WARP_ROWS / 16, STEPS = DEPTH / 16;
     constexpr int C_WIDTH = WIDTH >= 4 ? 2 : 1;  // the same alignment, in floats
     static_assert(WARP_COLUMNS == WARP_ROWS, "a step has as many fragments of A as of B, each 16 long");
-    // Eight rows of 16 bytes that an ldmatrix reads lie in all 32 banks: rows of A are 64 or 128 bytes, those of B more.
+    // The swizzles spread the eight 16-byte rows of an ldmatrix over all 32 banks: rows of A are 64 or 128 bytes, those of B more.
     static_assert(DEPTH == 32 || DEPTH == 64, "the swizzle of A is for these");
     using ATile = Tile<T, ROWS, DEPTH, Swizzle<DEPTH == 32, DEPTH == 32 ? 2 : 3, 0>>;
     using BTile = Tile<T, DEPTH, COLUMNS, Swizzle<0, 3, 0>>;

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: MIT
-// Bytes on the matrix units: an mma instruction of a warp multiplies a 16×32 by a 32×8 fragment of signed bytes, and adds the
-// products in 32 bits, exactly while A has no more than 131071 columns. C is int32.
+// int8 on the matrix units: a warp's mma instruction multiplies a 16×32 by a 32×8 fragment, and adds the products in 32 bits,
+// exactly for up to 131071 columns of A. C is int32.
 //
-// The difficulty is B. A lane needs four bytes below each other, and ldmatrix transposes only elements of 16 bits: of two
-// neighbours in a row. So two of them, of rows 4t and 4t+2, and 4t+1 and 4t+3, are put together anew in registers (prmt), for two
-// columns.
+// The difficulty is B: a lane needs four bytes of one column, but ldmatrix transposes only 16-bit elements, two neighbours of a
+// row. So two of these registers, of rows 4t and 4t+2, and of 4t+1 and 4t+3, are recombined by prmt, for two columns.
 //
-// Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS, of elements of one byte.
-// Limit: issuing the matrix instructions, and shared memory, as of operands of 16 bits.
+// Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS, of one-byte elements.
+// Limit: issuing matrix instructions, and shared memory, as for 16-bit operands.
 #include "hardware.cuh"
 #include "matrix.cuh"
 #include "mma_loop.cuh"
 
-// Rows 0, 2, 4, … 14 and 1, 3, 5, … 15 of B's tile are read at once, each from other banks; of A's rows eight that follow each
-// other.
+// The swizzles avoid bank conflicts: an ldmatrix reads rows 0, 2, … 14 or 1, 3, … 15 of B's tile, and eight consecutive rows of
+// A's.
 template <typename T, int ROWS, int COLUMNS, int DEPTH, int WARP_ROWS, int WARP_COLUMNS, int STAGES, int BLOCKS_PER_SM, int WIDTH>
 __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 32, BLOCKS_PER_SM)
     tensor_int8(Matrix<const T> a, Matrix<const T> b, Matrix<int> c)
@@ -62,7 +61,7 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
         for (int half = 0; half < 2; ++half)
 #pragma unroll
             for (int j = 0; j < PARTS; ++j) {
-                // Even and odd columns in turn: this lane has four neighbours.
+                // Even and odd columns alternate: this lane has four neighbours.
                 const int* even = sums[i][2 * j] + 2 * half;
                 const int* odd = sums[i][2 * j + 1] + 2 * half;
                 Size r = at.row + warp_row + 16 * i + 8 * half + g, column = at.column + warp_column + 16 * j + 4 * t;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The threads of a block together load a square tile of A and one of B into shared memory; each thread computes one element of
-// C from them. So the block goes along k, tile by tile. Beyond the matrices' edges tiles are filled with zeros.
+// The threads of a block load a square tile of A and one of B into shared memory, and each computes one element of C from them. The
+// block loops over tiles along k. Beyond the matrices' edges, tiles are zero.
 //
 // Global loads per multiply-add: 2 / TILE. Every element of A is loaded ceil(m / TILE) times, of B ceil(n / TILE) times.
 // Limit: shared memory bandwidth. Every multiply-add still loads two operands from shared memory.

@@ -27,7 +27,7 @@ struct Vector<double> {
     }
 };
 
-// Loads WIDTH neighbouring elements, as a vector if the matrix has all of them; zeros stand for those beyond it.
+// Loads WIDTH neighbouring elements, as a vector if all are within the matrix; those beyond it are 0.
 template <int WIDTH, typename T>
 __device__ __forceinline__ void load(const Matrix<const T>& from, Size row, Size column, T (&values)[WIDTH])
 {
@@ -64,7 +64,7 @@ __device__ __forceinline__ void add(const Matrix<T>& c, Size row, Size column, T
     }
 }
 
-// Stores COUNT neighbouring elements, but for those beyond C; as vectors of WIDTH where C has all of one.
+// Stores COUNT neighbouring elements, without those beyond C; as vectors of WIDTH where all of one are within C.
 template <int WIDTH, int COUNT, typename T>
 __device__ __forceinline__ void store(const Matrix<T>& c, Size row, Size column, const T (&values)[COUNT])
 {

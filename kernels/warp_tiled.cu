@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The fastest without tensor cores. The thread-block tile is divided into warp tiles, and a warp tile among 4×8 lanes. Tiles
-// come through a pipeline of asynchronous copies; A's are transposed by the copies, so that a thread's rows of one k are vectors.
-// Operands are double-buffered in registers: while a thread multiplies, it loads those of the next k from shared memory.
+// The fastest kernel without tensor cores. The thread-block tile is divided into warp tiles, and a warp tile among 4×8 lanes. A
+// pipeline of asynchronous copies prefetches tiles, and transposes A's, so that a thread's rows of one k are vectors. Operands are
+// double-buffered in registers: while a thread multiplies, it loads those of the next k from shared memory.
 //
 // Global loads per multiply-add: 1 / ROWS + 1 / COLUMNS; shared memory loads: 4 / WARP_ROWS + 8 / WARP_COLUMNS.
 // Limit: the fused multiply-add units and, under full load, the GPU's power limit.
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 
     constexpr int VECTOR = 16 / sizeof(T), VECTORS_DOWN = WARP_ROWS / (4 * VECTOR), VECTORS_ACROSS = WARP_COLUMNS / (8 * VECTOR);
     using ATile = TransposedTile<T, ROWS, DEPTH>;
     using BTile = Tile<T, DEPTH, COLUMNS, NoSwizzle>;
-    // Copies are issued every so many steps along k: spread out, so that they do not stall; not singly, for each batch costs.
+    // Steps along k between batches of copies: spread out to avoid stalls, but in batches, each of which has a cost.
     constexpr int SLICE = 4;
 
     T* shared = dynamic_shared_memory<T>();
