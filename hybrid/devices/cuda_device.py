@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
@@ -18,7 +17,6 @@ from hybrid.devices import row_sums, staging
 from hybrid.devices.base import Device, Event, EventWait, KernelCall, Timings, phase_of, place_of, row_stride
 from hybrid.devices.cuda_gpus import (
     GpuContext,
-    cuda_driver,
     enable_peer_access,
     gpu_context,
     owner_of,
@@ -94,11 +92,8 @@ class OpenedEvent:
 
 def event_wait() -> EventWait:
     """The EventWait of the current CUDA context."""
-    driver, context = cuda_driver(), ctypes.c_void_p()
-    if status := driver.cuCtxGetCurrent(ctypes.byref(context)):
-        raise DeviceUnavailable(f"the GPU's context cannot be asked for (CUDA error {status})", code="gpu-failed")
-    enter, wait = (ctypes.cast(each, ctypes.c_void_p) for each in (driver.cuCtxSetCurrent, driver.cuEventSynchronize))
-    return EventWait(enter, context, wait)
+    driver = staging.driver_in_context()
+    return EventWait(driver.enter, driver.context, driver.wait)
 
 
 def is_transposed(matrix: Any) -> bool:

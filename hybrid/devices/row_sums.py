@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
@@ -624,6 +624,21 @@ def row_checksums(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, sam
         _sum_rows(matrix[every][:, some], weights[some], into[every], weighted)
 
 
+def all_row_checksums(
+    rows: np.ndarray, weights: np.ndarray, into: np.ndarray, sample: Sample, threads: int, dtype: str = ""
+) -> None:
+    """`row_checksums` by several threads, of the elements as `dtype` if given."""
+
+    def add(part: Span) -> None:
+        some = rows[part.slice]
+        if dtype and not (some.dtype == dtype and some.flags.aligned and some.strides[1] == some.itemsize):
+            some = np.ascontiguousarray(some, dtype)
+        row_checksums(some, weights, into[part.slice], sample)
+
+    together = max(1, CALL_BYTES // max(1, WEIGHTED_ROWS * rows.shape[1] * rows.itemsize))
+    on_threads(threads, add, pieces(Span(0, len(rows)), WEIGHTED_ROWS * together))
+
+
 def _sum_rows(matrix: np.ndarray, weights: np.ndarray, into: np.ndarray, weighted: slice) -> None:
     """The checksum of all elements of each row. In the `weighted` rows, elements are multiplied by their columns' weights; not in
     the others, because NumPy adds several times as fast without."""
@@ -708,11 +723,7 @@ class RowChecksums:
         for rows in self._by_numpy:
             elements, weights = rows.matrix[rows.rows.slice, rows.columns.slice], rows.weights[rows.columns.slice]
             into = rows.checksums[rows.first : rows.first + len(rows.rows)]
-
-            def add(part: slice, elements: np.ndarray = elements, weights: np.ndarray = weights, into: np.ndarray = into) -> None:
-                row_checksums(elements[part], weights, into[part], self._sample)
-
-            on_threads(self._threads, add, row_parts(elements, CALL_BYTES))
+            all_row_checksums(elements, weights, into, self._sample, self._threads)
             rows.totals[rows.place : rows.place + 1] += mixed_total(into, rows.number)  # modulo 2^64
         self.abandon()
 
@@ -742,10 +753,3 @@ class RowChecksums:
         if known is None:
             known = self._arrays[id(array)] = array, array.ctypes.data
         return known[1]
-
-
-def row_parts(rows: np.ndarray, at_once: int) -> Iterable[slice]:
-    """Parts of the rows, of about `at_once` bytes; each begins at a multiple of WEIGHTED_ROWS."""
-    together = WEIGHTED_ROWS * rows.shape[1] * rows.itemsize
-    for part in rows_of_about(at_once, Span(0, -(-len(rows) // WEIGHTED_ROWS)), together):
-        yield slice(part.lo * WEIGHTED_ROWS, part.hi * WEIGHTED_ROWS)

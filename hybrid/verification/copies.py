@@ -19,7 +19,7 @@ from hybrid.arrays.root_operands import MatrixSource, RootMatrix
 from hybrid.core.problem import Problem, Span, record
 from hybrid.devices.base import Device, Event
 from hybrid.devices.check_operations import check_kernel, check_matrices
-from hybrid.devices.row_sums import ALL, RowChecksums, RowsToSum, Sample, checksum_weights, mixed_total, row_checksums, row_parts
+from hybrid.devices.row_sums import ALL, RowChecksums, RowsToSum, Sample, all_row_checksums, checksum_weights, mixed_total
 from hybrid.errors import CheckFailed
 from hybrid.host.memory import RowView
 from hybrid.host.threads import CALL_BYTES, on_threads, rows_of_about
@@ -302,7 +302,7 @@ def sums_of_other_nodes(
             if rows is not None:
                 weights = checksum_weights(plan.problem.l if place[0] == "A" else plan.problem.m, plan.problem.item_size)
                 of_rows = np.empty(len(piece.rows), np.uint64)
-                _sum(rows, weights[piece.columns.slice], of_rows, plan.problem.dtype, threads, sample)
+                all_row_checksums(rows, weights[piece.columns.slice], of_rows, sample, threads, plan.problem.dtype)
                 checksums[piece.number] = mixed_total(of_rows, place[1].lo)
                 mine.append(piece.number)
         found[rank] = mine, checksums
@@ -322,18 +322,6 @@ def _rows_here(
         return None
     matrix: np.ndarray = view[rows][:, columns.slice]
     return matrix
-
-
-def _sum(rows: np.ndarray, weights: np.ndarray, checksums: np.ndarray, dtype: str, threads: int, sample: Sample) -> None:
-    """Write the rows' checksums, of their elements as `dtype`, to `checksums`."""
-
-    def add(part: slice) -> None:
-        some = rows[part]
-        if some.dtype != dtype or not some.dtype.isnative or not some.flags.aligned or some.strides[1] != some.itemsize:
-            some = np.ascontiguousarray(some, dtype)
-        row_checksums(some, weights, checksums[part], sample)
-
-    on_threads(threads, add, row_parts(rows, CALL_BYTES))
 
 
 def checksum(matrix: np.ndarray, threads: int, dtype: str | None = None) -> int:

@@ -380,20 +380,20 @@ class HostCheck:
             parts = [self._compared_in(columns, sums, b) for columns in pieces(Span(0, m), COLUMNS_AT_ONCE)]
         return _of_rank(parts, self._rows_of_c.lo)
 
-    def judged(self, told: Sequence[Compared]) -> Check:
+    def judged(self, compared: Sequence[Compared]) -> Check:
         """The result, from `compared` of all ranks, by rank. Collective."""
         problem = self._plan.problem
-        totals, largest = _sums([each.totals for each in told]), _largest([each.largest for each in told])
+        totals, largest = _sums([each.totals for each in compared]), _largest([each.largest for each in compared])
         if (right := _as_right(problem, totals, largest)) is not None:
             return right
         total, count, not_judged, judged = totals
         size, *of_operands = largest
-        worst = [sum_ for each in told for sum_ in each.worst]
+        worst = [sum_ for each in compared for sum_ in each.worst]
         if is_exact(problem, GROUP_COLUMNS, *of_operands):
             faults = self._faults(_suspects(worst, 0.0, problem.m), exact=True)[0]
             return Check("exact", count, 0.0, False, tuple(faults))
         if is_exact_product(problem.dtype, problem.l, *of_operands):
-            return self._in_whole_numbers(self._seed)
+            return self._checked_modulo(self._seed)
         if not_judged and not judged:
             check = Check("none", 0.0, THRESHOLD, True)
         else:
@@ -406,7 +406,7 @@ class HostCheck:
             check = Check("freivalds", error, THRESHOLD, True, note=note if error > THRESHOLD else "")
         if not_judged and self._numbers is None:
             unjudged = f"{not_judged:.0f} sums of {not_judged + judged:.0f}"
-            return self._with_columns_beside(check, f"{unjudged} hold NaN or infinities, or may overflow: not judged")
+            return self._with_hidden_columns(check, f"{unjudged} hold NaN or infinities, or may overflow: not judged")
         return check
 
     def _faults(self, suspects: Sequence[Suspect], *, exact: bool) -> tuple[list[Fault], str]:
@@ -415,12 +415,12 @@ class HostCheck:
     def _compared_in(self, columns: Span, sums: _HostSums, b: np.ndarray) -> Compared:
         """Compare these columns in this rank's rows of C. `b`: the rows of B that this rank sums."""
         plan, team = self._plan, self._team
-        told = [(*sums.of_b(b[None], columns), sums.in_b.largest)]
+        of_ranks = [(*sums.of_b(b[None], columns), sums.in_b.largest)]
         if not self._by_itself:
             with team.phase("check") as through_b:
-                through_b.mine = told[0]
-            told = through_b.all
-        of_b, norms, in_b = zip(*told, strict=True)
+                through_b.mine = of_ranks[0]
+            of_ranks = through_b.all
+        of_b, norms, in_b = zip(*of_ranks, strict=True)
         with np.errstate(all="ignore"):
             norms_b = norms_of(np.concatenate(norms).T)[None] if len(norms) > 1 else norms[0]
         y, largest_b = joined_by_rows(plan, of_b, "b_rows", axis=1), max(in_b)
@@ -439,7 +439,7 @@ class HostCheck:
         sizes = sums.sizes(self._c[None], columns, expected, norms_a, allowed)[0]
         return _compared(sizes, largest_a, largest_b)
 
-    def _with_columns_beside(self, judged: Check, note: str) -> Check:
+    def _with_hidden_columns(self, judged: Check, note: str) -> Check:
         """Collective: also check finite columns in groups that were not judged because another of their columns holds NaN or
         infinities, or may overflow. `note`: of the result, if it has none."""
         team, problem, own_b = self._team, self._plan.problem, self._matrices[1][self._share.b_rows]
@@ -458,13 +458,13 @@ class HostCheck:
             chosen = numbers[some.slice]
             of_b, of_c = RowView(own_b[:, chosen], self._share.b_rows), RowView(self._c[:, chosen], self._rows_of_c)
             plan, matrices = replace(self._plan, problem=replace(problem, m=len(chosen))), (self._matrices[0], of_b, of_c)
-            beside = HostCheck(team, plan, matrices, self._threads, self._by, chosen).result()
-            if not beside.ok:
-                return beside
-            judged = max(judged, beside, key=lambda each: (each.kind != "none", each.error))
+            of_chosen = HostCheck(team, plan, matrices, self._threads, self._by, chosen).result()
+            if not of_chosen.ok:
+                return of_chosen
+            judged = max(judged, of_chosen, key=lambda each: (each.kind != "none", each.error))
         return replace(judged, note=judged.note or note)
 
-    def _in_whole_numbers(self, seed: int | None) -> Check:
+    def _checked_modulo(self, seed: int | None) -> Check:
         """Collective: check, modulo 2^64, a product of integers that is exact while the sums in float64 are not."""
         x, plan, team = odd_words(np.random.default_rng(seed), self._plan.problem.m), self._plan, self._team
         with team.phase("check") as through_b:
