@@ -157,7 +157,7 @@ class Compiled:
         share = max(1, len(usable_cores()) // len(session.team.node_ranks))
         return Compiled.of(operands, None, 0, {**self._options, "threads": self._options["threads"] or share, **options})
 
-    def raised(self, error: UsageError) -> NoReturn:
+    def refuse(self, error: UsageError) -> NoReturn:
         """Raise the error on all ranks."""
         with one_call(self._comm, self._stall):
             raise error
@@ -426,7 +426,7 @@ class ProductPlan:
         compiled = Compiled.of((a, b, c), *self._how)
         for name, planned, given in zip("abc", self._signatures, map(_signature, (a, b, c)), strict=True):
             if planned != given:
-                compiled.raised(UsageError(f"{name} is {_text(given)}, and the plan is for {_text(planned)}", code="shapes"))
+                compiled.refuse(UsageError(f"{name} is {_text(given)}, and the plan is for {_text(planned)}", code="shapes"))
         return compiled.run(a, b, c, out)
 
     def explain(self) -> str:

@@ -50,7 +50,7 @@ from hybrid.errors import CheckFailed, DoesNotFit, Overflow, UsageError
 from hybrid.execution.between_nodes import OnGrid, gather_b
 from hybrid.execution.product import element_types, room_in_workspace
 from hybrid.execution.rank_run import CheckedRun, RankCheck, RankRun
-from hybrid.execution.real_products import CallOptions, RealProducts, element_of_rows, exactly
+from hybrid.execution.real_products import CallOptions, RealProducts, element_namer, exactly
 from hybrid.execution.redistribution import move, scattered
 from hybrid.execution.session import Session, agree, take_inventory, threads_until_decided
 from hybrid.host.memory import RowView, is_transpose
@@ -343,7 +343,7 @@ class DistributedCall:
         team.pretend_nodes(settings.ranks_per_node)
         _, inventories, shares = zip(*agreeing.all, strict=True)
         if any(transposed):
-            self.sum_of, self.settings = SumOfProducts.where_it_pays(team, settings, shares, inventories), settings
+            self.sum_of, self.settings = SumOfProducts.if_cheaper(team, settings, shares, inventories), settings
             return transposed
         self._shares: Sequence[Shares] = shares
         self._inventories = inventories
@@ -446,7 +446,7 @@ class DistributedCall:
         if not self._in_2d:
             plan = self.decision.plan
             first_row = plan.shares[self._session.team.rank].rows.lo
-            return RowBlock(self._part(element_of_rows(first_row), complete), place=(first_row, plan.problem.n))
+            return RowBlock(self._part(element_namer(first_row), complete), place=(first_row, plan.problem.n))
         c, share = self._operands[2], self._shares[self._session.team.rank]
         if c is None:
             part, shape = share.places[2], (share.whole[0][0], share.whole[1][1])
@@ -457,17 +457,17 @@ class DistributedCall:
             return c._like(self._of_rows.product().array[np.ix_(rows, columns)], None)
         return c._like(self._part(lambda row, column: f"element [{rows[row]}, {columns[column]}] of the product", complete), None)
 
-    def _part(self, named: Callable[[int, int], str], complete: Complete) -> Any:
-        """The array of this rank's part. `named`: as in `RealProducts`."""
+    def _part(self, name_of: Callable[[int, int], str], complete: Complete) -> Any:
+        """The array of this rank's part. `name_of`: as in `RealProducts`."""
         if self._checked_once:
             try:
-                return self._computed(named, complete)
+                return self._computed(name_of, complete)
             except Overflow:  # a corrupted product, not checked yet, may have caused it: repeat with checks
                 self._checked_once = False
                 self._decide(self.settings)
-        return self._computed(named, complete)
+        return self._computed(name_of, complete)
 
-    def _computed(self, named: Callable[[int, int], str], complete: Complete) -> Any:
+    def _computed(self, name_of: Callable[[int, int], str], complete: Complete) -> Any:
         (a, b), c = (each.array for each in self._operands[:2]), self._operands[2]
         c = None if c is None else c.array
         team, types, plan, of_a = self._session.team, self.types, self._real_decision.plan, a
@@ -478,7 +478,7 @@ class DistributedCall:
                 beside = a if on_gpu(a) else None
                 if c is not None:
                     c = to_device_of(a, c) if beside is not None else on_host(c)
-        products = RealProducts(team, types, threads, self._shares[team.rank].c, c=c, named=named, beside=beside)
+        products = RealProducts(team, types, threads, self._shares[team.rank].c, c=c, name_of=name_of, beside=beside)
         on_gpus = any(any(each.on_gpu) for each in self._shares)
         for number, prime in enumerate(types.primes):
             if types.gemm.alpha == 0:  # as in BLAS, ignore A and B
@@ -626,7 +626,7 @@ class SumOfProducts:
         self.dtype = "int64" if types.exact is not None else types.operand("B")  # of the products and their sum
 
     @classmethod
-    def where_it_pays(
+    def if_cheaper(
         cls, team: Team, settings: Settings, shares: Sequence[Shares | None], inventories: Sequence[Inventory]
     ) -> SumOfProducts | None:
         """The sum of products on CPUs, the same on all ranks, or None to transpose A between ranks instead: if A and B have
@@ -678,6 +678,6 @@ class SumOfProducts:
                 outside = np.argwhere((total < limits.min) | (total > limits.max))
                 if len(outside):
                     row, column = outside[0].tolist()
-                    place = element_of_rows(own.lo)(row, column)
+                    place = element_namer(own.lo)(row, column)
                     raise refusal(Exact(self._largest, "float64"), dtype, int(total[row, column]), place)
             return RowBlock(total.astype(dtype, copy=False), place=(own.lo, n))

@@ -469,7 +469,7 @@ class StackCall:
         types, real, threads = self._shapes.types, self._shapes.problem, self._threads
         count, n, m = len(self._span), a.shape[1], b.shape[2]
         of_c = _rows(added[0]) if added else None
-        products = RealProducts(self._team, types, threads, (count * n, m), c=of_c, named=self._element)
+        products = RealProducts(self._team, types, threads, (count * n, m), c=of_c, name_of=self._element_name)
         own = None if room is None else room[self._span.slice]
         into = None if own is None or types.finishes else real_view(own) if types.complex_b else own
         for prime in types.primes:
@@ -492,7 +492,7 @@ class StackCall:
             for each in (a, b)
         ]
 
-    def _element(self, row: int, column: int) -> str:
+    def _element_name(self, row: int, column: int) -> str:
         """The name of an element of this rank's products."""
         number, row = divmod(row, self._shapes.problem.n)
         return f"element [{row}, {column}] of product {self._span.lo + number} of the stack"

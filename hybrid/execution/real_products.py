@@ -37,7 +37,7 @@ class CallOptions:
         return replace(self, gemm={**self.gemm, "transpose_a": False, "transpose_b": False})
 
 
-def element_of_rows(first_row: int) -> Callable[[int, int], str]:
+def element_namer(first_row: int) -> Callable[[int, int], str]:
     """A function that names elements in messages, for a part of C that begins at this row."""
     return lambda row, column: f"element [{first_row + row}, {column}] of the product"
 
@@ -58,14 +58,14 @@ class RealProducts:
         shape: tuple[int, int] | None,
         *,
         c: Any = None,
-        named: Callable[[int, int], str] | None = None,
+        name_of: Callable[[int, int], str] | None = None,
         beside: Any = None,
     ) -> None:
-        """`shape`: of this rank's part of C; None if it has none. `c`: this rank's part of the added C. `named(row, column)`:
+        """`shape`: of this rank's part of C; None if it has none. `c`: this rank's part of the added C. `name_of(row, column)`:
         names an element of this part in messages; None: the part is all of C. `beside`: an array on the GPU that holds the
         products and `c`, and where integers are assembled; None: host memory."""
         self._team, self._types, self._gemm, self._threads = team, types, types.gemm, threads
-        self._shape, self._c, self._named, self._beside = shape, c, named or element_of_rows(0), beside
+        self._shape, self._c, self._name_of, self._beside = shape, c, name_of or element_namer(0), beside
         self._product: Any = None
         self._added = 0
         self._primes = types.exact.primes if types.exact is not None and shape is not None else ()
@@ -126,7 +126,7 @@ class RealProducts:
             by_parts(self._beside, self._shape, write, self._threads, with_room=False)
             if refused:
                 row, column = min(refused)
-                raise refusal(exact, dtype, self._value(row, column), self._named(row, column))
+                raise refusal(exact, dtype, self._value(row, column), self._name_of(row, column))
             return c
 
     def _write(self, exact: Exact, c: Any, rows: Span) -> list[tuple[int, int]]:

@@ -155,10 +155,10 @@ def _moved(
     return into if out is None else out
 
 
-def move(team: Team, phase: str, sends: Matrices, receives: Matrices, named: str = "") -> None:
+def move(team: Team, phase: str, sends: Matrices, receives: Matrices, what: str = "") -> None:
     """Exchange matrices between ranks by one collective. Collective.
 
-    `named`: the name of the data in the CheckFailed that all ranks raise if it arrives changed; empty: do not compare.
+    `what`: the name of the data in the CheckFailed that all ranks raise if it arrives changed; empty: do not compare.
     """
     if team.size == 1:
         copy_own(sends, receives, team.rank)
@@ -170,9 +170,9 @@ def move(team: Team, phase: str, sends: Matrices, receives: Matrices, named: str
     with team.phase(phase, timed=False), busy():
         if series is not None:
             series.wait_until_complete()
-    if named:
+    if what:
         sent, received = ({rank: each for rank, each in some.items() if rank != team.rank} for some in (sends, receives))
-        verify_exchange(team, named, sent, received, threads=1)
+        verify_exchange(team, what, sent, received, threads=1)
 
 
 def _rows_are_contiguous(matrix: np.ndarray) -> bool:

@@ -20,7 +20,7 @@ from hybrid.core.timeline import ON_DEVICE, PHASES, Interval, Spread, Timeline, 
 from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.execution.product import RootProduct, element_types
 from hybrid.execution.rank_run import Progress
-from hybrid.execution.real_products import RealProducts, element_of_rows
+from hybrid.execution.real_products import RealProducts, element_namer
 from hybrid.execution.session import Session
 from hybrid.host.memory import RowView
 from hybrid.host.threads import limited_threads
@@ -257,7 +257,7 @@ def run_typed_product(
     """
     team, plan, types, (n, _, m) = session.team, decision.plan, product.types, product.sizes
     rows, threads = plan.c_rows_at_the_end(team.rank), decision.placements[team.rank].threads.count
-    products = RealProducts(team, types, threads, (len(rows), m), named=element_of_rows(rows.lo))
+    products = RealProducts(team, types, threads, (len(rows), m), name_of=element_namer(rows.lo))
     outcome: Outcome | None = None
     for prime in types.primes:
         latest = run_product(session, decision, *product.sources(prime), settings, options)
