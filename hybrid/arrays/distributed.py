@@ -90,23 +90,23 @@ class Distributed(NDArrayOperatorsMixin, ABC):
 
     def sum(self) -> Any:
         """The sum of all elements of the matrix, of NumPy's type for sums, on every rank. Collective."""
-        return self._of_whole(np.sum, lambda array: array.sum())
+        return self._reduced(np.sum, lambda array: array.sum())
 
     def max(self) -> Any:
         """The largest element of the matrix, on every rank. Collective."""
-        return self._of_whole(np.max, lambda array: array.max() if array.size else array)
+        return self._reduced(np.max, lambda array: array.max() if array.size else array)
 
     def norm(self) -> Any:
         """The Frobenius norm of the matrix, on every rank. Collective."""
         widened = "f4" if self.dtype == "f2" else self.dtype  # squares of float16 soon overflow
-        return self._of_whole(np.linalg.norm, lambda array: np.linalg.norm(array.astype(widened, copy=False)))
+        return self._reduced(np.linalg.norm, lambda array: np.linalg.norm(array.astype(widened, copy=False)))
 
-    def _of_whole(self, function: Callable[[np.ndarray], Any], of_part: Callable[[Any], Any]) -> Any:
+    def _reduced(self, function: Callable[[np.ndarray], Any], of_part: Callable[[Any], Any]) -> Any:
         """Collective: apply `function` to the results of `of_part` from all ranks."""
         name = function.__name__
         comm = self._communicator([self], f"a.{name}()")
         with on_device_of(self.array):
-            _, found = _of_all_ranks(
+            _, found = _gathered(
                 comm, f"{name} of a {_kind(self)} of {self.dtype}", lambda: (self.part, on_host(of_part(self.array)).ravel())
             )
         parts, values = zip(*found, strict=True)
@@ -172,7 +172,7 @@ class Distributed(NDArrayOperatorsMixin, ABC):
         values = []
         for each in inputs:
             if isinstance(each, Distributed):
-                self._refuse_elsewhere(each, ufunc.__name__)
+                self._refuse_other_place(each, ufunc.__name__)
                 values.append(each.array)
             elif isinstance(each, _NUMBERS):
                 values.append(each)
@@ -183,7 +183,7 @@ class Distributed(NDArrayOperatorsMixin, ABC):
         comm = common_communicator(inputs)  # an input that has it also knows its rows
         return next(each for each in inputs if isinstance(each, Distributed) and each.comm == comm)._like(ufunc(*values), comm)
 
-    def _refuse_elsewhere(self, other: Distributed, operation: str) -> None:
+    def _refuse_other_place(self, other: Distributed, operation: str) -> None:
         if type(other) is not type(self):
             raise UsageError(
                 f"a {_kind(self)} and a {_kind(other)} have no {operation} by elements, since a rank has other elements of the "
@@ -249,7 +249,7 @@ def _has_others() -> bool:
     return launch is not None and launch.size > 1
 
 
-def _of_all_ranks(comm: Any, call: str, look: Callable[[], Any]) -> tuple[int, list[Any]]:
+def _gathered(comm: Any, call: str, look: Callable[[], Any]) -> tuple[int, list[Any]]:
     """Collective: this rank's number, and the results of `look` on all ranks. An error on one is raised on all."""
     team = team_of(comm)
     if team.size == 1:
@@ -302,18 +302,18 @@ class RowBlock(Distributed):
 
     def __post_init__(self) -> None:
         if self.comm is None or self.place is not None:
-            height, *_ = self._looked_at()
+            height, *_ = self._layout()
             if self.place is None and not _has_others():
                 object.__setattr__(self, "place", (0, height))
             return
-        rank, found = _of_all_ranks(self.comm, "RowBlock(array, comm)", self._looked_at)
+        rank, found = _gathered(self.comm, "RowBlock(array, comm)", self._layout)
         for other, (_, *told) in enumerate(found):
             if told != found[0][1:]:
                 raise UsageError(f"rank {other} has columns and type {told}, rank 0 {found[0][1:]}", code="ranks-differ")
         heights = [height for height, *_ in found]
         object.__setattr__(self, "place", (sum(heights[:rank]), sum(heights)))
 
-    def _looked_at(self) -> list[Any]:
+    def _layout(self) -> list[Any]:
         """This rank's rows and columns, and their type. UsageError if the array is no matrix."""
         if not is_array(self.array) or self.array.ndim != 2:
             given = f"an array of {self.array.ndim} dimensions" if is_array(self.array) else type(self.array).__name__
@@ -346,7 +346,7 @@ class RowBlock(Distributed):
     def __getitem__(self, key: Any) -> Any:
         of_rows, of_columns = key if isinstance(key, tuple) and len(key) == 2 else (key, slice(None))
         (rows,), (columns,), (height, width) = self.rows, self.columns, self.shape
-        return _taken(_taken(self.array.T, of_columns, columns, width).T, of_rows, rows, height)
+        return _slice_of(_slice_of(self.array.T, of_columns, columns, width).T, of_rows, rows, height)
 
     @property
     def T(self) -> TransposedRowBlock:
@@ -395,7 +395,7 @@ class TransposedRowBlock(RowBlock):
         return f"{self.T!r}.T"
 
 
-def _taken(array: Any, key: Any, bounds: Bounds, length: int) -> Any:
+def _slice_of(array: Any, key: Any, bounds: Bounds, length: int) -> Any:
     """`array[key]` along the first axis, indexed as a whole of this length, of which the array has the part within the bounds.
     UsageError if it lacks some."""
     (lo, hi), several = bounds, isinstance(key, slice)

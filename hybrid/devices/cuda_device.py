@@ -108,7 +108,7 @@ def _make_wait(stream: Any, event: Event) -> None:
         stream.wait_event(recorded)
 
 
-class _Enqueued(NamedTuple):
+class _Operation(NamedTuple):
     """An operation on a stream, after the events in `after`."""
 
     stream: Any
@@ -117,7 +117,7 @@ class _Enqueued(NamedTuple):
     end: RecordedEvent | None  # None: nothing waits for it
 
 
-def _without_needless_waits(recording: Sequence[_Enqueued]) -> Sequence[_Enqueued]:
+def _with_least_waits(recording: Sequence[_Operation]) -> Sequence[_Operation]:
     """The same operations, without waits for their own stream and duplicate ones, and without events that nothing waits for."""
     waits = [[event for event in dict.fromkeys(each.after) if event.stream.ptr != each.stream.ptr] for each in recording]
     awaited = {event for events in waits for event in events}
@@ -158,14 +158,14 @@ class CudaDevice(Device):
         # The two staging buffers of `_copy_transposed`, alternating, each with two events: it is filled, it is free again.
         self._transposing: Iterator[tuple[Any, Any, Any]] = iter(())
         self._transposing_bytes = 0  # of each
-        self._through_slots: set[int] = set()  # ids of the arrays whose memory is copied through slots
+        self._slot_owners: set[int] = set()  # ids of the arrays whose memory is copied through slots
         self._slot_copies: SlotCopies | None = None  # made at first use
         self.timed = True  # without times, fewer events are recorded
         self._timed: list[tuple[str, Any, Any]] = []  # phase, begin event (None for copies through slots), end event
         # By stream pointer, the events that it waits for already: most that a tile depends on are those of the tile before.
         self._awaited: dict[int, set[Event]] = {}
         self._used: dict[int, Any] = {}  # by pointer, the streams with operations since the last `finish`
-        self._recording: list[_Enqueued] | None = None  # for `recorded`
+        self._recording: list[_Operation] | None = None  # for `recorded`
         self._time_origin: Any = None  # an event, recorded at _host_time_origin
         self._host_time_origin = 0.0
 
@@ -231,14 +231,14 @@ class CudaDevice(Device):
         return [array for array in others if array.nbytes >= staging.LEAST_STAGED and not no_slots]
 
     def use_slots(self, arrays: Sequence[np.ndarray], threads: int, links: int) -> bool:
-        self._through_slots = {id(owner_of(array)) for array in arrays}
+        self._slot_owners = {id(owner_of(array)) for array in arrays}
         if arrays and self._slot_copies is None:
             with self._context:
                 try:
                     stream = next(self._streams["arrivals"]).ptr
                     self._slot_copies = slot_copies(self.gpu.index, self._context, stream, threads, links)
                 except DeviceUnavailable:  # no memory can be pinned: PinnedMemory has warned
-                    self._through_slots = set()
+                    self._slot_owners = set()
                     return False
             self.event_wait = self._slot_copies.event_wait
         return True
@@ -450,19 +450,19 @@ class CudaDevice(Device):
         if self.timed:
             self._timed.append((phase, begin, end))
         if self._recording is not None:
-            self._recording.append(_Enqueued(stream, after, enqueue, end))
+            self._recording.append(_Operation(stream, after, enqueue, end))
         return end
 
-    def recorded(self, run: Callable[[], Result]) -> tuple[Result, Sequence[_Enqueued]]:
+    def recorded(self, run: Callable[[], Result]) -> tuple[Result, Sequence[_Operation]]:
         """The result of `run`, and the operations that it enqueues, for `enqueue_again`."""
         recording = self._recording = []
         try:
             result = run()
         finally:
             self._recording = None
-        return result, _without_needless_waits(recording)
+        return result, _with_least_waits(recording)
 
-    def enqueue_again(self, recording: Sequence[_Enqueued]) -> None:
+    def enqueue_again(self, recording: Sequence[_Operation]) -> None:
         """Enqueue the same operations in the same order on the same streams, untimed."""
         with self._context:
             for each in recording:
@@ -489,9 +489,9 @@ class CudaDevice(Device):
 
     def _uses_slots(self, array: Any) -> bool:
         """Whether this array, or the one that it is a view of, was given to `use_slots`."""
-        if not self._through_slots or isinstance(array, self._cupy.ndarray) or not array.size:
+        if not self._slot_owners or isinstance(array, self._cupy.ndarray) or not array.size:
             return False
-        return id(owner_of(array)) in self._through_slots
+        return id(owner_of(array)) in self._slot_owners
 
     def _copy_through_slots(self, phase: str, host: np.ndarray, on_device: Any, after: list[Event]) -> Event:
         """Copy a matrix by threads: H2D if the phase is "copy in", else D2H."""

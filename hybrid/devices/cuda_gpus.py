@@ -103,7 +103,7 @@ def enable_peer_access(gpu: int, peer: int) -> None:
             raise
 
 
-class _Before(threading.local):
+class _PreviousContexts(threading.local):
     """A thread's stack of contexts to restore when it leaves a `GpuContext`."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class GpuContext:
         from cupy.cuda import driver
 
         self._current, self._make_current = driver.ctxGetCurrent, driver.ctxSetCurrent
-        self._context, self._before = _primary_context(index), _Before()
+        self._context, self._before = _primary_context(index), _PreviousContexts()
 
     def __enter__(self) -> None:
         before = self._current()
@@ -207,7 +207,7 @@ def pooled_bytes(gpu: Gpu) -> int:
 
 
 _awakening: threading.Thread | None = None
-_awakened: list[tuple[int, ctypes.c_int]] = []  # index and device of the GPU with a context made in the background
+_background_contexts: list[tuple[int, ctypes.c_int]] = []  # index and device of the GPU with a context made in the background
 
 
 def wake_driver(settings: Settings, *, with_context: bool = True) -> None:
@@ -234,7 +234,7 @@ def wake_driver(settings: Settings, *, with_context: bool = True) -> None:
             if not (
                 driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
             ):
-                _awakened.append((index, device))
+                _background_contexts.append((index, device))
 
     trust_own_cache_only()
     awakening = threading.Thread(target=awaken, daemon=True)
@@ -248,8 +248,8 @@ def use_context_of(gpu: Gpu | None) -> None:
     none."""
     if _awakening is not None:
         _awakening.join()
-    while _awakened:
-        index, device = _awakened.pop()
+    while _background_contexts:
+        index, device = _background_contexts.pop()
         if gpu is None or index != gpu.index:
             cuda_driver().cuDevicePrimaryCtxRelease_v2(device)
 
@@ -284,7 +284,7 @@ class PinnedMemory:
         memory = _memory_of(owner)
         with self._lock:
             pinned = memory is not None and self._pin(owner, memory)
-        self._tell()
+        self._warn_once()
         return pinned
 
     def pin_again(self, arrays: Sequence[np.ndarray], *, at_once: bool = False) -> list[np.ndarray]:
@@ -297,7 +297,7 @@ class PinnedMemory:
                 if id(owner) in self._registered:
                     continue
                 memory = _memory_of(owner)
-                if memory is not None and (memory in self._registered.values() or _most_of(array, memory)):
+                if memory is not None and (memory in self._registered.values() or _covers_most(array, memory)):
                     again = at_once or id(owner) in self._used or memory in self._registered.values()
                     if again and id(owner) not in self._refused:
                         if self._pin(owner, memory):
@@ -308,7 +308,7 @@ class PinnedMemory:
                 others.append(array)
             if not at_once:
                 self._trouble = ""  # no warning: they are copied through slots
-        self._tell()
+        self._warn_once()
         return others
 
     def bytes_not_pinned(self, arrays: Sequence[Any]) -> int:
@@ -318,7 +318,7 @@ class PinnedMemory:
         known = self._registered.keys() | self._used - self._refused
         return sum(each.nbytes for each in arrays if isinstance(each, np.ndarray) and id(owner_of(each)) not in known)
 
-    def _tell(self) -> None:
+    def _warn_once(self) -> None:
         trouble, self._trouble = self._trouble, ""
         if trouble:
             warn(trouble)
@@ -398,7 +398,7 @@ def _is_mapped(lo: int, hi: int) -> bool:
     return bool(size & _IS_MAPPED) and pages <= size & ~_FLAGS <= pages + mmap.PAGESIZE
 
 
-def _most_of(array: np.ndarray, memory: tuple[int, int]) -> bool:
+def _covers_most(array: np.ndarray, memory: tuple[int, int]) -> bool:
     import numpy as np
 
     lo, hi = np.lib.array_utils.byte_bounds(array)

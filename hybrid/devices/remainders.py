@@ -178,14 +178,14 @@ class RemainderLaunches:
             self._device.kernel(telling(), (least, found)),
         ]
 
-    def _form(self, arithmetic: Arithmetic) -> tuple[int, int]:
+    def _parts_and_units(self, arithmetic: Arithmetic) -> tuple[int, int]:
         """The number of parts, and of units along k. There are two parts for remainders of complex numbers, with three products
         per modulus: re A · re B, im A · im B and (re A + im A) · (re B + im B); else one."""
         parts = 1 + (self._problem.is_complex and arithmetic.moduli > 1)
         return parts, -(-self._inner // parts // UNIT)
 
     def _planes(self, name: str, line: int, arithmetic: Arithmetic) -> Any:
-        parts, units = self._form(arithmetic)
+        parts, units = self._parts_and_units(arithmetic)
         return self.operands[name].planes_from(line, units, (2 * parts - 1) * arithmetic.moduli, parts if name == "B" else 1)
 
     def reduce(self, name: str, lines: Span, arithmetic: Arithmetic, matrix: Any) -> list[KernelCall]:
@@ -193,7 +193,7 @@ class RemainderLaunches:
         operand = self.operands[name]
         numbers = operand.numbers[:, lines.slice]
         limit, bits = np.float64(arithmetic.limit(self._inner)), np.int32(INTEGER_BITS[self._problem.dtype])
-        parts, units = self._form(arithmetic)
+        parts, units = self._parts_and_units(arithmetic)
         how = {"is_complex": parts > 1, "conjugates": parts > 1 and name == "A" and self._problem.conjugates}
         packing = remainder_packing(name, self._element, arithmetic.moduli, len(lines), units, **how)
         if parts > 1 and name == "B":
@@ -205,7 +205,7 @@ class RemainderLaunches:
 
     def multiply(self, rows: Span, columns: Span, arithmetic: Arithmetic, c: Any) -> list[KernelCall]:
         """Compute c from the remainders of these rows and columns."""
-        device, moduli, (parts, units) = self._device, arithmetic.moduli, self._form(arithmetic)
+        device, moduli, (parts, units) = self._device, arithmetic.moduli, self._parts_and_units(arithmetic)
         height, inner, a = len(rows), np.int64(units * UNIT), self._planes("A", rows.lo, arithmetic)
         if moduli == 1:
             b = self._planes("B", columns.lo, arithmetic)
@@ -275,8 +275,8 @@ class ModularProduct:
         self._panels: dict[tuple[str, int], _Panel] = {}
         self._before: dict[tuple[str, int], _Panel] = {}  # B's panels of the previous product, if they are reused
         self._guarded: dict[tuple[Span, Span], tuple[int, Event]] = {}  # by rows and columns: the guard's number and event
-        self._asked, self._asks_ahead = 0, False
-        self._b_stays = True  # whether B was the same in the last two products
+        self._guards, self._guards_ahead = 0, False
+        self._b_repeats = True  # whether B was the same in the last two products
 
     def forget(self) -> None:
         """Reuse nothing: the memory was, or may have been, overwritten."""
@@ -288,7 +288,7 @@ class ModularProduct:
         self._panels.clear()
         self._guarded.clear()
         self.done = {}
-        self._asked = 0
+        self._guards = 0
 
     def end(self) -> None:
         """End a product, after `multiply` for all its tiles. Drops references to panels: their owner may want to free them."""
@@ -308,8 +308,8 @@ class ModularProduct:
         """Start the guard for this tile, whose panels have all arrived, so that `multiply` need not wait for it. Does nothing if
         it has started, or if the tile before was of integers, which need no guard."""
         lines = self._lines_of(tile)
-        if self._asks_ahead and lines not in self._guarded and len(self._guarded) < GUARDS - 1:
-            self._ask_guard(*lines)
+        if self._guards_ahead and lines not in self._guarded and len(self._guarded) < GUARDS - 1:
+            self._start_guard(*lines)
 
     def _lines_of(self, tile: Tile) -> tuple[Span, Span]:
         return tile.buffer_rows, self._launches.operands["B"].lines_of(tile.slot, tile.buffer_columns)
@@ -321,7 +321,7 @@ class ModularProduct:
         summaries = self._summary_of(of_a), self._summary_of(of_b)
         ratio = partial(self._least_ratio, rows, columns)
         arithmetic, error = choose(*summaries, self._problem.l, self._problem.dtype, ratio, fast=self._fast)
-        self._asks_ahead = arithmetic.scaled
+        self._guards_ahead = arithmetic.scaled
         unused = self._guarded.pop((rows, columns), None)  # a guard started in vain still reads the panels
         if unused is not None:
             after = [*after, unused[1]]
@@ -347,32 +347,32 @@ class ModularProduct:
                 self._device.wait(panel.measured)
                 panel.summary, panel.fingerprint = self._launches.summary_of(panel.operand, panel.lines)
                 if panel.before is not None:
-                    self._b_stays = panel.take_over(panel.before)
+                    self._b_repeats = panel.take_over(panel.before)
                     panel.before = None
                 if panel.assumed and not panel.has_magnitudes:
                     self._guarded.clear()  # the guard used magnitudes of other elements
             whole = whole.joined(panel.summary)
         return whole
 
-    def _ask_guard(self, rows: Span, columns: Span) -> None:
+    def _start_guard(self, rows: Span, columns: Span) -> None:
         """Start the guard for a tile. If B was the same in the last two products, assume that it is again, before it is measured,
         and use the magnitudes of the previous product."""
         work: list[KernelCall] = []
         launches = self._launches
         for panel in self._panels_in("A", rows) + self._panels_in("B", columns):
-            if self._b_stays and panel.before is not None and panel.before.has_magnitudes:
+            if self._b_repeats and panel.before is not None and panel.before.has_magnitudes:
                 panel.assumed = True
             elif not panel.has_magnitudes:
                 panel.has_magnitudes = True
                 work.append(launches.once(launches.pack_magnitudes, panel.operand, panel.lines, matrix=panel.matrix))
-        number = self._asked % GUARDS
+        number = self._guards % GUARDS
         work.append(launches.once(launches.guard, rows, columns, number))
         self._guarded[rows, columns] = number, self._device.launch(work, [], _PREPARE)
-        self._asked += 1
+        self._guards += 1
 
     def _least_ratio(self, rows: Span, columns: Span) -> float:
         if (rows, columns) not in self._guarded:
-            self._ask_guard(rows, columns)
+            self._start_guard(rows, columns)
         number, told = self._guarded.pop((rows, columns))
         self._device.wait(told)
         return self._launches.ratio(number)

@@ -221,7 +221,7 @@ def _are_integers(values: np.ndarray) -> bool:
     return bool((np.rint(values) == values).all())
 
 
-def _in_parts(matrix: np.ndarray, threads: int, work: Callable[[Span, np.ndarray, int, Any], None]) -> None:
+def _for_parts(matrix: np.ndarray, threads: int, work: Callable[[Span, np.ndarray, int, Any], None]) -> None:
     """Call `work(which, rows, threads, library)` for some rows at a time, which C can read, or which are float64 if there is no
     library. Rows that C cannot read in place are converted first, by several threads, each of which calls `work`."""
     rows, of_row, readable = Span(0, len(matrix)), max(1, matrix.shape[1] * matrix.itemsize), can_sum(matrix)
@@ -279,7 +279,7 @@ def group_sums(matrix: np.ndarray, x: np.ndarray, group: int, integers: Integers
         integers.look(rows)
         sums[some.slice], squares[some.slice] = sums_and_squares(rows, x, group)
 
-    _in_parts(matrix, threads, add)
+    _for_parts(matrix, threads, add)
     return sums, squares
 
 
@@ -326,7 +326,7 @@ def compare(
     products of a stack follow each other."""
     together = -(-max(1, len(c)) // len(allowed.norms_b))
     x, norms_a = np.ascontiguousarray(x), np.ascontiguousarray(norms_a)
-    wanted, _kept = _wanted(allowed)
+    wanted, _kept = _comparison(allowed)
     wanted.norms_a, wanted.rows_together = norms_a.ctypes.data, together
 
     def replace(some: Span, rows: np.ndarray, threads: int, library: Any) -> None:
@@ -342,10 +342,10 @@ def compare(
         norms_b = allowed.norms_b[np.arange(some.lo, some.hi) // together]
         sums[where] = sizes_of(found, squares, norms_a[where, None], norms_b, allowed)
 
-    _in_parts(c, threads, replace)
+    _for_parts(c, threads, replace)
 
 
-def _wanted(allowed: Allowed) -> tuple[_Comparison, list[np.ndarray]]:
+def _comparison(allowed: Allowed) -> tuple[_Comparison, list[np.ndarray]]:
     """The tolerances for C functions, without the norms of A's rows, and the arrays that they point to."""
     arrays = [np.ascontiguousarray(each) for each in (allowed.norms_b, allowed.flushed, allowed.overflow)]
     numbers = allowed.deviation, allowed.per_term, allowed.flushed_of_a, allowed.integral
@@ -474,7 +474,7 @@ def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tup
         for inner in pieces(Span(0, len(y)), _TERMS):
             product[some.slice] += rows[:, inner.slice] @ y[inner.slice]
 
-    _in_parts(a, threads, multiply)
+    _for_parts(a, threads, multiply)
     return product, norms_from(squares, lambda some: a[some])
 
 

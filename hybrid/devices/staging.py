@@ -137,7 +137,7 @@ class SlotCopies:
             raise MemoryError("no memory for copies")
         wait = ctypes.cast(self._library.wait_for_event, _ADDRESS)
         self.event_wait = EventWait(workers.driver.enter, workers.driver.context, wait)
-        self._under_way: list[tuple[SlotCopy, object]] = []  # with references to what the threads use
+        self._running: list[tuple[SlotCopy, object]] = []  # with references to what the threads use
 
     def __del__(self) -> None:
         if self.__dict__.get("address") and self._process == os.getpid():  # a forked child has no such threads
@@ -155,7 +155,7 @@ class SlotCopies:
         if not address:
             raise MemoryError("no memory for copies")
         made = SlotCopy(self, address, done)
-        self._under_way.append((made, (host, ready)))
+        self._running.append((made, (host, ready)))
         return made
 
     def populate(self, array: np.ndarray) -> None:
@@ -166,16 +166,16 @@ class SlotCopies:
     def settle(self) -> None:
         """Wait until all H2D copies are enqueued and all D2H copies are complete. When this returns, no thread reads or writes
         host memory."""
-        for each, _ in self._under_way:
+        for each, _ in self._running:
             each.wait_until_reached()
         self._library.settle(self.address)
-        self._under_way.clear()
+        self._running.clear()
 
     def give_up(self) -> None:
         """Cancel all copies. When this returns, no thread reads or writes host memory."""
         with self._workers.context:
             self._library.give_up(self.address)
-        self._under_way.clear()
+        self._running.clear()
 
 
 def slot_copies(gpu: int, context: GpuContext, stream: int, threads: int, links: int) -> SlotCopies:

@@ -41,13 +41,13 @@ class _Here(threading.local):
 
 _here = _Here()
 # The queue of work, and the number of threads. Without Python locks, because a signal handler may raise before a release.
-_asked: SimpleQueue[Callable[[], None]]
+_queue: SimpleQueue[Callable[[], None]]
 _threads: int
 
 
 def _new_pool() -> None:
-    global _asked, _threads
-    _asked, _threads = SimpleQueue(), 0
+    global _queue, _threads
+    _queue, _threads = SimpleQueue(), 0
 
 
 _new_pool()
@@ -64,10 +64,10 @@ def _ask(helpers: int, work: Callable[[], None]) -> None:
     global _threads
     with suppress(RuntimeError):
         while _threads < helpers:
-            start_new_thread(_serve, (_asked,))
+            start_new_thread(_serve, (_queue,))
             _threads += 1
     for _ in range(min(helpers, _threads)):
-        _asked.put(work)
+        _queue.put(work)
 
 
 def on_threads(threads: int, work: Callable[[Part], Result], parts: Iterable[Part]) -> list[Result]:
@@ -190,7 +190,7 @@ def announce_threads(count: int) -> None:
     if "numpy" not in sys.modules:
         _announced = count
         for variable in _POOL_VARIABLES:
-            os.environ[variable] = str(_of_blas(count))
+            os.environ[variable] = str(_blas_threads(count))
         # Unless they are set, NumPy sets and deletes these around loading OpenBLAS, which may crash cuInit: see `wake_driver`.
         for variable in ("OPENBLAS_MAIN_FREE", "GOTOBLAS_MAIN_FREE"):  # the second up to NumPy 2.2
             os.environ.setdefault(variable, "1")
@@ -214,7 +214,7 @@ def undivided(count: int) -> int:
     return 1 if _spares_cores else count
 
 
-def _of_blas(count: int) -> int:
+def _blas_threads(count: int) -> int:
     """BLAS's own threads if products use `count`."""
     return 1 if count <= own_threads() else count
 
@@ -224,7 +224,7 @@ def limited_threads(count: int) -> Iterator[None]:
     """A context in which products of hybrid.host.blas use `count` threads: ours up to `own_threads`, else BLAS's own."""
     before, _here.threads = _here.threads, count
     try:
-        with limited_blas(_of_blas(count)):
+        with limited_blas(_blas_threads(count)):
             yield
     finally:
         _here.threads = before

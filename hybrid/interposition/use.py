@@ -25,7 +25,7 @@ from hybrid.planning.machine_model import MachineModel
 from hybrid.ranks.team import Requests, team_of
 
 # Rooms whose own BLAS calls are left to BLAS.
-_MAKERS = tuple(f"hybrid.{room}." for room in ("execution", "host", "devices", "verification", "arrays", "transport"))
+_OUR_ROOMS = tuple(f"hybrid.{room}." for room in ("execution", "host", "devices", "verification", "arrays", "transport"))
 _MOST_REFUSED = 1000  # shapes remembered
 _NEVER = float("inf")
 _GPU_START = 1.0  # seconds to load CuPy and start a GPU: 1.07 on an H100's host
@@ -287,7 +287,7 @@ class use:
         product = Product.from_address(address)
         shape = product.kind, product.type, product.m, product.n, product.k
         on_this_thread = self._requests is None or threading.current_thread() is threading.main_thread()
-        if _made_by_us() or not on_this_thread or not self._is_faster(shape):
+        if _is_our_call() or not on_this_thread or not self._is_faster(shape):
             return False
         from hybrid.interposition.computed import computed, write  # loads NumPy, which the program may want to load later
 
@@ -296,7 +296,7 @@ class use:
         except Exception as error:
             if not (isinstance(error, HybridError | MemoryError) or type(error).__module__.startswith("cupy")):
                 raise  # usually of a signal handler
-            self._note(error, shape)
+            self._record(error, shape)
             return False
         if result is not c:
             try:
@@ -315,7 +315,7 @@ class use:
         self._requests.send(options)
         return hybrid.multiply(a, b, c, comm=self._comm, root=self._root, out=out, **options)
 
-    def _note(self, error: Exception, shape: Shape) -> None:
+    def _record(self, error: Exception, shape: Shape) -> None:
         """Record why BLAS must compute a product."""
         code = getattr(error, "code", "")
         if code == "interrupted":  # on another rank
@@ -375,11 +375,11 @@ def _why_no_gpu() -> str:
     return ""
 
 
-def _made_by_us() -> bool:
+def _is_our_call() -> bool:
     """Whether this thread's call of BLAS comes from hybrid itself."""
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(_MAKERS):
+        if frame.f_globals.get("__name__", "").startswith(_OUR_ROOMS):
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False

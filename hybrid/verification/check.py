@@ -36,7 +36,7 @@ from hybrid.planning.schedule import ROWS_TOGETHER
 THRESHOLD = 8.0
 _SMALLEST_X = 64
 _LEAST_SPREAD = 1 / 16  # of the sizes: where most differences are exactly 0, the others are still allowed this much
-_LOOKED_AT_AGAIN = 0.05  # the share of right products that are suspected in vain, which costs some milliseconds
+_FALSELY_SUSPECTED = 0.05  # the share of right products that are suspected in vain, which costs some milliseconds
 _MANY = 50  # sums
 _ENOUGH = 1000  # nonzero differences, to estimate the product's accuracy
 FEW = 100  # the same where a wrong estimate only recomputes some elements
@@ -145,8 +145,8 @@ def errors_of_rows(found: np.ndarray) -> np.ndarray:
 @lru_cache(maxsize=64)
 def usual_largest(sums: int) -> float:
     """The size, in standard deviations, that the largest of `sums` differences of a right product exceeds with probability
-    _LOOKED_AT_AGAIN; less for many sums, whose tails are heavier than a normal distribution's."""
-    ratio = max(1, sums) * (1 + sums / _MANY) / _LOOKED_AT_AGAIN
+    _FALSELY_SUSPECTED; less for many sums, whose tails are heavier than a normal distribution's."""
+    ratio = max(1, sums) * (1 + sums / _MANY) / _FALSELY_SUSPECTED
     size = math.sqrt(2 * math.log(ratio))
     for _ in range(3):  # ratio · erfc(size / √2) = 1, by its expansion for large sizes
         size = math.sqrt(2 * math.log(ratio * math.sqrt(2 / math.pi) / size))

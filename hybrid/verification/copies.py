@@ -138,7 +138,7 @@ class CopyChecksums:
         self._matrices: tuple[Any, RowView, Any] | None = None
         self._has_host_rows = False
         self._by_threads: RowChecksums | None = None
-        self._by_device: _ByDevice | None = None
+        self._by_device: _DeviceChecksums | None = None
         # By rank, the checksums of all rows of its pieces, and of the pieces; 0 if not summed here.
         self._made = {
             rank: (np.zeros(each.checksums, np.uint64), np.zeros(len(each.places), np.uint64)) for rank, each in pieces.items()
@@ -155,7 +155,7 @@ class CopyChecksums:
         on_host = {isinstance(matrix, np.ndarray) for matrix in (a, b.array, c)}  # both: GPU row blocks may gather B on the host
         self._has_host_rows = True in on_host
         if False in on_host and self._by_device is None:
-            self._by_device = _ByDevice(self._device, self._weights, self._pieces)
+            self._by_device = _DeviceChecksums(self._device, self._weights, self._pieces)
 
     def sample(self, sample: Sample) -> None:
         """Set the cache lines of each piece to sum in the next products."""
@@ -225,7 +225,7 @@ class CopyChecksums:
         self._by_threads.sum(RowsToSum(piece.operand, matrix, rows, piece.columns, weights, *into), event, self._device, rank)
 
 
-class _ByDevice:
+class _DeviceChecksums:
     """Checksums of arrays on the GPU, made by that GPU. `begin` clears those of the product before."""
 
     def __init__(self, device: Device, weights: Mapping[str, np.ndarray], pieces: Mapping[int, CheckLayout]) -> None:
@@ -298,7 +298,7 @@ def sums_of_other_nodes(
             if place in done:
                 continue
             done.add(place)
-            rows = _rows_here(team, plan, sources, views, piece, place)
+            rows = _own_rows(team, plan, sources, views, piece, place)
             if rows is not None:
                 weights = checksum_weights(plan.problem.l if place[0] == "A" else plan.problem.m, plan.problem.item_size)
                 of_rows = np.empty(len(piece.rows), np.uint64)
@@ -309,7 +309,7 @@ def sums_of_other_nodes(
     return found
 
 
-def _rows_here(
+def _own_rows(
     team: Team, plan: Plan, sources: Mapping[str, MatrixSource], views: Mapping[str, RowView], piece: Piece, place: Place
 ) -> np.ndarray | None:
     """This rank's source of a piece that was sent to another node; None if another rank sums it or this node does not have it."""

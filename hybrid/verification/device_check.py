@@ -190,15 +190,15 @@ class _Pending:
     groups: list[Span] = field(default_factory=list)
 
 
-_OnPiece = tuple[KernelCall, int]  # with the bytes that it reads
+_SizedCall = tuple[KernelCall, int]  # with the bytes that it reads
 
 
 @dataclass
-class _OfBuffers:
+class _Operations:
     """The prepared operations on A, B and C in certain buffers."""
 
     # For each arrival, the operations on its own pieces, and on the pieces of each tile that it releases.
-    by_arrival: list[tuple[list[_OnPiece], list[list[_OnPiece]]]]
+    by_arrival: list[tuple[list[_SizedCall], list[list[_SizedCall]]]]
     batches: Batches
     measured_late: Piece | None  # of A: its squares and magnitudes are found while it is multiplied by B·x
     # By rows of C, rows of the buffer of A, and groups.
@@ -219,8 +219,8 @@ class DeviceCheck:
         # A weak reference: the buffers may be arrays that their owner wants to free.
         self._buffers: Callable[[], Buffers | None] = lambda: None
         # By the matrices' places, and which are used in place: making views of device memory takes longer than launches.
-        self._prepared: dict[tuple[tuple[Place, ...], frozenset[str]], _OfBuffers] = {}
-        self._now = _OfBuffers([], Batches(device, 0), None)
+        self._prepared: dict[tuple[tuple[Place, ...], frozenset[str]], _Operations] = {}
+        self._operations = _Operations([], Batches(device, 0), None)
         self._clear = device.clearing(m["to clear"], 0)
         self._total = check_kernel(device, "column_totals", m["squares of B"], sums.column_squares)
         self._compare = check_kernel(
@@ -230,9 +230,9 @@ class DeviceCheck:
         self._total_pieces = check_kernel(device, "total_pieces", sums.of_rows, sums.largest, m["checksum table"], sums.totals)
         self._pending: dict[Span, _Pending] = {}
         order = layout.share.order
-        self._last, self._all_of_b = len(order) - 1, max(number for number, each in enumerate(order) if each.operand == "B")
-        self._arrived_of_a: list[Arrival] = []  # rows from whose sums A·(B·x) has not been subtracted
-        self._beside: list[Event] = []  # of subtractions on the queue "check beside"
+        self._last, self._last_of_b = len(order) - 1, max(number for number, each in enumerate(order) if each.operand == "B")
+        self._unsubtracted: list[Arrival] = []  # rows from whose sums A·(B·x) has not been subtracted
+        self._overlapping: list[Event] = []  # of subtractions on the queue "check beside"
         self._subtracted: list[tuple[Span, Event]] = []  # rows of A's buffer, in order, and the event after their last read
 
     def use(self, buffers: Buffers) -> None:
@@ -246,14 +246,14 @@ class DeviceCheck:
             # If A is one piece used in place, it needs no checksum: subtract_product measures it, which saves a read.
             of_a = [piece for piece in self.layout.pieces if piece.operand == "A"]
             late = of_a[0] if len(of_a) == 1 and "A" in buffers.in_place else None
-            self._prepared[key] = _OfBuffers(self._by_arrival(buffers, late), batches, late)
-        self._now = self._prepared[key]
+            self._prepared[key] = _Operations(self._by_arrival(buffers, late), batches, late)
+        self._operations = self._prepared[key]
 
-    def _by_arrival(self, buffers: Buffers, late: Piece | None) -> list[tuple[list[_OnPiece], list[list[_OnPiece]]]]:
+    def _by_arrival(self, buffers: Buffers, late: Piece | None) -> list[tuple[list[_SizedCall], list[list[_SizedCall]]]]:
         weighed: set[Span] = set()
         by_arrival = []
         for arrival, (own, tiles) in zip(self.layout.share.order, self.layout.by_arrival, strict=True):
-            on_own: list[_OnPiece] = []
+            on_own: list[_SizedCall] = []
             for piece in own:
                 if piece is not late:
                     # 0 in place, not to flush a batch: A·(B·x) follows at once and joins it.
@@ -269,9 +269,9 @@ class DeviceCheck:
     def begin(self) -> None:
         self._pending.clear()
         self._subtracted.clear()
-        self._arrived_of_a.clear()
-        self._beside.clear()
-        self._now.batches.begin()
+        self._unsubtracted.clear()
+        self._overlapping.clear()
+        self._operations.batches.begin()
         self._enqueue(self._clear)
         self._enqueue(self.sums.upload_sample)
 
@@ -286,9 +286,9 @@ class DeviceCheck:
     def arrived(self, number: int, after: Sequence[Event]) -> list[Event]:
         """Sum arrival `number` of the rank's order, which is on the device after these events. Returns the events that must be
         complete before it is overwritten."""
-        events = [event for each in self._now.by_arrival[number][0] for event in self._enqueue(*each, after)]
+        events = [event for each in self._operations.by_arrival[number][0] for event in self._enqueue(*each, after)]
         if self.layout.share.holds_all:
-            if number == self._all_of_b:
+            if number == self._last_of_b:
                 self._enqueue(self._total)
             self._subtract_early(number)
         return events[-1:]
@@ -297,21 +297,21 @@ class DeviceCheck:
         """If no buffer is overwritten: subtract A·(B·x) as soon as all of B and enough rows of A have arrived."""
         arrival = self.layout.share.order[number]
         if arrival.operand == "A":
-            self._arrived_of_a.append(arrival)
-        if number >= self._all_of_b and (
-            sum(len(each.span) for each in self._arrived_of_a) >= _ROWS_AT_ONCE or number == self._last
+            self._unsubtracted.append(arrival)
+        if number >= self._last_of_b and (
+            sum(len(each.span) for each in self._unsubtracted) >= _ROWS_AT_ONCE or number == self._last
         ):
-            for each in self._arrived_of_a:
+            for each in self._unsubtracted:
                 self._pending[each.span] = _Pending(each.buffer_span, [Span(0, self.layout.groups)])
-            self._now.batches.flush()
+            self._operations.batches.flush()
             self._subtract(list(self._pending))
-            self._beside += self._now.batches.flush_beside()  # limited by compute, and the sums by memory
-            self._arrived_of_a.clear()
+            self._overlapping += self._operations.batches.flush_beside()  # limited by compute, and the sums by memory
+            self._unsubtracted.clear()
 
     def computed(self, number: int, index: int, tile: Tile, after: Sequence[Event]) -> list[Event]:
         """Sum the tile `index` of those that arrival `number` releases, which is complete after these events. Returns the events
         that must be complete before it is overwritten."""
-        events = [event for each in self._now.by_arrival[number][1][index] for event in self._enqueue(*each, after)]
+        events = [event for each in self._operations.by_arrival[number][1][index] for event in self._enqueue(*each, after)]
         if self.layout.share.holds_all:
             return []
         pending = self._pending.setdefault(tile.rows, _Pending(tile.buffer_rows))
@@ -326,18 +326,18 @@ class DeviceCheck:
         self._subtract(list(self._pending))
         if not self.layout.share.holds_all:
             self._enqueue(self._total)
-        self._now.batches.flush()
-        self._enqueue(self._compare, after=self._beside)
+        self._operations.batches.flush()
+        self._enqueue(self._compare, after=self._overlapping)
         self._enqueue(self._total_pieces)
         self._enqueue(self.sums.download_results)
-        self._now.batches.flush()
+        self._operations.batches.flush()
 
     def _enqueue(self, operation: KernelCall, size: int = 0, after: Sequence[Event] = ()) -> list[Event]:
         """Enqueue an operation that reads `size` bytes. Returns the events that must be complete before they are overwritten:
         none if no buffer is ever overwritten, when operations are batched."""
         if not self.layout.share.holds_all:
             return [self._device.launch([operation], [*after], "check")]
-        self._now.batches.add(operation, after, size)
+        self._operations.batches.add(operation, after, size)
         return []
 
     def _subtract(self, rows_of_c: Sequence[Span]) -> list[Event]:
@@ -358,10 +358,10 @@ class DeviceCheck:
 
     def _subtraction(self, rows: Span, buffer_rows: Span, groups: Span) -> KernelCall:
         key = (rows, buffer_rows, groups)
-        prepared, buffers = self._now.subtractions, self._buffers()
+        prepared, buffers = self._operations.subtractions, self._buffers()
         if key not in prepared:
             assert buffers is not None, "their product is under way"
-            sums, late = self.sums, self._now.measured_late
+            sums, late = self.sums, self._operations.measured_late
             products, into = self._m["B·x"][:, groups.slice], sums.subtracted[rows.slice, groups.slice]
             measured = slice(0) if late is None else slice(late.offset, late.offset + len(late.rows))
             squares = sums.row_squares[slice(0) if late is None else rows.slice]

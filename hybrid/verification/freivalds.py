@@ -70,11 +70,13 @@ _MOST_SCALE = 700  # exponent of 2: x times larger or smaller numbers may overfl
 _STACK_BYTES = 1 << 20  # of a stack's matrices, as float64, that are multiplied together: they stay in a core's cache
 _TERMS_AT_ONCE = 128  # per sum: short sums are more accurate than the product's
 _SMALL_B = 1 << 20  # elements of B: summing them takes a rank about as long as getting the sums of other ranks
-_SUMMED = 1 << 25  # the same, over all ranks together
-_USUAL_ROWS = 1000  # of A, sampled for the norm of a typical row
-_COPIED = 1 << 23  # bytes of A and B that are copied if the C code cannot read their layout: for larger ones NumPy is as fast
+_SMALL_B_OF_ALL = 1 << 25  # the same, over all ranks together
+_SAMPLED_ROWS = 1000  # of A, sampled for the norm of a typical row
+_MOST_COPIED = (
+    1 << 23
+)  # bytes of A and B that are copied if the C code cannot read their layout: for larger ones NumPy is as fast
 _SEEDS = 8  # of x, per process
-_ROOM = 16.0  # safety factor: columns that reach 1/16 of the overflow limit count as overflowing
+_MARGIN = 16.0  # safety factor: columns that reach 1/16 of the overflow limit count as overflowing
 
 
 class _HostSums:
@@ -165,7 +167,7 @@ def _compared(sizes: np.ndarray, *largest: float) -> Compared:
     return Compared((total, count, open_, sizes.size - open_), (float(sizes.max(initial=0.0)), *largest), _worst(sizes))
 
 
-def _of_rank(parts: Sequence[Compared], first_row: int) -> Compared:
+def _joined(parts: Sequence[Compared], first_row: int) -> Compared:
     """The statistics of a rank's rows of C, which begin with `first_row`, from those of each COLUMNS_AT_ONCE columns."""
     if len(parts) == 1 and not first_row:
         return parts[0]
@@ -256,19 +258,19 @@ def verify_alone(
     seed = new_seed()
     with computing(problem.operations):
         if not suspects:
-            found = _compared_in_c(problem, a, b, c, seed, threads, multiply)
-            if found and (right := _as_right(problem, found.totals, found.largest)):
+            found = _compared_by_c(problem, a, b, c, seed, threads, multiply)
+            if found and (right := _passed(problem, found.totals, found.largest)):
                 return right  # the usual case: the rest takes as long as checking a small product
         views = [RowView(matrix, Span(0, len(matrix))) for matrix in (a, b, c)]
         return HostCheck(Team(), plan_alone(problem), views, threads, by).result(seed, suspects)
 
 
-def _compared_in_c(
+def _compared_by_c(
     problem: Problem, a: np.ndarray, b: np.ndarray, c: np.ndarray, seed: int, threads: int, multiply: Multiply | None
 ) -> Compared | None:
     """Compare by the C code. With `multiply`, C is computed first, by the C code if it can, else by `multiply`. None if the C
     code cannot read a matrix's layout, or finds fractions in C, but none in A and B: it does not tell in which elements."""
-    if a.nbytes + b.nbytes <= _COPIED:
+    if a.nbytes + b.nbytes <= _MOST_COPIED:
         a, b = map(np.ascontiguousarray, (a, b))
     parts = a, b, c, _x_of(problem.m, seed), GROUP_COLUMNS, bounds_of(problem), threads
     found = check_product(*parts, multiplies=multiply is not None)
@@ -278,7 +280,7 @@ def _compared_in_c(
     return None if found is None or found[1] else found[0]
 
 
-def _as_right(problem: Problem, totals: tuple[float, ...], largest: tuple[float, ...]) -> Check | None:
+def _passed(problem: Problem, totals: tuple[float, ...], largest: tuple[float, ...]) -> Check | None:
     """The check's result if all sums were judged and none looks wrong; else None."""
     total, count, not_judged, judged = totals
     size, *of_operands = largest
@@ -303,7 +305,7 @@ def needs_no_sums_of_others(plan: Plan) -> bool:
 
 def is_small_b(plan: Plan) -> bool:
     """Whether summing all of B takes a rank about as long as an exchange of sums. Summing A's transpose takes longer."""
-    most = _SMALL_B if plan.problem.symmetric else max(_SMALL_B, _SUMMED // plan.topology.size)
+    most = _SMALL_B if plan.problem.symmetric else max(_SMALL_B, _SMALL_B_OF_ALL // plan.topology.size)
     return plan.problem.l * plan.problem.m <= most
 
 
@@ -364,9 +366,9 @@ class HostCheck:
         if self._by_itself:
             assert seed is not None
             b = self._matrices[1][Span(0, problem.l)]
-            if found := _compared_in_c(problem, self._a, b, self._c, seed, self._threads, multiply):
+            if found := _compared_by_c(problem, self._a, b, self._c, seed, self._threads, multiply):
                 self._seed = seed
-                return _of_rank([found], self._rows_of_c.lo)
+                return _joined([found], self._rows_of_c.lo)
             peaks, others = _peaks(problem, b)
         else:
             with self._team.phase("check") as agreeing:
@@ -377,14 +379,14 @@ class HostCheck:
         self._seed = seed
         with limited_threads(1):  # one BLAS thread: the rows are divided among our own threads
             sums = _HostSums(problem, _x_of(m, seed), self._threads, peaks, others)
-            parts = [self._compared_in(columns, sums, b) for columns in pieces(Span(0, m), COLUMNS_AT_ONCE)]
-        return _of_rank(parts, self._rows_of_c.lo)
+            parts = [self._compared_columns(columns, sums, b) for columns in pieces(Span(0, m), COLUMNS_AT_ONCE)]
+        return _joined(parts, self._rows_of_c.lo)
 
     def judged(self, compared: Sequence[Compared]) -> Check:
         """The result, from `compared` of all ranks, by rank. Collective."""
         problem = self._plan.problem
         totals, largest = _sums([each.totals for each in compared]), _largest([each.largest for each in compared])
-        if (right := _as_right(problem, totals, largest)) is not None:
+        if (right := _passed(problem, totals, largest)) is not None:
             return right
         total, count, not_judged, judged = totals
         size, *of_operands = largest
@@ -412,7 +414,7 @@ class HostCheck:
     def _faults(self, suspects: Sequence[Suspect], *, exact: bool) -> tuple[list[Fault], str]:
         return faults_among(suspects, self._team, self._plan, self._matrices, self._by, self._numbers, exact=exact)
 
-    def _compared_in(self, columns: Span, sums: _HostSums, b: np.ndarray) -> Compared:
+    def _compared_columns(self, columns: Span, sums: _HostSums, b: np.ndarray) -> Compared:
         """Compare these columns in this rank's rows of C. `b`: the rows of B that this rank sums."""
         plan, team = self._plan, self._team
         of_ranks = [(*sums.of_b(b[None], columns), sums.in_b.largest)]
@@ -444,14 +446,14 @@ class HostCheck:
         infinities, or may overflow. `note`: of the result, if it has none."""
         team, problem, own_b = self._team, self._plan.problem, self._matrices[1][self._share.b_rows]
         with team.phase("check") as measuring, np.errstate(all="ignore"):
-            norms_a = norms_of(self._a[:: 1 + len(self._a) // _USUAL_ROWS].astype(np.float64))
+            norms_a = norms_of(self._a[:: 1 + len(self._a) // _SAMPLED_ROWS].astype(np.float64))
             finite = norms_a[np.isfinite(norms_a)]
             parts = (own_b[:, some.slice].T for some in pieces(Span(0, problem.m), COLUMNS_AT_ONCE))
             norms_b = np.concatenate([norms_of(np.ascontiguousarray(each, np.float64)) for each in parts])
             measuring.mine = float(np.median(finite)) if len(finite) else 1.0, norms_b  # the norm of a typical row of A first
         usual, norms = zip(*measuring.all, strict=True)
         with np.errstate(all="ignore"):
-            harmless = norms_of(np.stack(norms, axis=1)) * max(usual) < float(np.finfo(problem.dtype).max) / 4 / _ROOM
+            harmless = norms_of(np.stack(norms, axis=1)) * max(usual) < float(np.finfo(problem.dtype).max) / 4 / _MARGIN
         hidden = np.repeat(~np.logical_and.reduceat(harmless, np.arange(0, problem.m, GROUP_COLUMNS)), GROUP_COLUMNS)
         numbers = np.flatnonzero(harmless & hidden[: problem.m])
         for some in pieces(Span(0, len(numbers)), COLUMNS_AT_ONCE):
