@@ -137,8 +137,9 @@ class Panels:
         self._columns, self._rows = moves.columns, len(share.rows)
         self._flag_of_b, self._flag_of_c = first_flag, first_flag + len(moves.columns)
         # The index of each panel's first collective, and the total, for B and for C.
-        self._of_b, self._of_c = ([*accumulate(map(len, each.of_panels), initial=0)] for each in (moves.arriving, moves.leaving))
-        self._last_of = [self._overlapped(panel)[-1] for panel in share.column_panels]
+        moving = moves.arriving, moves.leaving
+        self._b_starts, self._c_starts = ([*accumulate(map(len, each.of_panels), initial=0)] for each in moving)
+        self._last_overlapping = [self._overlapped(panel)[-1] for panel in share.column_panels]
         self._expected: deque[tuple[Tile, Event]] = deque()
         self._left: list[int] = []  # elements of each panel of C not computed by this rank yet
         self._arriving: Series | None = None
@@ -158,12 +159,12 @@ class Panels:
     def arrived(self, index: int) -> bool:
         """Whether panel `index` of this rank's device is in host memory. Does not wait."""
         self.advance()
-        return self._is_on_node(self._last_of[index])
+        return self._is_on_node(self._last_overlapping[index])
 
     def wait_for(self, index: int, computing: Callable[[], bool] = lambda: False) -> None:
         """Wait until panel `index` of this rank's device is in host memory. PhaseEnded if a rank fails meanwhile. `computing`:
         returns whether another thread of this rank needs the core."""
-        self._wait_for(self._last_of[index], computing)
+        self._wait_for(self._last_overlapping[index], computing)
 
     def wait_for_panels(self, count: int | None = None) -> None:
         """Wait until the first `count` moving panels (None: all) are on the node. Ranks without rows wait too: they may receive
@@ -176,7 +177,7 @@ class Panels:
         if (series := self._arriving) is not None:
             self._team.enter("scatter")
             while self._arrived <= panel:
-                for number in self._of_next():
+                for number in self._next_collectives():
                     series.start(number + 1 + _B_AHEAD)
                     series.wait_for(number, self._advance_c, computing)
                 self._note_arrived()
@@ -190,9 +191,9 @@ class Panels:
     def _is_on_node(self, panel: int) -> bool:
         return all(self._flags.is_set(rank, self._flag_of_b + panel) for rank in self._moves.arriving.members)
 
-    def _of_next(self) -> range:
+    def _next_collectives(self) -> range:
         """The collectives of the next panel of B."""
-        return range(self._of_b[self._arrived], self._of_b[self._arrived + 1])
+        return range(self._b_starts[self._arrived], self._b_starts[self._arrived + 1])
 
     def _note_arrived(self) -> None:
         """Flag that this rank's part of the next panel of B has arrived."""
@@ -214,8 +215,8 @@ class Panels:
         """Progress without waiting: flag arrived panels of B and stored tiles of C, and send computed panels."""
         if (series := self._arriving) is not None:
             while self._arrived < len(self._columns):
-                series.start(self._of_b[self._arrived + 1] + _B_AHEAD)
-                if not all(series.is_complete(number) for number in self._of_next()):
+                series.start(self._b_starts[self._arrived + 1] + _B_AHEAD)
+                if not all(series.is_complete(number) for number in self._next_collectives()):
                     break
                 self._note_arrived()
         self._advance_c()
@@ -244,7 +245,7 @@ class Panels:
         flag, members = self._flag_of_c, self._moves.leaving.members
         while self._computed < len(self._columns) and all(self._flags.is_set(rank, flag + self._computed) for rank in members):
             self._computed += 1
-        series.start(min(self._of_c[self._computed], self._sent + _C_AHEAD))
+        series.start(min(self._c_starts[self._computed], self._sent + _C_AHEAD))
         while self._sent < series.started and series.is_complete(self._sent):
             self._sent += 1
 

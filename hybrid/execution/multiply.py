@@ -237,7 +237,7 @@ class CopiedCall:
                 if added is not None and not on_gpu(added):
                     added = self._copies.to_gpu("the C that is added", added)
                 if not self._gpu_calls:
-                    self._copies.follow()
+                    self._copies.make_caller_wait()
                 there = a_there, a_there.T if b_there is None else b_there, added
                 self._gpu_calls.append(GpuCall(session, there, None if out_there is None else out_there[rows.slice], asked))
         except BaseException:
@@ -265,7 +265,7 @@ class CopiedCall:
         try:
             for rows, call in zip(self._parts, self._gpu_calls, strict=True):
                 if rows.lo:
-                    copies.follow()
+                    copies.make_caller_wait()
                 try:
                     call.product(tell_nobody if into is None else partial(copies.to_host, into=into[rows.slice]))
                 except CheckFailed as wrong:
@@ -392,7 +392,7 @@ class RootCall:
             product.verify_rounding()
         where = decision.placements[0].name
         copies = WholeCopies(made, [], None, threads, check=settings.check, where=where, by_others=into.nbytes)
-        copies.was_copied(there, into)
+        copies.verify_copy(there, into)
         copies.verify()
         return into
 

@@ -124,7 +124,7 @@ class RankCheck:
             if sums is not None:
                 sums.sample(sample)
 
-    def check_in(self, buffers: Buffers, modular: ModularProduct | None) -> None:
+    def attach(self, buffers: Buffers, modular: ModularProduct | None) -> None:
         """Check the contents of these device buffers. `modular`: the emulated product that computes the tiles, if any."""
         self._modular = modular
         if self._plan.shares[self._team.rank].order:
@@ -267,7 +267,7 @@ class RankRun:
                 preparing.mine = secrets.randbelow(SHARE)
                 self._modular = modular_product(self._rank_device, decision, team.rank, settings)
                 if self.device_check is not None:
-                    self.device_check.check_in(self._buffers, self._modular)
+                    self.device_check.attach(self._buffers, self._modular)
                 if self._rank_device.gpu is not None:
                     _wait_for_libraries()
             if self.device_check is not None:

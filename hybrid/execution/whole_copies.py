@@ -44,7 +44,7 @@ class WholeCopies:
         by_others: int = 0,
     ) -> None:
         """`read`, `written`: host arrays of the copies. `threads`: for copies and sums. `check`: as in the settings. `where`: the
-        device, for messages. `by_others`: bytes that `was_copied` will verify."""
+        device, for messages. `by_others`: bytes that `verify_copy` will verify."""
         arrays = [*read] if written is None else [*read, written]
         device = self._device = rank_device.device
         self._threads, self._where = threads, where
@@ -62,7 +62,7 @@ class WholeCopies:
         self._ends: list[tuple[str, np.ndarray, Any]] = []  # message, bytes in host memory, bytes on the GPU
 
     def to_gpu(self, name: str, array: np.ndarray) -> Any:
-        """The array on the GPU, in its own dtype; complete after `follow`. DoesNotFit if GPU memory is short."""
+        """The array on the GPU, in its own dtype; complete after `make_caller_wait`. DoesNotFit if GPU memory is short."""
         once = array[tuple(slice(1 if step == 0 and array.size else None) for step in array.strides)]  # copy broadcasts once
         turned = once.flags.f_contiguous and not once.flags.c_contiguous
         rows = once.T if turned else once
@@ -76,7 +76,7 @@ class WholeCopies:
         made = made.T if turned else made
         return made if made.shape == array.shape else broadcast(made, array.shape)
 
-    def follow(self) -> None:
+    def make_caller_wait(self) -> None:
         """Make the caller's stream wait for the H2D copies."""
         self._device.have_caller_follow(self._arriving)
 
@@ -92,7 +92,7 @@ class WholeCopies:
         self._use_slots()
         self._copy(self._left, _bytes_of(into), source.reshape(-1).view("uint8"), "C")
 
-    def was_copied(self, source: Any, into: np.ndarray) -> None:
+    def verify_copy(self, source: Any, into: np.ndarray) -> None:
         """Have `verify` compare a contiguous C with a copy of it made elsewhere."""
         self._copy(self._left, _bytes_of(into), source.reshape(-1).view("uint8"), "")
 

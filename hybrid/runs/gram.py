@@ -128,7 +128,7 @@ class Gram:
                     where = f"the device of {session.team.host}, {gpu.name}"
                     copies = WholeCopies(device, [a], c, self._threads, check=settings.check, where=where)
                     there = copies.to_gpu("A", a)
-                    copies.follow()
+                    copies.make_caller_wait()
             made = self._of_matrix(there)
             with one_call(self._comm, self._stall):
                 copies.to_host(made, c)
