@@ -62,7 +62,7 @@ def one_call(comm: Any, stall: Any) -> Iterator[Session]:
 
 
 class Compiled:
-    """How calls with one signature compute their product, as far as earlier calls have planned it."""
+    """Computes the products of calls with one signature, and keeps their plan."""
 
     def __init__(self, comm: Any, root: Any, options: Mapping[str, Any]) -> None:
         gemm = {name: options[name] for name in _GEMM_OPTIONS}

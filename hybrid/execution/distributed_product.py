@@ -148,7 +148,7 @@ class Shares:
         return self.whole[0][1] if self.whole else self.a[1]
 
     def bytes_on_gpu(self, exact: Exact | None) -> int:
-        """Peak memory on this rank's GPU beside the real product's matrices, if the GPU multiplies.
+        """Peak memory on this rank's GPU beside the real product's C, if the GPU multiplies.
 
         `exact`: how to compute a product of integers that stay on the GPU; None for other products.
         """

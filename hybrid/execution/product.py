@@ -260,7 +260,7 @@ class RootProduct(CheckedRun):
                 self._sending.wait_until_complete(ROWS_AHEAD)
 
     def make_ready(self) -> None:
-        """Do what the product's time excludes."""
+        """Prepare copies, flags and sends, which the product's time excludes."""
         with self.team.phase("scatter", timed=False), busy():
             self._poison_c()
             self.run.make_ready(again=self.comes_again)

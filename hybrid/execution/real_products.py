@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Products of any dtype as real products: converts between the caller's C and the products of real matrices behind it."""
+"""Products of any dtype, assembled from "real products": of real floating-point matrices, or of integers modulo primes."""
 
 from __future__ import annotations
 

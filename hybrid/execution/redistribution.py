@@ -156,7 +156,7 @@ def _moved(
 
 
 def move(team: Team, phase: str, sends: Matrices, receives: Matrices, what: str = "") -> None:
-    """Exchange matrices between ranks by one collective. Collective.
+    """Exchange matrices between all ranks by one MPI collective.
 
     `what`: the name of the data in the CheckFailed that all ranks raise if it arrives changed; empty: do not compare.
     """

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""State of a team between products (device, workspace, decisions), the inventory before one, and the agreement on how to compute
-it."""
+"""A team's state between products (device, workspace, decisions), and before a product the ranks' inventory and agreement."""
 
 from __future__ import annotations
 

@@ -327,7 +327,6 @@ class GridLayout:
         return of_a + of_c + added
 
     def _received_of_b(self, rank: int) -> Rectangle:
-        """The part of B that a rank receives for its node."""
         return self._shared_out(self.part_of_b(rank), rank)
 
     def _shared_out(self, whole: Rectangle, rank: int) -> Rectangle:

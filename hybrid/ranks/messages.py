@@ -82,8 +82,6 @@ def unusable(why: str) -> RankMissing:
 
 
 class _Wait:
-    """One rank's wait for others."""
-
     def __init__(self, rank: int, limits: Limits) -> None:
         self.rank, self._limits, self._began, self._warned = rank, limits, time.monotonic(), False
 

@@ -172,8 +172,6 @@ class DeviceGroup:
         return self._enqueue("send", after, send)
 
     def receive(self, into: Any, source: int, after: list[Event]) -> Event:
-        """Receive what rank `source` sends."""
-
         def receive(communicator: Any, nccl: Any, stream: int) -> None:
             communicator.recv(place_of(into)[0], _extent(into), nccl.NCCL_UINT8, source, stream)
 
