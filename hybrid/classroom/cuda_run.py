@@ -192,20 +192,6 @@ def resources(function: Any) -> tuple[int, int, int]:
     return registers, shared, local
 
 
-def failure_of(work: Callable[[], None]) -> str:
-    """Do the work and wait for the GPU. Returns CUDA's error as "message (name)", or ""."""
-    import cupy
-    from cupy_backends.cuda.api import driver, runtime
-
-    try:
-        work()
-        cupy.cuda.Device().synchronize()
-    except (driver.CUDADriverError, runtime.CUDARuntimeError) as error:
-        name, _, message = str(error).partition(": ")
-        return f"{message or name} ({name})"
-    return ""
-
-
 def milliseconds(launch: Callable[[], None], count: int) -> list[float]:
     """The times of `count` launches, by CUDA events."""
     import cupy
@@ -256,6 +242,7 @@ def carried_out(given: GpuTask) -> GpuOutcome:
     """Launch the kernel on the first GPU. DeviceUnavailable if there is no GPU or the kernel does not compile."""
     gpu, task = usable_gpus()[0], given.task
     import cupy
+    from cupy_backends.cuda.api import driver, runtime
 
     signal.setitimer(signal.ITIMER_REAL, COMPILES)
     function = _compiled(given.text, given.instance)
@@ -270,8 +257,12 @@ def carried_out(given: GpuTask) -> GpuOutcome:
         prepared(cupy.cuda.get_current_stream())
 
     about = (gpu.name, gpu.capability)
-    if failure := failure_of(launch):
-        return GpuOutcome(*about, failure)
+    try:
+        launch()
+        cupy.cuda.Device().synchronize()
+    except (driver.CUDADriverError, runtime.CUDARuntimeError) as error:
+        name, _, message = str(error).partition(": ")
+        return GpuOutcome(*about, f"{message or name} ({name})")
     result = matrices[2].get()
     wrong, first = wrong_in(result, right)
     times = () if first else tuple(milliseconds(launch, LAUNCHES))

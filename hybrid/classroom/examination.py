@@ -145,10 +145,8 @@ class Trials:
             seconds = self.seconds / 2 if any(each.code == "no-end" for each in faults) else seconds
             if len(outcomes) < len(orders) and not faults:
                 faults = (Finding("it crashed: the kernel ended the process", "kernel-crashed"),)
-            case = Case(
-                *(task.sizes, task.grid, task.block, outcomes, (), (), task.shared),
-                *(faults, own or look.hints, look.notes, look.printed),
-            )
+            case = Case(task.sizes, task.grid, task.block, outcomes, shared=task.shared)
+            case = replace(case, faults=faults, hints=own or look.hints, notes=look.notes, printed=look.printed)
             if is_large and not faults and len(shapes) == 1:
                 _, outcomes, counts = program.launched(task, orders=1, watch=REQUESTS)
             if outcomes and not faults:

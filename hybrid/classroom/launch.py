@@ -220,7 +220,8 @@ Extents = tuple[int, ...]  # x and y, or x, y and z
 _TILE, _Y = re.compile(r"tile|block", re.IGNORECASE), re.compile(r"(?:threadIdx|blockIdx)\.y")
 # The kernel divides a thread's number by the warp size.
 _BY_WARPS = re.compile(r"blockIdx\.x[^;]*(?:/\s*\(?(?:warpSize|32|WARP\w*)\b|>>\s*5\b)")
-_FIELDS_OF_ROWS, _FIELDS_OF_COLUMNS = ("height", "rows", "h"), ("width", "columns", "cols", "w")  # fields of a struct
+# Names of a matrix struct's fields.
+FIELDS_OF_ROWS, FIELDS_OF_COLUMNS = ("height", "rows", "h"), ("width", "columns", "cols", "w", "stride", "pitch", "ld")
 _OF_COMMENT = ("kernel", "grid", "block", "shared")
 _OF_NAME = re.compile(r"(\w+(?=\()|kernel|grid|block|shared)\s*\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)")
 _LONGEST = 32  # side of a square block
@@ -327,7 +328,7 @@ def _has_rows_along_x(kernel: StudentKernel, meaning: Meaning) -> bool:
     sizes = {each.name: of for each, of in zip(kernel.parameters, meaning.of, strict=True) if each.is_number}
     a, b, c = meaning.names(kernel)
     for matrix, of in ((a, "n"), (c, "n"), (b, "m"), (c, "m")):
-        sizes.update((f"{matrix}.{name}", of) for name in (_FIELDS_OF_ROWS if of == "n" else _FIELDS_OF_COLUMNS))
+        sizes.update((f"{matrix}.{name}", of) for name in (FIELDS_OF_ROWS if of == "n" else FIELDS_OF_COLUMNS))
     bounds: dict[str, set[str]] = {"x": set(), "y": set()}
     for along, found in bounds.items():
         for name in re.findall(rf"(\w+)\s*=(?!=)[^;,=]*\b(?:threadIdx|blockIdx)\.{along}\b", kernel.body):

@@ -99,17 +99,14 @@ class StudentKernel:
 
 def kernels_of(text: str, whole: str = "") -> tuple[StudentKernel, ...]:
     """The kernels in a text. `whole`: the text with its own headers, which may define type aliases."""
-    return tuple(_kernels(blanked(text), aliases_in(blanked(whole or text))))
-
-
-def _kernels(plain: str, aliases: dict[str, str]) -> Iterator[StudentKernel]:
+    plain, aliases, kernels = blanked(text), aliases_in(blanked(whole or text)), []
     for found in _KERNEL.finditer(plain):
         line = plain.count("\n", 0, found.start("name")) + 1
-        texts = [text.strip() for text in found["parameters"].split(",") if text.strip()]
+        parameters = tuple(_parameter(text, aliases) for text in found["parameters"].split(",") if text.strip())
         body = plain[found.end() : after_bracket(plain, found.end() - 1)]
-        parameters = tuple(_parameter(text, aliases) for text in texts)
         template = tuple(text.partition("=")[0].split()[-1] for text in (found["template"] or "").split(",") if text.strip())
-        yield StudentKernel(found["name"], parameters, line, body, template)
+        kernels.append(StudentKernel(found["name"], parameters, line, body, template))
+    return tuple(kernels)
 
 
 def _parameter(text: str, aliases: dict[str, str]) -> Parameter:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.classroom.launch import Meaning
+from hybrid.classroom.launch import FIELDS_OF_COLUMNS, FIELDS_OF_ROWS, Meaning
 from hybrid.classroom.mistakes import mistake_in
 from hybrid.classroom.student_file import SCALES, Parameter, StudentFile, StudentKernel
 from hybrid.classroom.telling import Looked, Matrix, Telling
@@ -25,10 +25,6 @@ from hybrid.errors import UsageError
 
 _ELEMENTS = {"float32": "float", "float64": "double", "int32": "int", "float16": "half"}
 _SHAPES = {"A": "nl", "B": "lm", "C": "nm"}
-_FIELDS = {  # a matrix struct's fields by name
-    **dict.fromkeys(("width", "w", "columns", "cols", "stride", "pitch", "ld"), "columns"),
-    **dict.fromkeys(("height", "h", "rows"), "rows"),
-}
 _EXACT = {"float32": 2**24, "float64": 2**53, "float16": 2**11, "int32": 2**31 - 1}  # integers up to this are exact
 _LARGEST = {"float32": 99, "float64": 1 << 20, "float16": 99, "int32": 99}  # in float64, a sum in float32 is then wrong
 _FRACTION = 8  # elements are multiples of 1/8, so a sum in an int is wrong
@@ -271,10 +267,12 @@ def fields_of(file: StudentFile, parameter: Parameter, of: str) -> Iterator[tupl
     """For each field of a struct that is the matrix `of`: its name, its type, and which of the matrix, n, l or m it is.
     UsageError for an unknown name."""
     for name, kind in file.structs[parameter.type].items():
-        what = of if kind.endswith("*") else _FIELDS.get(name.lower())
-        if what is None:
+        if kind.endswith("*"):
+            yield name, kind, of
+        elif name.lower() in (*FIELDS_OF_ROWS, *FIELDS_OF_COLUMNS):
+            yield name, kind, _SHAPES[of][name.lower() in FIELDS_OF_COLUMNS]
+        else:
             raise UsageError(
                 f"what {name} of the struct {parameter.type} stands for cannot be told: width, height and stride are known",
                 code="lab-parameters",
             )
-        yield name, kind, what if what == of else _SHAPES[of][what == "columns"]

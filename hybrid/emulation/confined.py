@@ -86,8 +86,9 @@ def confined(bounds: Bounds) -> Iterator[Callable[[], None]]:
     named = os.environ.get("HYBRID_LAB_READ", "").split(os.pathsep)
     read = [*_of_the_system(), *(Path(each) for each in named if each), *_of_libraries(), *read_by_python, *bounds.reads]
     rules = _ruleset(read, [bounds.folder, Path(os.devnull), *bounds.writes], to_list, tcp=bounds.ranks)
+    separated = keep_to_itself if bounds.ranks else leave_the_network
     try:
-        yield partial(_confine, ctypes.CDLL(None), bounds, rules, _separation(bounds.ranks))
+        yield partial(_confine, ctypes.CDLL(None), bounds, rules, separated if possible(separated) else None)
     finally:
         if rules is not None:
             os.close(rules)
@@ -113,11 +114,6 @@ def lacking() -> list[str]:
     if not possible(leave_the_network):
         missing.append("the code that is run can use the network: this system lets you make no user namespaces")
     return missing
-
-
-def _separation(ranks: bool) -> Callable[[ctypes.CDLL], None] | None:
-    separated = keep_to_itself if ranks else leave_the_network
-    return separated if possible(separated) else None
 
 
 def _confine(library: ctypes.CDLL, bounds: Bounds, rules: int | None, separated: Callable[[ctypes.CDLL], None] | None) -> None:

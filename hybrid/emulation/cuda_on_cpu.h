@@ -126,20 +126,20 @@ void warp_sync(unsigned mask, Combine combine, const void* input, void* output, 
 void* dynamic_shared_memory();  // aligned to 128 bytes, as on a GPU
 bool is_dynamic_shared(const char* at);
 void copy(void* to, const void* from, int bytes, int there, Place place, void* instruction);
-void commit_copies();
+void copies_commit();
 void wait_copies(int pending);
 
 // For clusters. Shared addresses are offsets within a block's shared memory.
 unsigned shared_address(const void* at);
 unsigned rank_in_cluster();
 void cluster_barrier();
-void init_mbarrier(unsigned barrier, unsigned count);
-void wait_mbarrier(unsigned barrier, unsigned parity);
-void expect_bytes(unsigned barrier, unsigned bytes);
-void arrive_at_mbarrier(unsigned barrier, unsigned block);
+void barrier_init(unsigned barrier, int arrivals);
+void barrier_wait(unsigned barrier, unsigned parity);
+void barrier_expect(unsigned barrier, int bytes);
+void barrier_arrive(unsigned barrier, unsigned block);
 void bulk_copy(unsigned blocks, unsigned to, const void* from, unsigned bytes, unsigned barrier);
 void wgmma(int* d, unsigned a, unsigned b, bool adding, bool is_signed);
-void commit_wgmmas();
+void wgmma_commit();
 void wait_wgmmas(unsigned pending);
 
 struct Array {  // a matrix, or a number as a 1×1 matrix; Python has this layout
@@ -366,7 +366,7 @@ __attribute__((noinline)) inline void copy_async(void* to, const void* from, Pla
     copy(to, from, static_cast<int>(bytes), static_cast<int>(bytes - zeros), place, __builtin_return_address(0));
 }
 }  // namespace cuda_on_cpu
-static inline void __pipeline_commit() { cuda_on_cpu::commit_copies(); }
+static inline void __pipeline_commit() { cuda_on_cpu::copies_commit(); }
 static inline void __pipeline_wait_prior(int groups) { cuda_on_cpu::wait_copies(groups); }
 
 static inline void __threadfence()

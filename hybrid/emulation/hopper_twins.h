@@ -2,15 +2,10 @@
 // The functions of kernels/hopper.cuh for the emulation: same names, signatures and conditions. Included in an anonymous namespace.
 #pragma once
 
-using cuda_on_cpu::cluster_barrier;
-using cuda_on_cpu::rank_in_cluster;
-using cuda_on_cpu::shared_address;
+using cuda_on_cpu::barrier_arrive, cuda_on_cpu::barrier_expect, cuda_on_cpu::barrier_init, cuda_on_cpu::barrier_wait;
+using cuda_on_cpu::cluster_barrier, cuda_on_cpu::rank_in_cluster, cuda_on_cpu::shared_address, cuda_on_cpu::wgmma_commit;
 
-inline void barrier_init(unsigned barrier, int arrivals) { cuda_on_cpu::init_mbarrier(barrier, static_cast<unsigned>(arrivals)); }
 inline void barriers_are_made() {}
-inline void barrier_wait(unsigned barrier, unsigned parity) { cuda_on_cpu::wait_mbarrier(barrier, parity); }
-inline void barrier_expect(unsigned barrier, int bytes) { cuda_on_cpu::expect_bytes(barrier, static_cast<unsigned>(bytes)); }
-inline void barrier_arrive(unsigned barrier, unsigned rank) { cuda_on_cpu::arrive_at_mbarrier(barrier, rank); }
 
 inline void copy_unit_to(unsigned short blocks, unsigned to, const void* from, unsigned barrier)
 {
@@ -31,7 +26,6 @@ void wgmma_m64n256k32(int (&d)[128], unsigned long long a, unsigned long long b,
 }
 
 inline void wgmma_begin() {}
-inline void wgmma_commit() { cuda_on_cpu::commit_wgmmas(); }
 
 template <int PENDING>
 void wgmma_wait()

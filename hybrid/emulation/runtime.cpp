@@ -566,7 +566,7 @@ void copy(void* to, const void* from, int bytes, int there, Place place, void* i
         this_fiber().copies.push_back(copy);
 }
 
-void commit_copies() { ++this_fiber().groups_committed; }
+void copies_commit() { ++this_fiber().groups_committed; }
 
 void wait_copies(int pending)
 {
@@ -593,9 +593,13 @@ void cluster_barrier()
     switch_to_main();
 }
 
-void init_mbarrier(unsigned barrier, unsigned count) { mbarriers[{rank_in_cluster(), barrier}] = {count, count, 0, 0}; }
+void barrier_init(unsigned barrier, int arrivals)
+{
+    unsigned count = static_cast<unsigned>(arrivals);
+    mbarriers[{rank_in_cluster(), barrier}] = {count, count, 0, 0};
+}
 
-void wait_mbarrier(unsigned barrier, unsigned parity)
+void barrier_wait(unsigned barrier, unsigned parity)
 {
     Fiber& fiber = this_fiber();
     mbarrier_at(block_of(fiber), barrier);
@@ -607,13 +611,13 @@ void wait_mbarrier(unsigned barrier, unsigned parity)
     }
 }
 
-void expect_bytes(unsigned barrier, unsigned bytes)
+void barrier_expect(unsigned barrier, int bytes)
 {
     mbarrier_at(rank_in_cluster(), barrier).bytes += bytes;
-    arrive_at_mbarrier(barrier, rank_in_cluster());
+    barrier_arrive(barrier, rank_in_cluster());
 }
 
-void arrive_at_mbarrier(unsigned barrier, unsigned block)
+void barrier_arrive(unsigned barrier, unsigned block)
 {
     if (block >= cluster.size()) fail_here("barrier", "arrives at a barrier of a block that its cluster does not have");
     Mbarrier& there = mbarrier_at(block, barrier);
@@ -642,7 +646,7 @@ void wgmma(int* d, unsigned a, unsigned b, bool adding, bool is_signed)
     fiber.wgmmas.push_back({d, a, b, adding, is_signed, fiber.wgmma_groups});
 }
 
-void commit_wgmmas()
+void wgmma_commit()
 {
     Fiber& fiber = this_fiber();
     ++fiber.wgmma_groups;

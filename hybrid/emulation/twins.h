@@ -156,7 +156,7 @@ __attribute__((noinline)) void copy_async(void* shared, const void* global, CALL
     cuda_on_cpu::copy(shared, global, BYTES, BYTES, place, __builtin_return_address(0));
 }
 
-__device__ __forceinline__ void copies_commit() { cuda_on_cpu::commit_copies(); }
+using cuda_on_cpu::copies_commit;
 
 template <int PENDING>
 __device__ __forceinline__ void copies_wait()

@@ -120,7 +120,7 @@ def run(
             confine,
             show=_first_of(show),
             executable=None if ranks else program,
-            stdin=sys.stdin if sys.stdin is not None and _is_file(sys.stdin) else subprocess.DEVNULL,
+            stdin=sys.stdin if _is_file(sys.stdin) else subprocess.DEVNULL,
             env=_environment(folder, seconds, mark, devices, ranks),
             cwd=current,
         )
@@ -166,7 +166,7 @@ def _findings(findings: BinaryIO, memory: BinaryIO, mark: str) -> Iterator[dict[
 def _is_file(stream: Any) -> bool:
     try:
         return bool(stream.fileno() >= 0)
-    except (OSError, ValueError):
+    except (AttributeError, OSError, ValueError):  # None, io.UnsupportedOperation, closed
         return False
 
 
