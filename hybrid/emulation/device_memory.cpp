@@ -78,7 +78,7 @@ Region* allocate(size_t bytes, Region::Kind kind, Place place)
     memset(begin, 0xFF, bytes);  // NaN
     if (kind != Region::MANAGED && !host_may) mprotect(begin, whole_pages(bytes), PROT_NONE);
     in_use += bytes;
-    tell("{\"event\": \"allocation\", \"number\": %d, \"bytes\": %zu, %s}", ++allocations, bytes, as_json(place).c_str());
+    tell("allocation", "number", ++allocations, "bytes", bytes, Members(place));
     Region& region = *(range.regions[begin] = new Region{kind, begin, bytes, cells, allocations});
     region.device = chosen_device();
     return &region;
@@ -88,11 +88,9 @@ void tell_use(const Region& region)
 {
     size_t cells = (region.bytes + 3) / 4, unread = 0;  // at the end
     while (unread < cells && !region.cells[cells - 1 - unread].read_segment) ++unread;
-    tell(
-        "{\"event\": \"use\", \"number\": %d, \"managed\": %d, \"filled\": %d, \"read\": %d, \"written\": %d, "
-        "\"consumed\": %d, \"copied_out\": %zu, \"bytes\": %zu, \"unread\": %zu}",
-        region.number, region.kind == Region::MANAGED, region.is_filled, region.is_read, region.was_written, region.is_consumed,
-        region.copied_out, region.bytes, min(4 * unread, region.bytes));
+    tell("use", "number", region.number, "managed", region.kind == Region::MANAGED, "filled", region.is_filled, "read",
+         region.is_read, "written", region.was_written, "consumed", region.is_consumed, "copied_out", region.copied_out, "bytes",
+         region.bytes, "unread", min(4 * unread, region.bytes));
 }
 
 void release(Region& region, std::string by)

@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <link.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -65,8 +64,7 @@ void ended(int signal, siginfo_t* info, void*)
 {
     for (int each : ENDING) ::signal(each, SIG_DFL);
     const Region* region = signal == SIGSEGV ? region_around(static_cast<char*>(info->si_addr)) : nullptr;
-    tell("{\"event\": \"ended\", \"signal\": %d, \"frames\": %s, \"number\": %d, %s}", signal, frames().c_str(),
-         region ? region->number : 0, where().c_str());
+    tell("ended", "signal", signal, "frames", frames(), "number", region ? region->number : 0, where());
     if (signal == SIGALRM && is_rank) sleep(2);  // other ranks are about to report, and the launcher will kill them
     if (signal == SIGALRM) _exit(TIME_IS_UP);
     raise(signal);
@@ -123,36 +121,28 @@ bool has_room(size_t bytes) { return arrays && used + bytes <= MOST_OF_ARRAYS; }
 
 void reserve(size_t bytes) { used = std::max(used, bytes); }
 
-std::string handed_over(const void* from, size_t bytes)
+std::vector<size_t> handed_over(const void* from, size_t bytes)
 {
     size_t place = used, whole = (bytes + 7) / 8 * 8;
-    if (!has_room(whole)) return "[0, 0]";
+    if (!has_room(whole)) return {0, 0};
     memcpy(arrays + place, from, bytes);
     used += whole;
-    return "[" + std::to_string(place) + ", " + std::to_string(bytes) + "]";
+    return {place, bytes};
 }
 
-void tell(const char* format, ...)
+void write_line(const std::string& text)
 {
-    char line[4096];
-    va_list arguments;
-    va_start(arguments, format);
-    int begun = static_cast<int>(strlen(secret));
-    memcpy(line, secret, begun);
-    int length = begun + vsnprintf(line + begun, sizeof(line) - 1 - begun, format, arguments);
-    va_end(arguments);
-    if (length >= static_cast<int>(sizeof(line)) - 1) return;  // a truncated line is no JSON
-    line[length] = '\n';
-    if (findings_file >= 0 && write(findings_file, line, length + 1) < 0) findings_file = -1;
+    std::string line = secret + text + "\n";
+    if (findings_file >= 0 && write(findings_file, line.data(), line.size()) < 0) findings_file = -1;
 }
 
 void tell_note(const char* kind)
 {
     static std::set<std::string>& told = *new std::set<std::string>;
-    if (told.insert(kind).second) tell("{\"event\": \"note\", \"kind\": \"%s\"}", kind);
+    if (told.insert(kind).second) tell("note", "kind", kind);
 }
 
-std::string quoted(const std::string& text)
+std::string as_json(const std::string& text)
 {
     std::string line = "\"";
     for (char each : text) {
@@ -162,35 +152,28 @@ std::string quoted(const std::string& text)
     return line + '"';
 }
 
-std::string frames()
+std::vector<unsigned> frames()
 {
     void* found[FRAMES];
-    std::string offsets;
+    std::vector<unsigned> offsets;
     for (int i = 0, count = backtrace(found, FRAMES); i < count; ++i)
-        if (unsigned offset = offset_of(found[i])) offsets += (offsets.empty() ? "" : ", ") + std::to_string(offset);
-    return "[" + offsets + "]";
+        if (unsigned offset = offset_of(found[i])) offsets.push_back(offset);
+    return offsets;
 }
 
-void tell_of_host(const char* kind, const void* instruction, const std::string& members)
+void tell_of_host(const char* kind, const void* instruction, const Members& members)
 {
     static auto& told = *new std::set<std::pair<std::string, const void*>>;
     if (told.size() >= MOST_OF_HOST || !told.insert({kind, instruction}).second) return;
-    tell("{\"event\": \"finding\", \"kind\": \"%s\", \"at\": %u, \"frames\": %s, \"space\": -1, %s, %s}", kind,
-         offset_of(instruction), frames().c_str(), members.c_str(), where().c_str());
+    tell("finding", "kind", kind, "at", offset_of(instruction), "frames", frames(), "space", -1, members, where());
 }
 
-std::string as_json(Place place) { return "\"file\": " + quoted(place.file) + ", \"line\": " + std::to_string(place.line); }
-
-std::string where()
+Members where()
 {
-    if (!current) return "\"kernel\": \"\"";
-    auto triple = [](unsigned x, unsigned y, unsigned z) {
-        return "[" + std::to_string(x) + ", " + std::to_string(y) + ", " + std::to_string(z) + "]";
-    };
-    return "\"kernel\": " + quoted(under_way.kernel) + ", \"launched\": " + std::to_string(under_way.line) +
-           ", \"block\": " + triple(block_index.x, block_index.y, block_index.z) +
-           ", \"thread\": " + triple(current->index.x, current->index.y, current->index.z) +
-           ", \"block_size\": " + triple(block_size.x, block_size.y, block_size.z);
+    if (!current) return {"kernel", ""};
+    auto triple = [](const auto& of) { return std::vector<unsigned>{of.x, of.y, of.z}; };
+    return {"kernel", under_way.kernel, "launched", under_way.line, "block", triple(block_index),
+            "thread", triple(current->index), "block_size", triple(block_size)};
 }
 
 }  // namespace cuda_on_cpu

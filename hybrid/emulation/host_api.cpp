@@ -27,15 +27,13 @@ void show_printed()
     printed.clear();
 }
 
-std::string Call::as_json() const { return "\"call\": " + quoted(name_) + ", " + cuda_on_cpu::as_json(place_); }
-
 cudaError_t Call::ends_with(cudaError_t code, const std::string& why)
 {
     if (!code) return code;
     last_error = code;
     if (++errors <= MOST_ERRORS)
-        tell("{\"event\": \"error\", %s, \"code\": %d, \"name\": \"%s\", \"text\": \"%s\", \"of_kernel\": %d, \"why\": %s}",
-             as_json().c_str(), code, cudaGetErrorName(code), cudaGetErrorString(code), code == lasting, quoted(why).c_str());
+        tell("error", members(), "code", static_cast<int>(code), "name", cudaGetErrorName(code), "text", cudaGetErrorString(code),
+             "of_kernel", code == lasting, "why", why);
     return code;
 }
 
@@ -70,8 +68,7 @@ void Call::reads(const Region& region, const void* at, size_t bytes) const
 {
     long long first = first_unwritten(region, static_cast<const char*>(at) - region.begin, bytes);
     if (first >= 0)
-        tell("{\"event\": \"finding\", \"kind\": \"copies unwritten\", %s, \"number\": %d, \"offset\": %lld, \"kernel\": \"\"}",
-             as_json().c_str(), region.number, first);
+        tell("finding", "kind", "copies unwritten", members(), "number", region.number, "offset", first, "kernel", "");
 }
 
 namespace {
@@ -177,14 +174,14 @@ struct AtEnd {
     {
         if (!printed.empty()) tell_note("unflushed");
         if (in_flight)
-            tell("{\"event\": \"unseen\", \"kernel\": %s, \"line\": %d}", quoted(under_way.kernel).c_str(), under_way.line);
+            tell("unseen", "kernel", under_way.kernel, "line", under_way.line);
         if (!lasting && !in_flight) {  // after a failure a program can free nothing
             for (const Region* each : live_regions()) {
                 tell_use(*each);
-                tell("{\"event\": \"leak\", \"number\": %d}", each->number);
+                tell("leak", "number", each->number);
             }
         }
-        tell("{\"event\": \"end\", \"launches\": %d, \"sampled\": %d}", launches, memory_check::sampled());
+        tell("end", "launches", launches, "sampled", memory_check::sampled());
     }
 } at_end;
 
@@ -234,7 +231,7 @@ using namespace cuda_on_cpu;
 
 cudaError_t cudaPeekAtLastError(Place)
 {
-    if (last_error) tell("{\"event\": \"looked\"}");
+    if (last_error) tell("looked");
     return last_error;
 }
 cudaError_t cudaGetLastError(Place place)

@@ -121,8 +121,7 @@ void uses(const char* begin, const char* end, bool writes, const Region* region)
         std::string text = now.what + (writes ? " writes " : " reads ") + (region ? named(*region, true) : "host memory") +
                            " while " + each.what + " may still " + (each.writes ? "write" : "read") +
                            " it in another stream: cudaStreamWaitEvent, or waiting on the host, orders them";
-        tell("{\"event\": \"finding\", \"kind\": \"order\", %s, \"text\": %s, \"kernel\": \"\"}", as_json(now.place).c_str(),
-             quoted(text).c_str());
+        tell("finding", "kind", "order", Members(now.place), "text", text, "kernel", "");
     }
     Use use = now;
     use.begin = begin, use.end = end, use.writes = writes;
@@ -182,8 +181,8 @@ void clock_is_read()
     while (i < count && !offset_of(frames[i])) ++i;
     bool is_own = i < count && (i == 2 || is_of_the_library(frames[2]));
     if (is_own)
-        tell("{\"event\": \"finding\", \"kind\": \"clock\", \"at\": %u, \"launch\": %d, \"of\": %s, \"kernel\": \"\"}",
-             offset_of(frames[i]), under_way.line, quoted(under_way.kernel).c_str());
+        tell("finding", "kind", "clock", "at", offset_of(frames[i]), "launch", under_way.line, "of", under_way.kernel, "kernel",
+             "");
     launch_is_timed = launch_is_timed && !is_own;
     is_reading = false;
 }

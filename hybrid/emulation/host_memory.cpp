@@ -101,13 +101,10 @@ Block& block_around(const char* at)
 void misused(const char* kind, const char* at, size_t bytes, bool writes, Block& block, const void* instruction)
 {
     if (!block.number)
-        tell("{\"event\": \"allocation\", \"number\": %d, \"bytes\": %zu, \"frames\": [%u, %u, %u, %u, %u, %u]}",
-             block.number = --told, block.bytes, block.made[0], block.made[1], block.made[2], block.made[3], block.made[4],
-             block.made[5]);
-    char members[200];
-    snprintf(members, sizeof(members), "\"writes\": %d, \"bytes\": %zu, \"number\": %d, \"offset\": %td, \"other_at\": %u", writes,
-             bytes, block.number, at - block.begin(), block.freed);
-    tell_of_host(kind, instruction, members);
+        tell("allocation", "number", block.number = --told, "bytes", block.bytes, "frames",
+             std::vector{block.made[0], block.made[1], block.made[2], block.made[3], block.made[4], block.made[5]});
+    tell_of_host(kind, instruction,
+                 {"writes", writes, "bytes", bytes, "number", block.number, "offset", at - block.begin(), "other_at", block.freed});
 }
 
 void release(void* pointer, const Frame& frame)
@@ -214,7 +211,7 @@ WRAPPED(memset, int, look_at(to, true))
 void __stack_chk_fail()  // the stack is corrupt: there are no callers to report
 {
     if (current) stop_thread("illegal", "stack");
-    tell("{\"event\": \"finding\", \"kind\": \"stack\", \"at\": %u, %s}", offset_of(HERE), where().c_str());
+    tell("finding", "kind", "stack", "at", offset_of(HERE), where());
     _exit(128 + SIGABRT);
 }
 }

@@ -45,9 +45,10 @@ struct Operand {
 };
 
 std::vector<Operand> operands;
-std::string numbers, scales;  // among the launch's arguments, for JSON
-std::string factors, others;  // arrays handed over, for JSON
-std::vector<char> first;      // C after the first order
+std::vector<long long> numbers;  // among the launch's arguments
+std::vector<double> scales;
+std::vector<std::vector<size_t>> product_arrays;  // handed over: the factors, C, C before, its writers
+std::vector<char> first;                          // C after the first order
 
 void add_pointer(const char* at, char kind)
 {
@@ -59,16 +60,15 @@ void add_pointer(const char* at, char kind)
 void keep_operands(const Given* given, size_t count)
 {
     operands.clear(), numbers.clear(), scales.clear();
-    auto add = [](std::string& to, auto number) { to += (to.empty() ? "" : ", ") + std::to_string(number); };
     for (const Given* each = given; each < given + count; ++each) {
         auto* at = static_cast<const char*>(each->at);
         auto as = [at](auto of_type, size_t offset = 0) { return memcpy(&of_type, at + offset, sizeof(of_type)), of_type; };
         if (strchr("fdi", each->kind)) add_pointer(as(static_cast<const char*>(nullptr)), each->kind);
-        if (each->kind == 'n' && each->bytes >= 4) add(numbers, each->bytes == 8 ? as(0LL) : as(0));
-        if (each->kind == 'x') add(scales, each->bytes == 8 ? as(0.0) : static_cast<double>(as(0.0f)));
+        if (each->kind == 'n' && each->bytes >= 4) numbers.push_back(each->bytes == 8 ? as(0LL) : as(0));
+        if (each->kind == 'x') scales.push_back(each->bytes == 8 ? as(0.0) : as(0.0f));
         if (each->kind != 's') continue;
         for (size_t i = 0; i + 8 <= each->bytes; i += 8) add_pointer(as(static_cast<const char*>(nullptr), i), 's');
-        for (size_t i = 0; i + 4 <= each->bytes; i += 4) add(numbers, as(0, i));
+        for (size_t i = 0; i + 4 <= each->bytes; i += 4) numbers.push_back(as(0, i));
     }
     size_t bytes = 0;
     for (const Operand& each : operands) bytes += 3 * each.region->bytes;
@@ -95,20 +95,20 @@ void tell_product(const dim3& grid, const dim3& block, int order)
             const Cell& cell = z.cells[i * item / 4];
             writers[i] = memory_check::was_written(cell) ? max(1u, cell.write_at) : 0;
         }
-        factors = handed(x.begin, x.bytes) + ", " + handed(y.begin, y.bytes) + ", ";
-        others = ", " + handed(operands[2].before.data(), z.bytes) + ", " + handed_over(writers.data(), writers.size() * 4);
+        product_arrays = {handed(x.begin, x.bytes), handed(y.begin, y.bytes), {}, handed(operands[2].before.data(), z.bytes),
+                          handed_over(writers.data(), writers.size() * 4)};
         first.assign(z.begin, z.begin + z.bytes);
     } else if (!has_room(z.bytes) || std::equal(first.begin(), first.end(), z.begin)) {
         return;
     }
-    std::string arrays = factors + handed(z.begin, z.bytes) + others;
-    tell(
-        "{\"event\": \"product\", \"arrays\": [%s], \"type\": \"%c\", \"numbers\": [%s], \"scales\": [%s], \"operands\": "
-        "[[%d, %zu, %lld], [%d, %zu, %lld], [%d, %zu, %lld]], \"grid\": [%u, %u], \"block\": [%u, %u], \"kernel\": %s, "
-        "\"launched\": %d, \"order\": %d}",
-        arrays.c_str(), kind, numbers.c_str(), scales.c_str(), x.number, x.bytes / item, x.reads.count, y.number, y.bytes / item,
-        y.reads.count, z.number, z.bytes / item, z.used_by == x.used_by ? z.reads.count : 0, grid.x, grid.y, block.x, block.y,
-        quoted(under_way.kernel).c_str(), under_way.line, order);
+    product_arrays[2] = handed(z.begin, z.bytes);
+    auto operand = [&](const Region& of) {
+        long long elements = of.bytes / item, reads = of.used_by == x.used_by ? of.reads.count : 0;
+        return std::vector<long long>{of.number, elements, reads};
+    };
+    tell("product", "arrays", product_arrays, "type", std::string(1, kind), "numbers", numbers, "scales", scales, "operands",
+         std::vector{operand(x), operand(y), operand(z)}, "grid", std::vector{grid.x, grid.y}, "block",
+         std::vector{block.x, block.y}, "kernel", under_way.kernel, "launched", under_way.line, "order", order);
 }
 
 // The launch of a student's kernel on arrays from Python.
@@ -132,9 +132,9 @@ struct Trial {
     void ends(bool is_well) const
     {
         if (!is_well && !(watch & observers::TRACE)) return;
-        std::string ended;
-        for (const Array& each : arrays) ended += (ended.empty() ? "" : ", ") + handed_over(each.begin, each.bytes);
-        tell("{\"event\": \"outcome\", \"is_well\": %d, \"ended\": [%s]%s}", is_well, ended.c_str(), observers::counted().c_str());
+        std::vector<std::vector<size_t>> ended;
+        for (const Array& each : arrays) ended.push_back(handed_over(each.begin, each.bytes));
+        tell("outcome", "is_well", is_well, "ended", ended, observers::counted());
     }
 };
 Trial* trial_now;
@@ -223,8 +223,8 @@ bool Launched::ends_well(const Work& work, int order, bool is_again) const
         std::string why(error), kind = why.substr(0, why.find('|'));
         in_flight = kind == "illegal" ? cudaErrorIllegalAddress : kind == "assert" ? cudaErrorAssert : cudaErrorLaunchFailure;
         if (kind != "illegal")
-            tell("{\"event\": \"finding\", \"kind\": \"stopped\", \"stop\": %s, \"text\": %s, \"kernel\": %s, \"launched\": %d}",
-                 quoted(kind).c_str(), quoted(why.substr(kind.size() + 1)).c_str(), quoted(kernel_).c_str(), place_.line);
+            tell("finding", "kind", "stopped", "stop", kind, "text", why.substr(kind.size() + 1), "kernel", kernel_, "launched",
+                 place_.line);
     }
     if (trial_now)
         trial_now->ends(is_well);

@@ -87,11 +87,9 @@ void found(const char* kind, const Access& access, const Region* region, Other o
     if (told.size() >= MOST_FINDINGS || !told.insert({kind, access.instruction, other.instruction}).second) return;
     long long offset = region ? access.at - region->begin : reinterpret_cast<long long>(access.at);
     unsigned variable = !region || region->kind == Region::VARIABLES ? offset_of(access.at) : 0;
-    tell(
-        "{\"event\": \"finding\", \"kind\": \"%s\", \"at\": %u, \"writes\": %d, \"bytes\": %d, \"space\": %d, \"number\": %d, "
-        "\"offset\": %lld, \"variable\": %u, \"other_at\": %u, \"other_writes\": %d, \"other_thread\": %d, %s}",
-        kind, access.instruction, access.writes, access.bytes, region ? region->kind : -1, region ? region->number : 0, offset,
-        variable, other.instruction, other.writes, other.thread, where().c_str());
+    tell("finding", "kind", kind, "at", access.instruction, "writes", access.writes, "bytes", access.bytes, "space",
+         region ? region->kind : -1, "number", region ? region->number : 0, "offset", offset, "variable", variable, "other_at",
+         other.instruction, "other_writes", other.writes, "other_thread", other.thread, where());
 }
 
 [[noreturn]] void refuse(const char* kind, const Access& access, const Region* region)
@@ -286,8 +284,7 @@ void note_slowly(const void* at, size_t bytes, bool writes, const void* instruct
         found("early", access, region_around(access.at));
     else if (std::string meanwhile; memory_check::copies_run && !order::host_may_use(access.at, writes, meanwhile) &&
                                     told.insert({"pinned", access.instruction, 0}).second)
-        tell("{\"event\": \"finding\", \"kind\": \"pinned\", \"at\": %u, \"writes\": %d, \"text\": %s, \"kernel\": \"\"}",
-             access.instruction, writes, quoted(meanwhile).c_str());
+        tell("finding", "kind", "pinned", "at", access.instruction, "writes", writes, "text", meanwhile, "kernel", "");
 }
 
 const void* last_written;  // in a block whose reads are not checked
@@ -342,7 +339,7 @@ void fence() { fenced = true; }
 void undefined_shuffle(Place place)
 {
     static auto& shuffles = *new std::set<int>;  // lines
-    if (shuffles.insert(place.line).second) tell("{\"event\": \"undefined\", %s}", as_json(place).c_str());
+    if (shuffles.insert(place.line).second) tell("undefined", Members(place));
 }
 
 namespace memory_check {
@@ -496,18 +493,14 @@ static bool is_new(const Checked* what)
 void __ubsan_handle_out_of_bounds(Checked* what, unsigned long index)
 {
     if (is_new(what))
-        cuda_on_cpu::tell(
-            "{\"event\": \"finding\", \"kind\": \"index\", \"file\": %s, \"line\": %u, \"column\": %u, \"index\": %lld, "
-            "\"type\": %s, %s}",
-            cuda_on_cpu::quoted(what->file).c_str(), what->line, what->column, what->other_type->value(index),
-            cuda_on_cpu::quoted(what->type->name).c_str(), cuda_on_cpu::where().c_str());
+        cuda_on_cpu::tell("finding", "kind", "index", "file", what->file, "line", what->line, "column", what->column, "index",
+                          what->other_type->value(index), "type", std::string(what->type->name), cuda_on_cpu::where());
     if (cuda_on_cpu::current) cuda_on_cpu::stop_thread("illegal", "index");
 }
 
 static void undefined(const Checked* what, const std::string& text)
 {
-    cuda_on_cpu::tell("{\"event\": \"arithmetic\", \"file\": %s, \"line\": %u, \"text\": %s}",
-                      cuda_on_cpu::quoted(what->file).c_str(), what->line, cuda_on_cpu::quoted(text + what->type->name).c_str());
+    cuda_on_cpu::tell("arithmetic", "file", what->file, "line", what->line, "text", text + what->type->name);
 }
 #define ARITHMETIC(operation, sign)                                                                     \
     void __ubsan_handle_##operation##_overflow(Checked* what, unsigned long a, unsigned long b)         \
@@ -529,8 +522,7 @@ void __ubsan_handle_shift_out_of_bounds(Checked* what, unsigned long, unsigned l
 }
 void __ubsan_handle_missing_return(Checked* what)
 {
-    cuda_on_cpu::tell("{\"event\": \"finding\", \"kind\": \"return\", \"file\": %s, \"line\": %u, %s}",
-                      cuda_on_cpu::quoted(what->file).c_str(), what->line, cuda_on_cpu::where().c_str());
+    cuda_on_cpu::tell("finding", "kind", "return", "file", what->file, "line", what->line, cuda_on_cpu::where());
     if (cuda_on_cpu::current) cuda_on_cpu::stop_thread("illegal", "return");
     _exit(1);
 }

@@ -250,19 +250,15 @@ void accessed(const Region& region, size_t offset, int bytes, bool writes, bool 
                          static_cast<unsigned>(current->block_barriers), 0});
 }
 
-std::string counted()
+Members counted()
 {
     block_ends();
     watched = 0;
-    auto handed = [](const char* name, const auto& records) {
-        return std::string(", \"") + name + "\": " + handed_over(records.data(), records.size() * sizeof(records[0]));
-    };
+    auto handed = [](const auto& records) { return handed_over(records.data(), records.size() * sizeof(records[0])); };
     bool is_all = trace.size() <= MOST_TRACED;
     if (!is_all) trace.clear();
-    std::string numbers =
-        std::to_string(bytes_read[0]) + ", " + std::to_string(bytes_read[1]) + ", " + std::to_string(bytes_written);
-    return ", \"moved\": [" + numbers + "], \"is_all\": " + (is_all ? "1" : "0") + handed("writers", writers) +
-           handed("sites", values_of(sites)) + handed("branches", values_of(branches)) + handed("trace", trace);
+    return {"moved", std::vector{bytes_read[0], bytes_read[1], bytes_written}, "is_all", is_all, "writers", handed(writers),
+            "sites", handed(values_of(sites)), "branches", handed(values_of(branches)), "trace", handed(trace)};
 }
 
 }  // namespace cuda_on_cpu::observers

@@ -20,17 +20,50 @@ struct UnderWay {  // the running or the last launch
 };
 extern UnderWay under_way;
 
-void tell(const char* format, ...) __attribute__((format(printf, 1, 2)));
-void tell_note(const char* kind);             // once
-std::string quoted(const std::string& text);  // as a JSON string
-std::string as_json(Place place);             // members "file" and "line"
+std::string as_json(const std::string& text);
+template <typename Number, typename = std::enable_if_t<std::is_arithmetic_v<Number>>>
+std::string as_json(Number number)
+{
+    return std::to_string(number);
+}
+template <typename Value>
+std::string as_json(const std::vector<Value>& list)
+{
+    std::string text;
+    for (const Value& each : list) text += (text.empty() ? "" : ", ") + as_json(each);
+    return "[" + text + "]";
+}
 
-constexpr size_t MOST_OF_ARRAYS = 64 << 20;               // bytes
-extern char* arrays;                                      // memory shared with the parent process, or null
-bool has_room(size_t bytes);                              // in `arrays`
-void reserve(size_t bytes);                               // the beginning of `arrays`
-std::string handed_over(const void* from, size_t bytes);  // copies to `arrays`; returns [offset, bytes] as JSON
-void restart_clock();                                     // of the time limit
+struct Members {  // of a JSON object
+    std::string text;
+    Members() = default;
+    // Names and values by turns; Members may stand between them.
+    template <typename Value, typename... More>
+    Members(const char* name, const Value& value, const More&... more)
+        : text(", \"" + std::string(name) + "\": " + as_json(value) + Members(more...).text)
+    {
+    }
+    template <typename... More>
+    Members(const Members& first, const More&... more) : text(first.text + Members(more...).text)
+    {
+    }
+    Members(Place place) : Members("file", place.file, "line", place.line) {}
+};
+
+void write_line(const std::string& text);
+template <typename... All>
+void tell(const char* event, const All&... all)  // `all`: as of Members
+{
+    write_line("{\"event\": " + as_json(event) + Members(all...).text + "}");
+}
+void tell_note(const char* kind);  // once
+
+constexpr size_t MOST_OF_ARRAYS = 64 << 20;                       // bytes
+extern char* arrays;                                              // memory shared with the parent process, or null
+bool has_room(size_t bytes);                                      // in `arrays`
+void reserve(size_t bytes);                                       // the beginning of `arrays`
+std::vector<size_t> handed_over(const void* from, size_t bytes);  // copies to `arrays`; returns offset and bytes
+void restart_clock();                                             // of the time limit
 
 extern uintptr_t first_byte, last_byte;  // of the loaded program or library
 extern const char *constants, *constants_end;  // its read-only segments
@@ -41,10 +74,10 @@ inline unsigned offset_of(const void* at)      // in the program, for addr2line;
     return address >= first_byte && address < last_byte ? static_cast<unsigned>(address - first_byte) : 0;
 }
 
-std::string frames();  // the call stack as a JSON list of offsets, the innermost first
-// Reports a finding of host code, once for an instruction. `members`: JSON.
-WHERE_WATCHED void tell_of_host(const char* kind, const void* instruction, const std::string& members);
-std::string where();  // members "kernel", "launched", "block", "thread" of the running thread, if any
+std::vector<unsigned> frames();  // the call stack as offsets, the innermost first
+// Reports a finding of host code, once for an instruction.
+WHERE_WATCHED void tell_of_host(const char* kind, const void* instruction, const Members& members);
+Members where();  // "kernel", "launched", "block", "thread", "block_size" of the running thread, if any
 
 // --- device_memory.cpp: cudaMalloc's allocations, with shadow cells
 
@@ -173,7 +206,7 @@ extern int watched;
 void launch_begins(int watch, size_t item, size_t elements_of_c);
 void block_ends();
 void accessed(const Region& region, size_t offset, int bytes, bool writes, bool atomic, unsigned instruction);
-std::string counted();  // since launch_begins, in `arrays`: JSON members, after a comma
+Members counted();  // since launch_begins
 
 }  // namespace observers
 
@@ -194,7 +227,7 @@ public:
     std::string text() const { return std::string(name_) + " in line " + std::to_string(place_.line); }
     cudaError_t waits();  // for the kernels: shows what they printed, and returns their error
     void reads(const Region& region, const void* at, size_t bytes) const;
-    std::string as_json() const;  // members "call", "file" and "line"
+    Members members() const { return {"call", name_, Members(place_)}; }
 
     const Place place_;
 
