@@ -14,29 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
+from hybrid.classroom import report
 from hybrid.classroom.cuda_text import blanked, extents_of
 from hybrid.classroom.examination import Trials
 from hybrid.classroom.exercise import Part
 from hybrid.classroom.launch import launch_of
 from hybrid.classroom.mistakes import Element, with_elements
-from hybrid.classroom.report import (
-    KINDS,
-    Case,
-    Counter,
-    Examination,
-    Names,
-    OnGpu,
-    Sizes,
-    about,
-    costs,
-    divergence,
-    findings,
-    heading,
-    lines_named,
-    map_of,
-    use_of_memory,
-    verdict,
-)
+from hybrid.classroom.report import Case, Examination, Names, OnGpu, Sizes, findings
 from hybrid.classroom.student_file import StudentFile, parsed
 from hybrid.core.problem import Problem
 from hybrid.emulation.observed import Access
@@ -46,7 +30,7 @@ from hybrid.reporting.html_page import document
 from hybrid.reporting.steps_page import Array, Picture, Step, Touch
 
 _MOST = (96, 96)  # squares of a map, down and across
-_COLOURS = ("", "second", "third", "first")  # of KINDS
+_COLOURS = ("", "second", "third", "first")  # of report.KINDS
 _POINTS = ("second", "first")  # colours of the roofline's points
 _MAP, _WIDTH = 288, 372  # a map's longer side, a picture's width
 
@@ -80,11 +64,14 @@ def page_of(
     file: StudentFile, examination: Examination, gpu: OnGpu | None, steps: Picture | str, parts: Sequence[Part] = ()
 ) -> str:
     """The page of a kernel. `steps`: of a small launch, or why they are not shown, or "". `parts`: of an exercise's judgement."""
-    names, told, title = examination.names, verdict(examination), f"{file.path.name}, {examination.kernel.name}"
+    names, told, title = examination.names, report.verdict(examination), f"{file.path.name}, {examination.kernel.name}"
     body = [
         f"<h1>{escape(title)}: {_coloured(told, examination.is_right)}</h1>",
         *_points_for(parts),
-        *(f'<p class="soft">{escape(line)}</p>' for line in about(examination.kernel, examination.meaning, examination.launch)),
+        *(
+            f'<p class="soft">{escape(line)}</p>'
+            for line in report.about(examination.kernel, examination.meaning, examination.launch)
+        ),
         *(line for case in examination.cases for line in _case(case, names)),
         "<h2>The kernel, line by line</h2>",
         *_source(file.text.removesuffix("\n").split("\n"), examination, names),
@@ -135,7 +122,7 @@ def write_picture(path: str, examination: Examination, gpu: OnGpu | None) -> boo
     names, drawn = examination.names, None
     wrong = next((case for case in examination.cases if case.wrong or case.uncertain), None)
     if wrong is not None:
-        drawn = _map_of(heading(wrong, names).partition(", ")[0], *map_of(wrong, names[2], _MOST))
+        drawn = _map_of(report.heading(wrong, names).partition(", ")[0], *report.map_of(wrong, names[2], _MOST))
     elif gpu is not None and (points := _points(gpu, examination.cases[0])):
         drawn = _roofline_of(f"{examination.kernel.name} on {gpu.gpu.name}, {examination.dtype}", gpu, points)
     if drawn is not None:
@@ -158,25 +145,25 @@ def _sentence(line: str) -> str:
 
 
 def _case(case: Case, names: Names) -> Iterator[str]:
-    yield f"<h2>{_coloured(heading(case, names), case.is_right)}</h2>"
+    yield f"<h2>{_coloured(report.heading(case, names), case.is_right)}</h2>"
     if case.is_right:
-        yield from (f"<p>{escape(_sentence(line))}</p>" for line in costs(case, names))
+        yield from (f"<p>{escape(_sentence(line))}</p>" for line in report.costs(case, names))
         return
     yield from ("<ul>", *(f"<li>{escape(finding.line)}</li>" for finding in findings(case, names)), "</ul>")
     if case.wrong or case.uncertain:
-        yield from _drawn(_map_of(f"map of {names[2]}", *map_of(case, names[2], _MOST)))
+        yield from _drawn(_map_of(f"map of {names[2]}", *report.map_of(case, names[2], _MOST)))
 
 
 def _source(lines: Sequence[str], examination: Examination, names: Names) -> Iterator[str]:
     """The source as a table: lines that findings name are marked, and counters are in the margin."""
     first, cases = examination.cases[0], examination.cases
-    margin: dict[int, list[tuple[Counter, str]]] = defaultdict(list)
-    for counter in (use_of_memory(site, names) for site in first.sites):
+    margin: dict[int, list[tuple[report.Counter, str]]] = defaultdict(list)
+    for counter in (report.use_of_memory(site, names) for site in first.sites):
         margin[counter.line].append((counter, ""))
     for case in cases:
-        for counter in divergence(case):
+        for counter in report.divergence(case):
             margin[counter.line].append((counter, f"{'×'.join(map(str, case.sizes[:: len(case.sizes) - 1 or 1]))}: divergent "))
-    named = {line for case in cases for finding in findings(case, names) for line in lines_named(finding)}
+    named = {line for case in cases for finding in findings(case, names) for line in report.lines_named(finding)}
     has_margin = bool(margin)
     yield '<table class="source">'
     for number, line in enumerate(lines, 1):
@@ -216,10 +203,10 @@ def _map_of(title: str, elements: np.ndarray, scale: str) -> _Drawing:
                 drawn.append(svg.rectangle(x, y, end - x, 1, f"fill-{_COLOURS[row[x]]}"))
             x = end
     drawn += ["</g>", svg.text(12, 54 + rows * side, f"a square is {scale}", "fill-soft")]
-    keys = [kind for kind in range(1, len(KINDS)) if kind in elements]
+    keys = [kind for kind in range(1, len(report.KINDS)) if kind in elements]
     for number, kind in enumerate(keys, 1):
         below = 54 + rows * side + 20 * number
-        drawn += [svg.rectangle(12, below - 10, 11, 11, f"fill-{_COLOURS[kind]}"), svg.text(29, below, KINDS[kind])]
+        drawn += [svg.rectangle(12, below - 10, 11, 11, f"fill-{_COLOURS[kind]}"), svg.text(29, below, report.KINDS[kind])]
     return title, (max(_WIDTH, columns * side + 24), 44 + rows * side + 22 * (len(keys) + 1)), drawn
 
 

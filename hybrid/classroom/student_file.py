@@ -10,24 +10,8 @@ from dataclasses import field, replace
 from itertools import combinations
 from pathlib import Path
 
-from hybrid.classroom.cuda_text import (
-    INCLUDE,
-    after_bracket,
-    aliases_in,
-    blanked,
-    constants_in,
-    device_functions,
-    for_cpu,
-    for_gpu,
-    functions_in,
-    host_functions,
-    joined,
-    launches_in,
-    split,
-    structs_in,
-    where,
-    with_qualifiers,
-)
+from hybrid.classroom import cuda_text
+from hybrid.classroom.cuda_text import INCLUDE, after_bracket, blanked, functions_in, joined, launches_in, split, where
 from hybrid.core.problem import record
 from hybrid.emulation.build import HERE
 from hybrid.errors import HybridError, UsageError
@@ -99,7 +83,7 @@ class StudentKernel:
 
 def kernels_of(text: str, whole: str = "") -> tuple[StudentKernel, ...]:
     """The kernels in a text. `whole`: the text with its own headers, which may define type aliases."""
-    plain, aliases, kernels = blanked(text), aliases_in(blanked(whole or text)), []
+    plain, aliases, kernels = blanked(text), cuda_text.aliases_in(blanked(whole or text)), []
     for found in _KERNEL.finditer(plain):
         line = plain.count("\n", 0, found.start("name")) + 1
         parameters = tuple(_parameter(text, aliases) for text in found["parameters"].split(",") if text.strip())
@@ -171,11 +155,11 @@ def parsed(texts: Mapping[Path, str]) -> StudentFile:
         path=file,
         text=text,
         texts=texts,
-        compiled=for_cpu(whole),
-        for_gpu=for_gpu(whole, file.name),
-        kernels=kernels_of(with_qualifiers(text, whole), whole),
-        constants=constants_in(plain),
-        structs=structs_in(plain),
+        compiled=cuda_text.for_cpu(whole),
+        for_gpu=cuda_text.for_gpu(whole, file.name),
+        kernels=kernels_of(cuda_text.with_qualifiers(text, whole), whole),
+        constants=cuda_text.constants_in(plain),
+        structs=cuda_text.structs_in(plain),
         headers=tuple(
             dict.fromkeys(name for name in re.findall(r"#[ \t]*include[ \t]*<(\w+(?:\.h)?)>", whole) if name in _STANDARD)
         ),
@@ -295,7 +279,7 @@ def refuse_unsupported(text: str, name: str) -> None:
 
 def refuse_host_calls(text: str, name: str) -> None:
     """UsageError if a kernel or device function calls a host function. `text`: of the file `name`, with its own headers."""
-    plain, hosts = blanked(text), host_functions(text)
+    plain, hosts = blanked(text), cuda_text.host_functions(text)
     for function in filter(lambda each: each.is_kernel_or_of_device, functions_in(text) if hosts else ()):
         for called, place in _calls(hosts, plain, function.opening + 1, function.end):
             if not re.search(rf"\b{called}\s*=[^=]", plain[function.opening : function.end]):
@@ -315,7 +299,7 @@ def refuse_as_nvcc(text: str, name: str, cuda: int) -> None:
             refuse(found.start(), "a kernel (__global__) returns void, and hands its results over in device memory")
     for name_of, place in _calls({kernel.name for kernel in kernels_of(text)}, plain, 0, len(plain)):
         refuse(place, f"{name_of} is a kernel: its launch has <<<grid, block>>> before the arguments")
-    of_device = device_functions(text)
+    of_device = cuda_text.device_functions(text)
     for function in filter(lambda each: each.is_of_host and not each.is_member, functions_in(text)):
         for name_of, place in _calls(of_device, plain, function.opening, function.end):
             refuse(place, f"{name_of} is a function of the device: the host may call it with __host__ before it")
