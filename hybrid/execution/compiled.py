@@ -238,28 +238,28 @@ def _planned_for(session: Session, call: Call, env: tuple[object, ...]) -> _Plan
     plan, settings = decision.plan, call.settings
     if settings.poison or not plan.problem.operations:
         return None
-    planned = session, settings, types.gemm, decision, env
+    arguments = session, settings, types.gemm, decision, env
     unconverted = a.dtype == b.dtype == np.dtype(plan.problem.dtype) and not types.finishes and len(shape) == 2
     if plan.device == "cpu" and plan.at_root and not plan.staged:
         tiles = sum(len(arrival.releases) for arrival in plan.shares[0].order) if plan.problem.symmetric else 1
         if decision.kernel.name != "blas" or settings.on_fault != "raise" or tiles > 1:
             return None
-        return _InProcess(*planned, unconverted=unconverted and not plan.problem.symmetric)
+        return _InProcess(*arguments, unconverted=unconverted and not plan.problem.symmetric)
     if unconverted and plan.device == "cuda" and plan.transport == "host":
         share = plan.shares[0]
         if isinstance(call, RootCall):
-            return _ToGpu(*planned) if plan.at_root and not call.on_gpu else None
+            return _ToGpu(*arguments) if plan.at_root and not call.on_gpu else None
         one_buffer = share.order and share.holds_all and share.layout.slots == 1
-        return _OnGpu(*planned) if one_buffer else None
+        return _OnGpu(*arguments) if one_buffer else None
     return None
 
 
 class _InProcess(_Planned):
     """A product of NumPy matrices or vectors with BLAS in this process."""
 
-    def __init__(self, *planned: Any, unconverted: bool) -> None:
+    def __init__(self, *arguments: Any, unconverted: bool) -> None:
         """`unconverted`: BLAS reads operands of these dtypes and writes the result directly."""
-        super().__init__(*planned)
+        super().__init__(*arguments)
         p, self._check = self.plan.problem, self.plan.check != "off"
         self._multiply_adds = p.operations // 2
         work = max(self._multiply_adds, _ELEMENT_COST * p.bytes_of_matrices // p.item_size)

@@ -183,7 +183,7 @@ class RootProduct(CheckedRun):
             return found
         if made:
             self.session.drop_workspace()  # to free its memory for these
-        views |= make_shared_matrices(team, made, columns, types) if made else {}
+            views |= make_shared_matrices(team, made, columns, types)
         return _with_transpose(views, problem) if problem.symmetric else views
 
     def _arrays_of_root(self, rows: dict[str, int], columns: dict[str, int], types: dict[str, str]) -> dict[str, RowView]:
@@ -207,7 +207,7 @@ class RootProduct(CheckedRun):
 
     def _fill(self, there: Sequence[str]) -> None:
         """Fill this rank's rows of the operands that are neither the root's arrays nor in `there`."""
-        team, share, (a, b) = self.team, self.plan.shares[self.team.rank], self._operands
+        team, share, (a, b) = self.team, self.share, self._operands
         wanted = ((a, "A", share.rows), (b, "B", share.b_rows))[: 1 if self.plan.problem.symmetric else 2]
         parts = [(source, key, rows) for source, key, rows in wanted if not source.at_root and key not in there]
         if not parts:

@@ -420,8 +420,8 @@ class RankRun:
                 self.device_check.device.use(self._buffers)
         check = self.device_check.device if self.device_check is not None else None
         assert self._transport is not None
-        parts = self._share, self._buffers, self._transport, made.device, self._entering
-        return ShareRun(*parts, check, self._panels or self._device_gather, self._modular)
+        gather = self._panels or self._device_gather
+        return ShareRun(self._share, self._buffers, self._transport, made.device, self._entering, check, gather, self._modular)
 
     def _entering(self, phase: str) -> None:
         """Report the phase of the next copy or multiplication, and how many of the share's tiles have been submitted."""
@@ -460,8 +460,8 @@ class CheckedRun(ABC):
             if self._is_set_up:
                 self.run.use(matrices, copied)
             else:
-                parts = self.session, self.decision, matrices, copied, self.settings
-                self.run, self._is_set_up = RankRun(*parts, tell_nobody), True
+                self.run = RankRun(self.session, self.decision, matrices, copied, self.settings, tell_nobody)
+                self._is_set_up = True
             return self.computed()
         finally:
             self.views = {}

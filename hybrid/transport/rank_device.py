@@ -327,6 +327,5 @@ def make_transport(
         return HostTransport(device, team.rank, matrices, observer, panels, in_place), buffers
     from hybrid.transport.nccl import NcclTransport
 
-    rows_of = [plan.b_rows_over_link(rank) for rank in range(team.size)]
-    parts = device, team.rank, matrices, rank_device.device_group, rows_of
-    return NcclTransport(*parts, observer, in_place, device_gather), buffers
+    group, rows_of = rank_device.device_group, [plan.b_rows_over_link(rank) for rank in range(team.size)]
+    return NcclTransport(device, team.rank, matrices, group, rows_of, observer, in_place, device_gather), buffers
