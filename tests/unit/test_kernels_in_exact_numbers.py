@@ -32,18 +32,27 @@ each_type = pytest.mark.parametrize("dtype", list(ELEMENTS))
 NEARLY_ONE = float(np.frombuffer(b"????", np.float32)[0])  # where the search for the least ratio begins
 
 
+# What is compiled together: kernels of one library share 48 KiB of shared memory.
+LIBRARIES = [["column_totals", "compare_sums", "total_pieces"]]
+for element in ELEMENTS.values():
+    LIBRARIES.append([f"row_sums<{element}, {group}>" for group in (64, 512, 0)])
+    LIBRARIES.append([f"subtract_product<{element}, {aligned}>" for aligned in ("true", "false")])
+    LIBRARIES.append([f"weigh_columns<{element}, {group}>" for group in (64, 512)])
+
+
+class Kernels(dict):
+    """By expression, compiled when one of their library is asked for."""
+
+    def __missing__(self, expression):
+        (library,) = (each for each in LIBRARIES if expression in each)
+        self |= EmulatedKernel.several(KERNELS / "check.cu", library, capability=self["capability"])
+        return self[expression]
+
+
 @pytest.fixture(scope="module", params=exhaustive([80], [70, 80]))
 def kernels(request):
-    """Those of one library share 48 KiB of shared memory. Of compute capability 70 only `subtract_product` differs."""
-    libraries = [["column_totals", "compare_sums", "total_pieces"]]
-    for element in ELEMENTS.values():
-        subtractions = [f"subtract_product<{element}, {aligned}>" for aligned in ("true", "false")]
-        libraries.append([*(f"row_sums<{element}, {group}>" for group in (64, 512, 0)), *subtractions])
-        libraries.append([f"weigh_columns<{element}, {group}>" for group in (64, 512)])
-    found = {"capability": request.param}
-    for expressions in libraries:
-        found |= EmulatedKernel.several(KERNELS / "check.cu", expressions, capability=request.param)
-    return found
+    """Of compute capability 70 only `subtract_product` differs."""
+    return Kernels(capability=request.param)
 
 
 def placed(numbers, dtype, *, aligned=False):

@@ -69,7 +69,7 @@ def test_some_trials_from_start_to_end(tmp_path):
 @pytest.mark.needs("compiler")
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.launcher)])
 def test_random_products_of_any_arrays_are_right_and_leave_nothing_behind(ranks):
-    done = successful(ordeal("--products", 40, "--ranks", ranks, "--seed", 3))
+    done = successful(ordeal("--products", 16, "--ranks", ranks, "--seed", 3))
     said = json.loads(done.stdout)
     nothing = [said[name] for name in ("wrong", "failed", "pinned_without_array")]
-    assert (said["products"], nothing, said["good"]) == (40, [0, 0, 0], True), done
+    assert (said["products"], nothing, said["good"]) == (16, [0, 0, 0], True), done

@@ -20,7 +20,7 @@ SMALL = {
     "nodes": "--nodes 2 --rate 1gbit --shapes square --pairs 1",
     "precision": "--device emulate --sizes 16 --rounds 1 --dtypes float64 --fills normal",
     "types": "--device cpu --sizes 64 --rounds 1",
-    "detection": "--sizes 96 --faults 8 --seed 5",
+    "detection": "--sizes 96 --faults 2 --seed 5",
     "largest": "--device emulate --quick --gpu-memory 60k",
 }
 WITHOUT_LINES = {"cpu"}  # prints what it measures and records nothing
@@ -94,10 +94,11 @@ def test_a_wrong_product_is_never_timed(tmp_path, name):
 
 
 @pytest.mark.needs("compiler")
-def test_ladder_counts_the_loads_of_every_kernel_without_a_gpu():
+@pytest.mark.parametrize("rungs", ["--dtype float64 --kernels naive tiled", pytest.param("", marks=pytest.mark.exhaustive)])
+def test_ladder_counts_the_loads_of_every_kernel_without_a_gpu(rungs):
     """An element of A is read by n·m threads' blocks: with tiles of 16 columns at 90 columns, 6 times."""
     table = successful(
-        quickly([*module("hybrid.lectures"), "ladder"], "--loads", "--shape", 100, 60, 90, limit=300)
+        quickly([*module("hybrid.lectures"), "ladder"], "--loads", *rungs.split(), "--shape", 100, 60, 90, limit=300)
     ).stdout.splitlines()
     (tiled,) = [line.split() for line in table if line.split()[:2] == ["tiled", "float64"]]
     (naive,) = [line.split() for line in table if line.split()[:2] == ["naive", "float64"]]
