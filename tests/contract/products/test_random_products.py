@@ -34,7 +34,7 @@ def test_a_product_is_what_it_must_be(request, part):
 
 @RANKS
 def test_a_product_of_several_ranks_is_what_it_must_be(request, comm):
-    for case in drawn_of_ranks(request, comm, 60):
+    for case in drawn_of_ranks(request, comm, 120 // comm.size):  # four ranks take longer than two
         cases.run(case, cases.ways_of_ranks(comm.size), comm)
 
 
