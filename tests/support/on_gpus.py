@@ -479,7 +479,7 @@ def products_like_the_one_before():
     if comm.size > 1:
         return
     for kind, faults in ((cupy.asarray, ["multiply"]), (np.array, ["multiply", "copy in", "copy out"])):
-        for check, (n, l, m) in product((True, False, "host"), ((70, 90, 50), (33, 41, 27))):  # aligned rows, and not
+        for check, (n, l, m) in product((True, False, "host"), ((70, 30, 50), (33, 17, 27))):  # aligned rows, and not
             how = {"check": check, "device": "cuda"}
             a, b = (kind(rng.integers(-9, 9, shape).astype(float)) for shape in ((n, l), (l, m)))
             out, passed = kind(np.zeros((n, m))), []
