@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from math import isqrt
 from typing import Any
 
@@ -147,18 +146,17 @@ def grid_of_subtraction(rows: int, columns: int, depth: int, item_size: int) -> 
 def by_numpy(name: str, *matrices: np.ndarray, group: int = 0) -> None:
     """Compute what a kernel of check.cu computes."""
     kernels: dict[str, Callable[..., None]] = {
-        "row_sums": partial(_row_sums, group),
-        "weigh_columns": partial(_weigh_columns, group),
+        "row_sums": _row_sums,
+        "weigh_columns": _weigh_columns,
         "column_totals": _column_totals,
         "subtract_product": _subtract_product,
         "compare_sums": _compare_sums,
         "total_pieces": _total_pieces,
     }
-    kernels[name](*matrices)
+    kernels[name](*matrices, **({"group": group} if name in ("row_sums", "weigh_columns") else {}))
 
 
 def _row_sums(
-    group: int,
     matrix: np.ndarray,
     x: np.ndarray,
     weights: np.ndarray,
@@ -167,6 +165,7 @@ def _row_sums(
     largest: np.ndarray,
     checksums: np.ndarray,
     sample: np.ndarray,
+    group: int,
 ) -> None:
     with np.errstate(all="ignore"):
         values = numbers_of(matrix).astype(np.float64, copy=False)
@@ -179,7 +178,7 @@ def _row_sums(
     row_checksums(matrix, weights[0], checksums[:, 0], Sample(32 // lines.bit_count(), first))
 
 
-def _weigh_columns(group: int, sample: np.ndarray, x: np.ndarray, numbers: np.ndarray, weighted: np.ndarray) -> None:
+def _weigh_columns(sample: np.ndarray, x: np.ndarray, numbers: np.ndarray, weighted: np.ndarray, group: int) -> None:
     weighted[...] = np.ldexp(x, column_weights(*column_peaks(sample, numbers[0, -1]), group)[0])
 
 

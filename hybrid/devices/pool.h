@@ -96,7 +96,7 @@ static void leave(Queue* queue, const Loop* loop)
     if (queue->last == loop) queue->last = before;
 }
 
-static void tell_if_done(Pool* pool, const Batch* batch)
+static void signal_if_done(Pool* pool, const Batch* batch)
 {
     if (!batch->working && !batch->waiting && !batch->left) pthread_cond_broadcast(&pool->done);
 }
@@ -145,7 +145,7 @@ static void work_at(Pool* pool, Loop* loop)
     }
     if (!--loop->working && loop->freed) free(loop);
     --batch->working;
-    tell_if_done(pool, batch);
+    signal_if_done(pool, batch);
 }
 
 // Waits for the events of a lane until it is empty. Releases the lock while it waits.
@@ -171,7 +171,7 @@ static void serve(Pool* pool, Lane* lane)
     }
     lane->served = 0;
     --batch->waiting;
-    tell_if_done(pool, batch);
+    signal_if_done(pool, batch);
 }
 
 static void* work(void* of_pool)

@@ -322,8 +322,8 @@ static void add_row(Found* found, const double* sizes, int64_t groups, int64_t r
 }
 
 // Adds WIDTH partial statistics to `found`, and the worst sums of some rows.
-static void tell(const Call* call, int64_t first, int64_t end, const double* totals, const double* differ, const double* not_judged,
-                 const double* most)
+static void add_found(const Call* call, int64_t first, int64_t end, const double* totals, const double* differ,
+                      const double* not_judged, const double* most)
 {
     Found* found = call->found;
     pthread_mutex_lock(&call->pool->lock);
@@ -388,7 +388,7 @@ static void compare_rows(const void* of_call, int64_t first, int64_t end)
         }
     }
     if (looks_at) merge(call->pool, call->look, of_rows, WIDTH);
-    if (call->found) tell(call, first, end, totals, differ, not_judged, most);
+    if (call->found) add_found(call, first, end, totals, differ, not_judged, most);
 }
 
 enum { NARROW = 2 * WIDTH };  // columns: for fewer, the overhead of `sum_strip` dominates
@@ -458,7 +458,7 @@ static int compare_narrow(const Call* call, const Rows* a, int64_t rows)
     }
     for (int r = 0; r < WIDTH; ++r)
         if (!usual[r]) return 0;
-    tell(call, 0, rows, totals, differ, none, most);
+    add_found(call, 0, rows, totals, differ, none, most);
     return 1;
 }
 

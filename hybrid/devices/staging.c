@@ -96,7 +96,7 @@ struct Copies {
     int threads_in, threads_out;
     void* stream;  // on which `done` is recorded
     pthread_mutex_t lock;
-    pthread_cond_t told;
+    pthread_cond_t changed;
     Order orders[2];  // H2D and D2H transfers that are not reached
     int failure;
 };
@@ -263,7 +263,7 @@ static void end_transfer(Transfer* transfer, int failure)
 {
     transfer->failure = failure;
     transfer->reached = 1;
-    pthread_cond_broadcast(&transfer->of->told);
+    pthread_cond_broadcast(&transfer->of->changed);
     if (transfer->unowned) free(transfer);
 }
 
@@ -357,7 +357,7 @@ Copies* new_copies(Pool* pool, Workers* workers, void* stream, int threads_in, i
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&copies->lock, NULL);
-    pthread_cond_init(&copies->told, &monotonic);
+    pthread_cond_init(&copies->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     return copies;
 }
@@ -458,8 +458,8 @@ int reached(Transfer* transfer, int milliseconds)
     pthread_mutex_lock(&copies->lock);
     while (!transfer->reached) {
         if (milliseconds < 0)
-            pthread_cond_wait(&copies->told, &copies->lock);
-        else if (!milliseconds || pthread_cond_timedwait(&copies->told, &copies->lock, &until))
+            pthread_cond_wait(&copies->changed, &copies->lock);
+        else if (!milliseconds || pthread_cond_timedwait(&copies->changed, &copies->lock, &until))
             break;
     }
     int found = transfer->reached ? transfer->failure : -1;
@@ -543,7 +543,7 @@ void give_up(Copies* copies)
 void free_copies(Copies* copies)
 {
     pthread_mutex_destroy(&copies->lock);
-    pthread_cond_destroy(&copies->told);
+    pthread_cond_destroy(&copies->changed);
     free(copies);
 }
 
