@@ -225,7 +225,7 @@ def _rank(decision: Decision, share: RankShare) -> str:
     return (
         f"rank {share.rank}: rows {share.rows} in {len(share.row_panels)} row panel(s), "
         f"B in {share.pieces_of_b} {'k-slab' if share.slabs else 'column panel'}(s), "
-        f"{tiles}{'+' * (tiles == _TILES_COUNTED)} tile(s) of C, "
+        f"{tiles}{'+' if tiles == _TILES_COUNTED else ''} tile(s) of C, "
         + (f"{readable(buffers)} in {where}" if buffers else "multiplied in place")
     )
 

@@ -461,7 +461,7 @@ class ProductInParts:
         made: Outcome | None = None
         plans, spared, parts, left = list[Plan](), 0, self.parts, self.elements_left
         tiles = [tile for tile in self._tiles if tile not in self._disk.there]
-        has_a = has_b = False  # whether the first room already holds the part's rows of A, and its columns of B
+        there = ""  # which of the part's A and B the first room already holds
         wall.enter("write")
         self._disk.begin(self._asked, self._rows, self._columns)
         self._say_how_to_resume()
@@ -482,12 +482,13 @@ class ProductInParts:
             plan, p = decision.plan, part.problem
             reads_a = following is not None and following.rows != tile.rows
             reading = self._begin_reading(rooms[-1], following) if reads_a else None
-            how = RunOptions(progress=tell, room=rooms[0], there="A" * has_a + "B" * has_b)
+            how = RunOptions(progress=tell, room=rooms[0], there=there)
             outcome = run_product(self._session, decision, *part.sources(), self._settings, how)
             plans.append(plan)
-            spared += p.operand_bytes(p.n, p.l) * has_a + p.operand_bytes(p.l, p.m) * has_b
+            held = {"A": p.operand_bytes(p.n, p.l), "B": p.operand_bytes(p.l, p.m)}
+            spared += sum(held[key] for key in there)
             if outcome.check is not None:
-                named = f"rows {tile.rows}" + f" and columns {tile.columns}" * (len(tile.columns) < self.shape[1])
+                named = f"rows {tile.rows}" + (f" and columns {tile.columns}" if len(tile.columns) < self.shape[1] else "")
                 check = outcome.check.of(f"in the part of {named}, counted from its first", tile.rows.lo)
                 outcome = replace(outcome, check=check)
             made = made.followed_by(outcome) if made is not None else outcome
@@ -498,7 +499,8 @@ class ProductInParts:
             self._say_how_to_resume()
             if following is not None:
                 next_plan = self._decisions[following.shape].plan
-                has_a, has_b = True, following.columns == tile.columns and next_plan.b_stays_parted == plan.b_stays_parted
+                same_b = following.columns == tile.columns and next_plan.b_stays_parted == plan.b_stays_parted
+                there = "AB" if same_b else "A"
             if reading is not None:
                 wall.enter("fill")
                 with self._team.phase("fill", timed=False):

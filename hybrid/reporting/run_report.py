@@ -192,7 +192,7 @@ def plans_of(outcome: Outcome) -> Plans:
 def parts_line(parts: Parts, shape: tuple[int, int], name: str) -> str:
     """A line about the parts of a C of this shape, before they are computed. `name`: the source that says which parts exist."""
     left, slabs = parts.count - parts.there, -(-shape[1] // max(1, parts.columns))
-    size = counted(parts.rows, "row") + f" and {counted(parts.columns, 'column')}" * (slabs > 1)
+    size = counted(parts.rows, "row") + (f" and {counted(parts.columns, 'column')}" if slabs > 1 else "")
     told = [
         f"{parts.there} of {counted(parts.count, 'part')} are there, by {name}" if parts.there else "",
         f"{counted(left, 'part')} of {size} {'is' if left == 1 else 'are'} computed" if left else "",

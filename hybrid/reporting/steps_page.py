@@ -98,7 +98,8 @@ class Picture:
         shown = numbers[:_MOST_THREADS]
         more = f" (and {counted(len(numbers) - len(shown), 'thread')} more)" if len(numbers) > len(shown) else ""
         rows = [(f"block ({block[0]},{block[1]})", *(f"thread ({each % across},{each // across})" for each in shown))]
-        rows += [(f"line {step.line}{' ahead' * step.ahead}", *(self._did(step, number) for number in shown)) for step in steps]
+        for step in steps:
+            rows.append((f"line {step.line}{' ahead' if step.ahead else ''}", *(self._did(step, number) for number in shown)))
         lines = [*aligned(rows, "l" * len(rows[0]))]
         yield lines[0] + more
         for before, step, line in zip((None, *steps), steps, lines[1:], strict=False):
@@ -219,7 +220,8 @@ def _panel(
         if touch.thread not in threads:
             threads.append(touch.thread)
     code = picture.source[now.line - 1].strip() if now.line else ""
-    yield svg.text(0, 10, f"step {number + 1}: line {now.line}, {counted(now.barriers, 'barrier')} passed{', ahead' * now.ahead}")
+    ahead = ", ahead" if now.ahead else ""
+    yield svg.text(0, 10, f"step {number + 1}: line {now.line}, {counted(now.barriers, 'barrier')} passed{ahead}")
     for line, text in enumerate(textwrap.wrap(code, wide // 6, max_lines=2, placeholder="…")):
         yield svg.text(0, 24 + 12 * line, text, "code fill-soft")
     yield f'<g transform="translate(0 {_CAPTION - 8})">'

@@ -99,14 +99,17 @@ def _only_one(names: Sequence[str]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"/{name}" for name in names[:_MOST_NAMES]) + " …" * (len(names) > _MOST_NAMES) or "no matrix of numbers"
+    if not names:
+        return "no matrix of numbers"
+    return ", ".join(f"/{name}" for name in names[:_MOST_NAMES]) + (" …" if len(names) > _MOST_NAMES else "")
 
 
 def _missing(what: str, name: str, names: Sequence[str], *, is_group: bool) -> UsageError:
     """The error for a missing name; it suggests the nearest one."""
     near = nearest(name, names, likeness=0.5)  # also g/A for A
     instead = f"did you mean /{near}?" if near else f"it holds {_listed(names)}"
-    return UsageError(f"has no {what} /{name}{', which is a group there' * is_group}: {instead}", code="dataset-missing")
+    group = ", which is a group there" if is_group else ""
+    return UsageError(f"has no {what} /{name}{group}: {instead}", code="dataset-missing")
 
 
 class MatrixFile:

@@ -236,7 +236,7 @@ class FileElements(Elements):
     def _parts(self, rows: Span) -> list[Span]:
         """The rows in parts to read at a time: a single one if each read reads the whole file."""
         if self.at_once:
-            return [rows] * (len(rows) > 0)
+            return [rows] if len(rows) else []
         return list(rows_of_about(BYTES_AT_ONCE, rows, self.shape[1] * self.held.itemsize))
 
     def _values(self, rows: Span) -> np.ndarray:

@@ -235,7 +235,8 @@ class Results(frame.MachineResults):
             rows = []
             for n, (part, name) in product(sorted({n for _, n in self.compared}), NAMES.items()):
                 cells = [texts.get((part, count, n), "–") for count in counts]
-                rows += [[str(n), name, *cells]] * (set(cells) != {"–"})
+                if set(cells) != {"–"}:
+                    rows.append([str(n), name, *cells])
             if rows:
                 heads = [f"{count} {'GPU' if self.of_gpu else 'rank'}{'s' if count > 1 else ''}" for count in counts]
                 yield frame.Table(["n", "", *heads], "rl" + "r" * len(counts), rows, title)

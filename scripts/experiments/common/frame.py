@@ -263,7 +263,10 @@ def remarks(lines: Sequence[str], title: str = "") -> Table:
 def printed(tables: Iterable[Table]) -> Iterator[str]:
     """For a terminal: aligned columns, an empty line between tables."""
     for index, table in enumerate(tables):
-        yield from [""] * (index > 0) + [table.title] * bool(table.title)
+        if index:
+            yield ""
+        if table.title:
+            yield table.title
         lines = text.aligned([table.heads, *table.rows] if any(table.heads) else table.rows, table.sides)
         yield from (f"{'  ' if table.title else ''}{line}" for line in lines)
 

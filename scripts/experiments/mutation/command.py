@@ -93,7 +93,7 @@ class Tree:
         """Run pytest to the first failure: "passed", "found" or "no tests"; and the test that failed."""
         how = ["--with-mpi", "-m", "mpi"] if ranks else ["-m", "not mpi"]
         words = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-p", "no:cacheprovider", "--color=no", *how, *arguments]
-        code, out, err = frame.ended(mpirun(ranks) * (ranks > 0) + words, LIMIT, cwd=self.folder, env=self._environment)
+        code, out, err = frame.ended([*(mpirun(ranks) if ranks else ()), *words], LIMIT, cwd=self.folder, env=self._environment)
         output = out + err
         failed = _FAILED.search(output)
         if code == _PASSED or (not failed and _ALL_PASSED.search(output)):  # others may leave files behind meanwhile

@@ -95,7 +95,7 @@ class Fault:
 
 def faults(ranks: int, command: Sequence[str]) -> list[Fault]:
     """All kinds of fault for a job of `ranks` ranks; 0: without a launcher."""
-    library, launcher = command is LIBRARY, ["launcher"] * (ranks > 0)
+    library, launcher = command is LIBRARY, ["launcher"] if ranks else []
     whom = ("rank",) if library else ("worker", "supervisor", "rank")
     found = [Fault("asleep", signal.SIGSTOP, "all")]
     found += [Fault(signal.Signals(signum).name, signum, who) for signum in _ENDING for who in (*whom, *launcher)]
