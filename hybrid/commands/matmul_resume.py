@@ -75,7 +75,7 @@ def _serpentine(shape: tuple[int, int], rows: int, columns: int) -> list[Tile]:
     columns."""
     slabs = list(pieces(Span(0, shape[1]), max(1, columns)))
     bands = list(pieces(Span(0, shape[0]), rows))
-    return [Tile(band, slab) for number, slab in enumerate(slabs) for band in bands[:: -1 if number % 2 else 1]]
+    return [Tile(band, slab) for number, slab in enumerate(slabs) for band in (bands[::-1] if number % 2 else bands)]
 
 
 @record

@@ -114,7 +114,7 @@ class Gram:
                                                                            "on_fault", "threads", "gpu_memory")})  # fmt: skip
         if settings.check == "host" or settings.on_fault == "repair" or settings.gpu_memory:
             return None
-        n, l = a.shape[:: -1 if self._transposed else 1]
+        n, l = a.shape[::-1] if self._transposed else a.shape
         copies: Any = None
         try:
             with one_call(self._comm, self._stall) as session:
@@ -145,7 +145,8 @@ class Gram:
     def _of_real(self, a: Any, c: Any = None, out: Any = None, **options: Any) -> Any:
         """As `_of_matrix`, for a real array. If all of C was computed, rounding may differ below the diagonal, so the upper
         triangle is mirrored."""
-        first, second = (a, None if a is None else a.T)[:: -1 if self._transposed else 1]
+        turned = None if a is None else a.T
+        first, second = (turned, a) if self._transposed else (a, turned)
         products = self._products(first, second, c, options)
         c = products.run(first, second, c, out)
         if c is None or c.dtype.kind in "biu" or products.by_triangle:

@@ -365,10 +365,8 @@ def install(gpus: int = 1) -> None:
 
     staging.copier()
     wait_until_loaded(60)  # so that the first product already uses it
-    with_gpu = Device(0)
-    with_gpu.__enter__()
-    default_stream = Stream()
-    with_gpu.__exit__()
+    with Device(0):
+        default_stream = Stream()
     contexts.clear()
     cupy, cuda = ModuleType("cupy"), ModuleType("cupy.cuda")
     pool = SimpleNamespace(free_bytes=lambda: 0, free_all_blocks=lambda: None)
