@@ -220,8 +220,8 @@ def _exercises(options: argparse.Namespace) -> int:
     title, statement, hints, _ = exercise.told()
     print(f"{title}\n")
     print(textwrap.fill(statement, _WIDTH))
-    for text in [f"Besides: {demand.text}." for demand in exercise.demands]:
-        print(text)
+    for demand in exercise.demands:
+        print(f"Besides: {demand.text}.")
     for number, hint in enumerate(hints[: options.hint], 1):
         print(f"Hint {number}: {hint}")
     hidden = len(hints) - options.hint
