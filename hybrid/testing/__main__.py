@@ -26,17 +26,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         "python -m hybrid.testing",
         description="Run a command or a program with faults planted, settings pretended or the check's random numbers fixed.",
-        epilog="An option --plant takes what hybrid.testing.plant does, as in 'arrive rank=1 at=2 how=rows swapped'. A function "
-        "is named by its file, as in how=faults.py:spoil.",
+        epilog="--plant takes the arguments of hybrid.testing.plant, as in 'arrive rank=1 at=2 how=rows swapped'. A function is "
+        "named with its file, as in how=faults.py:spoil.",
         allow_abbrev=False,
     )
     parser.add_argument("--plant", action="append", default=[], metavar="FAULT", help="KIND name=value name=value ...")
-    parser.add_argument("--seed", type=int, help="have the check's random vectors follow from this number")
+    parser.add_argument("--seed", type=int, help="of the check's random vectors")
     parser.add_argument("--pretend", action="append", default=[], metavar="NAME=VALUE", help="a setting, such as staged=1")
-    parser.add_argument("--gpus", type=int, default=0, help="NumPy stands for CuPy, and the emulated GPU for so many GPUs")
-    parser.add_argument("--report", type=Path, help="file to which a line of JSON is added when a fault has changed something")
-    parser.add_argument("-m", dest="module", action="store_true", help="what follows is a module, and no file")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="file or module, and its arguments")
+    parser.add_argument("--gpus", type=int, default=0, help="number of fake GPUs, made of NumPy and the emulated GPU")
+    parser.add_argument("--report", type=Path, help="append a line of JSON to this file when a fault has changed something")
+    parser.add_argument("-m", dest="module", action="store_true", help="the command is a module, not a file")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="a file or module, and its arguments")
     options = parser.parse_args()
     if not options.command:
         parser.error("a file or -m MODULE is needed")
