@@ -238,7 +238,7 @@ class GpuOutcome:
         return "gpu-failed" if self.failure else "wrong-elements" if self.wrong else "ok"
 
 
-def carried_out(given: GpuTask) -> GpuOutcome:
+def execute(given: GpuTask) -> GpuOutcome:
     """Launch the kernel on the first GPU. DeviceUnavailable if there is no GPU or the kernel does not compile."""
     gpu, task = usable_gpus()[0], given.task
     import cupy
@@ -289,7 +289,7 @@ def main() -> None:
         of_task.update({key: tuple(value) for key, value in of_task.items() if isinstance(value, list)})
         task = Task(**of_task)
         try:
-            found = {"outcome": asdict(carried_out(GpuTask(**each, task=task)))}
+            found = {"outcome": asdict(execute(GpuTask(**each, task=task)))}
         except DeviceUnavailable as error:
             found = {"unavailable": {"why": one_line(error), "code": error.code}}
         print(each["mark"], json.dumps(found), file=results, flush=True)

@@ -299,7 +299,7 @@ class FirstKernel:
             numbers.append(size if each.is_number else _SCALE)
         places = [(name, 0, len(content)) for name, (content, _) in zip(self.arrays, arrays, strict=True)]
         watch = ELEMENTS | (REQUESTS if math.prod(sizes) <= _COUNTED else 0)
-        looked, ended = program.ran(launch, arrays, numbers, places, self.seconds, watch=watch)
+        looked, ended = program.run(launch, arrays, numbers, places, self.seconds, watch=watch)
         found = looked.findings
         if not ended:
             found = found or (Finding("it ended without a result", "kernel-crashed"),)

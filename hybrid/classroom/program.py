@@ -20,7 +20,7 @@ from hybrid.classroom.telling import Telling, dropped_results
 from hybrid.core.problem import record
 from hybrid.emulation import whole_program
 from hybrid.emulation.child import new_folder
-from hybrid.emulation.whole_program import Ran
+from hybrid.emulation.whole_program import ProcessResult
 from hybrid.errors import HybridError, StartError, UsageError, with_code
 from hybrid.ranks.launcher import family_of, mpirun
 
@@ -53,7 +53,7 @@ class Account:
         return not (self.status or self.findings or self.failed)
 
 
-def account_of(ran: Ran, program: Path, warnings: str, sources: Mapping[str, Sequence[str]], seconds: int) -> Account:
+def account_of(ran: ProcessResult, program: Path, warnings: str, sources: Mapping[str, Sequence[str]], seconds: int) -> Account:
     """The account of a process. `program`: the executable, which must still exist. `warnings`: the compiler's. `sources`: the
     lines of each file. `seconds`: the time limit."""
     telling = Telling(ran, program, warnings, sources, seconds)

@@ -19,7 +19,7 @@ from hybrid.core.text import counted
 from hybrid.emulation.errors import CODES_OF_KINDS
 from hybrid.emulation.kernel import ORDERS
 from hybrid.emulation.observed import places_of, symbols_of
-from hybrid.emulation.whole_program import Ran
+from hybrid.emulation.whole_program import ProcessResult
 
 _SHARED, _DYNAMIC, _VARIABLES = 3, 4, 2  # Region::Kind in runtime.h
 _PLACES = ("at", "other_at", "frames")
@@ -154,7 +154,7 @@ class _Matrices(Allocations):
 
 
 @record
-class Looked:
+class LaunchFindings:
     """What was found in a launch of a kernel."""
 
     findings: tuple[Finding, ...]
@@ -168,7 +168,7 @@ class Telling:
 
     def __init__(
         self,
-        ran: Ran,
+        ran: ProcessResult,
         program: Path,
         warnings: str,
         sources: Mapping[str, Sequence[str]],
@@ -248,7 +248,7 @@ class Telling:
             yield from dict.fromkeys(each.text for each in self._arithmetic())
         yield from (_NOTES[each["kind"]] for each in self.of("note"))
 
-    def looked(self, printed: str) -> Looked:
+    def of_launch(self, printed: str) -> LaunchFindings:
         """What was found in a launch of a kernel. `printed`: its output."""
         found, hints = self.findings(), self.without_value("line {}: {} may be used before it has a value", perhaps=True)
         if not found and self._status > 0:
@@ -256,7 +256,7 @@ class Telling:
         for each in self.of("undefined"):
             what = "takes values of lanes that take no part in this shuffle: have they left the loop or kernel?"
             hints.append(Finding(f"line {each['line']} {what}", "uninitialised"))
-        return Looked(tuple(found), tuple(hints), tuple(self.notes()), tuple(printed.splitlines()))
+        return LaunchFindings(tuple(found), tuple(hints), tuple(self.notes()), tuple(printed.splitlines()))
 
     def unused(self) -> tuple[list[Finding], list[str]]:
         """Findings about arrays that a program filled or computed for nothing; and notes about what may be intended."""

@@ -16,7 +16,7 @@ import numpy as np
 from hybrid.classroom.launch import FIELDS_OF_COLUMNS, FIELDS_OF_ROWS, Meaning
 from hybrid.classroom.mistakes import mistake_in
 from hybrid.classroom.student_file import SCALES, Parameter, StudentFile, StudentKernel
-from hybrid.classroom.telling import Looked, Matrix, Telling
+from hybrid.classroom.telling import LaunchFindings, Matrix, Telling
 from hybrid.core.problem import record
 from hybrid.emulation import whole_program
 from hybrid.emulation.errors import EmulationError
@@ -102,7 +102,7 @@ class Program:
         self._file, self._kernel, self._source = file, kernel, folder / file.path.name
         self._path, self._warnings = whole_program.built(self._source, text, _TRACED if traced else _COUNTED)
 
-    def ran(
+    def run(
         self,
         launch: tuple[Sequence[int], Sequence[int], int],
         arrays: Sequence[tuple[np.ndarray, bool]],
@@ -113,8 +113,8 @@ class Program:
         orders: int = 1,
         seed: int = 0,
         watch: int,
-    ) -> tuple[Looked, list[dict[str, Any]]]:
-        """Launch the kernel; returns what was found, and the "outcome" event of each order of the threads.
+    ) -> tuple[LaunchFindings, list[dict[str, Any]]]:
+        """Launch the kernel; returns what was found, and the "outcome" event of each order of the threads that ended.
 
         `launch`: grid, block and bytes of dynamic shared memory. `arrays`: each with whether the kernel gets its values, else
         uninitialised memory. `watch`: what the observers count.
@@ -130,19 +130,19 @@ class Program:
             launches=orders,
         )
         sources = {path.name: text.split("\n") for path, text in self._file.texts.items()}
-        found = Telling(ran, self._path, self._warnings, sources, seconds, names).looked("".join(printed))
+        found = Telling(ran, self._path, self._warnings, sources, seconds, names).of_launch("".join(printed))
         outcomes = [each for each in ran.findings if each["event"] == "outcome"]
         for each in outcomes:
             each["ended"] = [end.view(array.dtype) for end, (array, _) in zip(each["ended"], arrays, strict=True)]
         return found, outcomes
 
-    def launched(self, task: Task, *, orders: int, watch: int) -> tuple[Looked, tuple[Outcome, ...], dict[str, Any]]:
+    def launched(self, task: Task, *, orders: int, watch: int) -> tuple[LaunchFindings, tuple[Outcome, ...], dict[str, Any]]:
         """Launch a kernel that multiplies matrices; returns what was found, the outcome of each order up to the first that was
         stopped, and the first order's "outcome" event, also of a stopped one that was traced."""
         n, l, m = task.sizes
         a, b, c, right = operands(task.sizes, task.dtype, task.seed, task.scales)
         names = [(name, *shape) for name, shape in zip(task.names, ((n, l), (l, m), (n, m)), strict=True)]
-        found, ended = self.ran(
+        found, ended = self.run(
             (task.grid, task.block, task.shared),
             [(a, True), (b, True), (c, task.scales[1] != 0)],
             task.sizes,

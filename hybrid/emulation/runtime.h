@@ -37,7 +37,7 @@ std::string as_json(const std::vector<Value>& list)
 struct Members {  // of a JSON object
     std::string text;
     Members() = default;
-    // Names and values by turns; Members may stand between them.
+    // Alternating names and values; Members may stand between these pairs.
     template <typename Value, typename... More>
     Members(const char* name, const Value& value, const More&... more)
         : text(", \"" + std::string(name) + "\": " + as_json(value) + Members(more...).text)
@@ -52,7 +52,7 @@ struct Members {  // of a JSON object
 
 void write_line(const std::string& text);
 template <typename... All>
-void tell(const char* event, const All&... all)  // `all`: as of Members
+void tell(const char* event, const All&... all)  // `all`: arguments of Members
 {
     write_line("{\"event\": " + as_json(event) + Members(all...).text + "}");
 }
@@ -65,7 +65,7 @@ void reserve(size_t bytes);                                       // the beginni
 std::vector<size_t> handed_over(const void* from, size_t bytes);  // copies to `arrays`; returns offset and bytes
 void restart_clock();                                             // of the time limit
 
-extern uintptr_t first_byte, last_byte;  // of the loaded program or library
+extern uintptr_t first_byte, last_byte;        // of the loaded program or library
 extern const char *constants, *constants_end;  // its read-only segments
 std::pair<char*, char*> find_segments();       // sets these; returns the calling thread's thread-local variables
 inline unsigned offset_of(const void* at)      // in the program, for addr2line; 0 elsewhere
@@ -112,13 +112,13 @@ struct Region {
             end = count++ ? std::max(end, at + size) : at + size;
         }
     } reads, writes;  // by the launch that used it last
-    bool is_filled;              // by the host
-    bool is_read, was_written;   // by a kernel
-    bool is_consumed;            // a later launch or a copy read what a kernel wrote
-    size_t copied_out;           // bytes from its begin on, to the host
-    unsigned item;               // bytes of a kernel's last write
+    bool is_filled;             // by the host
+    bool is_read, was_written;  // by a kernel
+    bool is_consumed;           // a later launch or a copy read what a kernel wrote
+    size_t copied_out;          // bytes from its begin on, to the host
+    unsigned item;              // bytes of a kernel's last write
     int device;
-    size_t row, pitch;           // of a matrix: bytes of a row, and from row to row; else 0
+    size_t row, pitch;  // of a matrix: bytes of a row, and from row to row; else 0
 
     bool has(const char* at, size_t size) const { return at >= begin && at + size <= begin + bytes; }
 };

@@ -41,7 +41,7 @@ _HANDED_OVER = {"arrays", "ended", "writers", "sites", "branches", "trace"}  # m
 
 
 @record
-class Ran:
+class ProcessResult:
     """The result of one process of a program."""
 
     status: int  # as `Popen.wait` returns it
@@ -90,7 +90,7 @@ def run(
     current: Path | None = None,
     arrays: Sequence[np.ndarray] = (),
     launches: int = 1,
-) -> list[Ran]:
+) -> list[ProcessResult]:
     """Run the executable that was built from `source`; returns each rank's findings, all with the launcher's exit status.
 
     `show`: gets standard output and standard error. `current`: the program's working folder, which it may write to; the caller's
@@ -125,7 +125,7 @@ def run(
             cwd=current,
         )
         status = -signal.SIGKILL if ended.status is None else ended.status
-        return [Ran(status, tuple(_findings(*each, mark))) for each in zip(files, memories, strict=True)]
+        return [ProcessResult(status, tuple(_findings(*each, mark))) for each in zip(files, memories, strict=True)]
 
 
 def _new(file: Path) -> BinaryIO:
