@@ -371,6 +371,7 @@ class Telling:
         if event["kind"] == "race of blocks":
             return f"{text} in different threads, of different blocks"
         text += ", in different threads of a block, and no __syncthreads() stands between them"
+        text += "; atomic updates wait for no plain access" * event.get("mixed", 0)
         if event["other_thread"] < 0:
             return text
         (x, y, _), number = event["block_size"], event["other_thread"]

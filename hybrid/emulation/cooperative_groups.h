@@ -8,8 +8,8 @@ struct thread_block {
     static unsigned size() { return cuda_on_cpu::block_size.x * cuda_on_cpu::block_size.y * cuda_on_cpu::block_size.z; }
     static unsigned num_threads() { return size(); }
     static unsigned thread_rank() { return cuda_on_cpu::current->number; }
-    static uint3 thread_index() { return threadIdx; }
-    static uint3 group_index() { return blockIdx; }
+    static dim3 thread_index() { return threadIdx; }
+    static dim3 group_index() { return blockIdx; }
     static dim3 group_dim() { return blockDim; }
     static dim3 dim_threads() { return blockDim; }
     static void sync(CALLED_FROM) { cuda_on_cpu::block_barrier(place); }

@@ -54,11 +54,6 @@ struct Place {  // a call in the source
 
 static constexpr int warpSize = 32;
 
-struct dim3 {
-    unsigned x, y, z;
-    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
-};
-
 #define VECTOR_TYPES(Type, name)                                                           \
     struct name##1 { Type x; };                                                            \
     struct alignas(2 * sizeof(Type)) name##2 { Type x, y; };                               \
@@ -81,6 +76,12 @@ VECTOR_TYPES(unsigned long long, ulonglong)
 VECTOR_TYPES(float, float)
 VECTOR_TYPES(double, double)
 #undef VECTOR_TYPES
+
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+    constexpr dim3(uint3 of) : x(of.x), y(of.y), z(of.z) {}
+};
 
 // Overloads as in CUDA, no template: min(int, long long) is ambiguous there, too.
 #define MIN_AND_MAX(Type)                                            \
@@ -208,7 +209,7 @@ using TheSame = typename Itself<T>::Type;  // std::type_identity_t of C++20: a p
 WHERE_WATCHED void note_atomic(void* to, size_t bytes, void* instruction, bool needs_value);
 WHERE_WATCHED void note_copy(void* at, size_t bytes, bool writes, void* instruction);  // a part of an asynchronous copy
 WHERE_WATCHED void undefined_shuffle(Place place);  // a lane takes the value of an inactive one
-WHERE_WATCHED void fence();                         // after it, races between blocks are not reported
+WHERE_WATCHED void fence(bool of_all_blocks);       // after it, races between blocks are not reported
 
 template <typename T>
 struct ShuffleInput {
@@ -371,9 +372,12 @@ static inline void __pipeline_wait_prior(int groups) { cuda_on_cpu::wait_copies(
 
 static inline void __threadfence()
 {
-    if (cuda_on_cpu::fence) cuda_on_cpu::fence();
+    if (cuda_on_cpu::fence) cuda_on_cpu::fence(true);
 }
-static inline void __threadfence_block() {}
+static inline void __threadfence_block()
+{
+    if (cuda_on_cpu::fence) cuda_on_cpu::fence(false);
+}
 static inline void __threadfence_system() { __threadfence(); }
 
 #include "intrinsics.h"

@@ -212,6 +212,7 @@ bool Launched::ends_well(const Work& work, int order, bool is_again) const
         {grid_.x, grid_.y, grid_.z}, {block_.x, block_.y, block_.z}, shared_, trial_now ? trial_now->seed : 0, order, 0, 1};
     char error[1000];
     bool is_well = !cuda_on_cpu::run(launch, work, error, sizeof(error));
+    memory_check::launch_ends();
     memory_check::kernels_run = true;
     for (Region* each : live_regions()) {
         if (!memory_check::was_used(*each)) continue;

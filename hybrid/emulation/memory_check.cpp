@@ -36,7 +36,7 @@ struct Access {
 };
 
 unsigned segment = 1, first_of_block, first_of_launch;
-bool fenced;
+bool fenced, fenced_in_block;
 bool looks_at_reads = true;  // of this block
 unsigned long long* reads;   // by the launches of this line
 int sampled_launches;
@@ -50,6 +50,17 @@ struct LastUse {
     unsigned instruction;
 } last_used[SITES];  // a cache of instructions' regions
 std::set<std::tuple<std::string, unsigned, unsigned>> told;
+
+// Plain reads of words that other threads update atomically, by the read's instruction, until the launch ends. They are races, but
+// for reads before an update by their own thread, as in loops around atomicCAS. Of global memory only those after an own update are
+// told: a graph's vertices may be read at any time.
+std::set<unsigned> before_own_update, after_own_update;
+struct MixedRace {
+    unsigned read;
+    bool is_shared;
+    Members finding;
+};
+std::vector<MixedRace> mixed_races;
 
 struct Other {  // the earlier access of a race
     unsigned instruction;
@@ -72,8 +83,9 @@ void count(const char* at, int bytes)
             if (region.has(at, 1)) reads[(at - region.begin) / item] += 1.0 / item;
 }
 
-void found(const char* kind, const Access& access, const Region* region, Other other = {0, false, -1})
+void found(const char* kind, const Access& access, const Region* region, Other other = {0, false, -1}, unsigned mixed_read = 0)
 {
+    if (mixed_read && (fenced_in_block || !matrices.empty())) return;
     if (!matrices.empty()) {  // kernel.py replaces @INSTRUCTION by a line
         std::string where = !region                            ? "memory that is no matrix"
                             : region->kind < Region::VARIABLES ? "matrix " + std::to_string(region->number)
@@ -87,9 +99,14 @@ void found(const char* kind, const Access& access, const Region* region, Other o
     if (told.size() >= MOST_FINDINGS || !told.insert({kind, access.instruction, other.instruction}).second) return;
     long long offset = region ? access.at - region->begin : reinterpret_cast<long long>(access.at);
     unsigned variable = !region || region->kind == Region::VARIABLES ? offset_of(access.at) : 0;
-    tell("finding", "kind", kind, "at", access.instruction, "writes", access.writes, "bytes", access.bytes, "space",
-         region ? region->kind : -1, "number", region ? region->number : 0, "offset", offset, "variable", variable, "other_at",
-         other.instruction, "other_writes", other.writes, "other_thread", other.thread, where());
+    Members finding("kind", kind, "at", access.instruction, "writes", access.writes, "bytes", access.bytes, "space",
+                    region ? region->kind : -1, "number", region ? region->number : 0, "offset", offset, "variable", variable,
+                    "other_at", other.instruction, "other_writes", other.writes, "other_thread", other.thread, "mixed",
+                    mixed_read != 0, where());
+    if (mixed_read)
+        mixed_races.push_back({mixed_read, region->kind >= Region::SHARED, finding});
+    else
+        tell("finding", finding);
 }
 
 [[noreturn]] void refuse(const char* kind, const Access& access, const Region* region)
@@ -158,9 +175,13 @@ const char* race_of(unsigned then) { return then < first_of_block ? "race of blo
 
 void after_write(Cell& cell, const Access& access, const Region& region, unsigned mask)
 {
-    if (!(cell.write_mask & mask) || (cell.atomic && (access.atomic || !access.writes))) return;
+    if (!(cell.write_mask & mask) || (cell.atomic && access.atomic)) return;
+    bool is_mixed_read = cell.atomic && !access.writes;
+    if (is_mixed_read && cell.write_segment >= first_of_block && cell.writer == current->number)
+        after_own_update.insert(access.instruction);
     if (!unordered(region, cell.write_segment, cell.writer, cell.write_epoch)) return;
-    found(race_of(cell.write_segment), access, &region, {cell.write_at, true, told_thread(cell.write_segment, cell.writer)});
+    found(race_of(cell.write_segment), access, &region, {cell.write_at, true, told_thread(cell.write_segment, cell.writer)},
+          is_mixed_read ? access.instruction : 0);
 }
 
 void after_reads(Cell& cell, const Access& access, const Region& region, unsigned mask)
@@ -171,7 +192,8 @@ void after_reads(Cell& cell, const Access& access, const Region& region, unsigne
                 (cell.several_warps || (cell.several_lanes && cell.read_epoch == static_cast<uint8_t>(current->warp_syncs)));
     if (!others && !here && !unordered(region, cell.read_segment, cell.reader, cell.read_epoch)) return;
     const char* kind = others && !here ? "race of blocks" : race_of(cell.read_segment);
-    found(kind, access, &region, {cell.read_at, false, told_thread(cell.read_segment, cell.reader)});
+    found(kind, access, &region, {cell.read_at, false, told_thread(cell.read_segment, cell.reader)},
+          access.atomic ? cell.read_at : 0);
 }
 
 void note_read(Cell& cell, const Access& access, unsigned mask)
@@ -197,6 +219,8 @@ void note_read(Cell& cell, const Access& access, unsigned mask)
 
 void note_write(Cell& cell, const Access& access, unsigned mask)
 {
+    bool is_own = cell.write_segment == segment && cell.writer == current->number && cell.write_mask == mask;
+    if (access.atomic && is_own && !cell.atomic) return;  // the plain write may still race with others' atomics
     cell.write_segment = segment;
     cell.write_at = access.instruction;
     cell.writer = static_cast<uint16_t>(current->number);
@@ -259,7 +283,11 @@ void look_at(const Access& access)
         if (access.needs_value && (cell.written & mask) != mask && is_followed(region)) found("unwritten", access, &region);
         after_write(cell, access, region, mask);
         if (access.writes) {
-            if (!access.atomic) after_reads(cell, access, region, mask);
+            if (access.atomic && cell.read_segment == segment && cell.reader == current->number && cell.read_mask & mask) {
+                before_own_update.insert(cell.read_at);
+                if (!cell.several_lanes && !cell.several_warps) cell.read_mask = 0;
+            }
+            after_reads(cell, access, region, mask);
             note_write(cell, access, mask);
         } else {
             note_read(cell, access, mask);
@@ -334,7 +362,11 @@ void note_copy(void* at, size_t bytes, bool writes, void* instruction)
     look_at_or_count({static_cast<const char*>(at), static_cast<int>(bytes), writes, false, offset_of(instruction), !writes});
 }
 
-void fence() { fenced = true; }
+void fence(bool of_all_blocks)
+{
+    fenced_in_block = true;
+    fenced |= of_all_blocks;
+}
 
 void undefined_shuffle(Place place)
 {
@@ -351,7 +383,7 @@ std::pair<char*, char*> launch_begins(char* first, char* last, size_t dynamic_by
     static size_t room_of_statics, room_of_variables;
     first_of_launch = ++segment;
     for (LastUse& each : last_used) each = {};
-    fenced = false;
+    fenced = fenced_in_block = false;
     sampled_launches += is_sampled;
     is_sampled = false;
     static std::map<std::pair<std::string, int>, unsigned long long>& of_places =
@@ -385,6 +417,14 @@ void block_begins(char* dynamic_shared, size_t bytes)
 }
 
 void barrier_passed() { ++segment; }
+
+void launch_ends()
+{
+    for (const MixedRace& each : mixed_races)
+        if (!before_own_update.count(each.read) && (each.is_shared || after_own_update.count(each.read)))
+            tell("finding", each.finding);
+    mixed_races.clear();
+}
 
 std::pair<char*, char*> variables_of_device() { return {__start_cuda_variables, __stop_cuda_variables}; }
 

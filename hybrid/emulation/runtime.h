@@ -180,6 +180,7 @@ namespace memory_check {
 WHERE_WATCHED std::pair<char*, char*> launch_begins(char* first, char* last, size_t dynamic_bytes, const Work& work);
 WHERE_WATCHED void block_begins(char* dynamic_shared, size_t bytes);
 WHERE_WATCHED void barrier_passed();
+void launch_ends();
 
 extern bool checks;                             // the next launches for races and missing values
 extern bool kernels_run;                        // the host has not waited for them
