@@ -65,7 +65,7 @@ class CudaRun:
 
 def usual_gpu_shapes(trials: Trials) -> list[Sizes]:
     """Shapes large enough for timing; a small one for a kernel of a single block."""
-    if "blockIdx" not in trials.kernel.body:
+    if "blockIdx" not in trials.kernel.indices:
         return [trials.meaning.on((8, 8, 8))]
     return [trials.meaning.on((_SIZE,) * 3), trials.meaning.on(_RAGGED)]
 

@@ -27,6 +27,7 @@ _CONSTANT = re.compile(
     r"|(?:static\s+)?(?:const|constexpr)\s+(?:unsigned\s+)?(?:int|unsigned|size_t)\s+(?P<name>\w+)\s*=\s*(?P<value>[^;,]+);)",
     re.MULTILINE,
 )
+_ENUM = re.compile(r"\benum\b[^{};]*\{([^{}]*)\}")
 _INTEGER = r"(?:unsigned|signed|short|long|int|size_t|u?int(?:32|64)_t)"
 _BASIC = rf"float|double|{_INTEGER}(?:[ \t]+{_INTEGER})*"
 _ALIAS = re.compile(
@@ -184,6 +185,8 @@ def constants_in(plain: str) -> dict[str, int]:
     """Macros and constants with integer values from 0, also those computed from others, such as #define BLOCK (2 * TILE)."""
     found: dict[str, int] = {}
     texts = {each["macro"] or each["name"]: each["text"] or each["value"] for each in _CONSTANT.finditer(plain)}
+    for listed in _ENUM.findall(plain):
+        texts |= dict(re.findall(r"(\w+)\s*=\s*([^,]+)", listed))
     plain_texts = {name: re.sub(r"\b(\d+)[uUlL]+\b", r"\1", text) for name, text in texts.items()}
     while new := {
         name: value for name, text in plain_texts.items() if name not in found and (value := value_of(text, found)) is not None
@@ -235,6 +238,41 @@ def shared_arrays(plain: str) -> dict[str, tuple[str, ...]]:
             if all(texts):
                 found[name] = texts
     return found
+
+
+_BUILT_IN = r"(?:threadIdx|blockIdx|blockDim)\b"
+_OF_GROUP = re.compile(r"(?:[\w:]+\s*(?:\(\s*\))?\s*\.\s*)(thread|group)_index\s*\(\s*\)")
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([^)\n]*\))?[ \t]+(.+)$", re.MULTILINE)
+
+
+def with_indices(body: str, text: str) -> str:
+    """A kernel's body with threadIdx, blockIdx and blockDim in place of macros, functions without parameters, and variables that
+    stand for them, followed by the other macros and device functions that it uses. `text`: of the whole file."""
+    plain = blanked(text)
+    named: dict[str, str] = {}  # patterns and what replaces them
+    called: dict[str, str] = {}
+    for name, parameters, value in _MACRO.findall(plain):
+        (called if parameters else named)[name if parameters else rf"\b{name}\b"] = value
+    for each in functions_in(text):
+        if each.is_of_host or "__global__" in each.head or not each.name:
+            continue
+        inner = plain[each.opening + 1 : each.end - 1]
+        returned = re.fullmatch(r"\s*return\b([^;]*);\s*", inner)
+        if returned and re.search(rf"\b{each.name}\s*\(\s*\)\s*(?:const\s*)?$", each.head):
+            named[rf"\b{each.name}\s*\(\s*\)"] = f"({returned[1].strip()})"
+        else:
+            called[each.name] = inner
+    while new := [name for name in called if re.search(rf"\b{name}\s*\(", body)]:
+        body = "\n;".join([body, *(called.pop(name) for name in new)])
+    for _ in range(3):  # a name may stand for another one
+        body = _OF_GROUP.sub(lambda found: "threadIdx" if found[1] == "thread" else "blockIdx", body)
+        for pattern, value in named.items():
+            if re.search(_BUILT_IN, value) or _OF_GROUP.search(value) or any(re.search(each, value) for each in named):
+                body = re.sub(pattern, lambda _, value=value: value, body)  # type: ignore[misc]
+        of_variables = re.findall(rf"(?<![\w.])(\w+)\s*=\s*({_BUILT_IN}(?:\.[xyz])?)\s*(?=[,;])", body)
+        for name, value in of_variables:
+            body = re.sub(rf"(?<![\w.]){name}\b(?!\s*=(?!=))" + r"(?=\s*\.)" * ("." not in value), value, body)
+    return body
 
 
 def arrays_of_threads(text: str, first: int, body: str) -> list[tuple[str, int]]:

@@ -51,8 +51,25 @@ class Trials:
         with new_folder() as folder:
             program = self._program(folder)
             static = sum(size for _, _, size in program.shared_variables()) if shutil.which("readelf") else None
-            cases = self._in_time([*self._cases(program, shapes)])
-        return Examination(self.kernel, self.meaning, self.launch, self._traced_astray(cases), static)
+            cases, trials = self._in_time([*self._cases(program, shapes)]), self
+            if self.launch.is_guess and _may_be_launched_wrongly(cases):
+                for other in (replace(self, launch=launch) for launch in self.launch.others):
+                    own = other.usual_shapes() if shapes == self.usual_shapes() else shapes
+                    if other._is_right(program, own[:2][-1]):
+                        why = f"guessed, since the kernel is right with it, and wrong with {self.launch}"
+                        trials = replace(other, launch=replace(other.launch, why=why))
+                        cases = trials._in_time([*trials._cases(program, own)])
+                        break
+        return Examination(self.kernel, self.meaning, trials.launch, trials._traced_astray(cases), static)
+
+    def _is_right(self, program: Program, sizes: Sizes) -> bool:
+        """Whether the kernel is right on this shape, with its threads in one order."""
+        try:
+            task = self.task(sizes)
+        except UsageError:
+            return False
+        look, outcomes, _ = program.launched(task, orders=1, watch=ELEMENTS)
+        return bool(outcomes) and Case(task.sizes, task.grid, task.block, outcomes, faults=look.findings).is_right
 
     def usual_shapes(self) -> list[Sizes]:
         """A shape of whole blocks and tiles; one with partial ones; one smaller than a tile; one with a long sum; one whose
@@ -61,7 +78,8 @@ class Trials:
         block = self.launch.block_at({**self.file.constants, **dict(zip("nlm", small, strict=True))})
         tile = min(_MOST, max(_LEAST, *block)) if min(block) > 1 else 4 * _LEAST
         shapes = [(2 * tile, 3 * tile, tile), (2 * tile + 5, tile + 3, tile + 9), (3, 5, 2), (7, _LONG, 5), (_LONG, 3, 139)]
-        if "blockIdx" not in self.kernel.body:
+        many = dict.fromkeys("nlm", _MOST)
+        if "blockIdx" not in self.kernel.indices and math.prod(self.launch.at({**self.file.constants, **many})[0]) == 1:
             shapes = [small, (5, 5, 5) if self.meaning.square else (5, 7, 6)]
         elif self.meaning.square:
             shapes = [(size,) * 3 for size in (2 * tile, 2 * tile + 5, 3, _LONG)]
@@ -153,6 +171,13 @@ class Trials:
                 sites = program.sites(counts) or (sites if case.wrong else ())  # another shape has the same lines
                 case = replace(case, sites=sites, branches=program.branches(counts))
             yield case
+
+
+def _may_be_launched_wrongly(cases: Sequence[Case]) -> bool:
+    """Whether a wrong guess of the launch may explain what is wrong: elements that several threads or none write, accesses out of
+    bounds, races, missing values."""
+    first = cases[:2]
+    return not any(case.is_right for case in first) and any(case.faults or case.never or case.uncertain for case in first)
 
 
 def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[StudentFile, StudentKernel, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from hybrid.classroom.cuda_text import extents_of, shared_arrays, split, value_of
 from hybrid.classroom.student_file import ELEMENTS, SCALES, Parameter, StudentFile, StudentKernel
@@ -225,7 +226,7 @@ FIELDS_OF_ROWS, FIELDS_OF_COLUMNS = ("height", "rows", "h"), ("width", "columns"
 _OF_COMMENT = ("kernel", "grid", "block", "shared")
 _OF_NAME = re.compile(r"(\w+(?=\()|kernel|grid|block|shared)\s*\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)")
 _LONGEST = 32  # side of a square block
-_DEFAULT_TILE = 16
+_DEFAULT_TILE, _WARP = 16, 32
 _MOST_THREADS, _MOST_DEEP, _MOST_SHARED = 1024, 64, 227 << 10  # of a block, and of its z
 
 
@@ -239,6 +240,7 @@ class Launch:
     why: str  # where the expressions are from
     is_guess: bool = False
     follows_block: bool = False  # the grid is computed from the block
+    others: tuple[Launch, ...] = ()  # of a guess: what else is plausible, the most plausible first
 
     def at(self, sizes: Mapping[str, int]) -> tuple[Extents, Extents, int]:
         """Grid, block and bytes of dynamic shared memory for these sizes and constants. UsageError if CUDA could not launch
@@ -283,7 +285,7 @@ def launch_of(
     `meaning`: None for a kernel that multiplies no matrices; its only size is n, or of two sizes `rows` is n and the other m.
     `flags`: the options; like the comment, they may use n, l and m or the kernel's own names of sizes.
     """
-    body, is_product = kernel.body, meaning is not None
+    body, is_product = kernel.indices, meaning is not None
     of = meaning.of if meaning is not None else ["n" if each.name == rows or not rows else "m" for each in kernel.parameters]
     own = {each.name: size for each, size in zip(kernel.parameters, of, strict=True) if each.is_number}
     given = {name: flags.get(name) or within_comment(file.launch_comment, name) for name in ("grid", "block", "shared")}
@@ -306,13 +308,68 @@ def launch_of(
     block = _extents(said["block"]) if said["block"] else block
     covering = (_blocks_of(outer[0], block[0]), _blocks_of(outer[1], block[1])) if has_y else (_blocks_of(whole, block[0]), "1")
     grid = _extents(said["grid"]) if said["grid"] else covering if has_blocks else ("1", "1")
+    guesses = _guesses(file, kernel, grid, block, outer) if is_product and has_blocks and not is_told else [(grid, block)]
+    if guesses[0] != (grid, block):
+        why = "guessed from the factors of blockIdx"
+    (grid, block), *others = guesses
     shared = said["shared"] or "0"
     if "cuda_on_cpu::dynamic_shared_memory" in file.compiled and not said["shared"]:
         shared = f"8 * {block[0]} * {block[1]}"
         if is_product:
             text = f"{file.path.name} has dynamic shared memory: --shared BYTES, or // lab: shared(BYTES), tells how much"
             raise UsageError(text, code="lab-launch")
-    return Launch(grid, block, shared, why, not is_told, not said["grid"])
+    guess = Launch(grid, block, shared, why, not is_told, not said["grid"])
+    return replace(guess, others=tuple(replace(guess, grid=grid, block=block) for grid, block in others))
+
+
+def _guesses(
+    file: StudentFile, kernel: StudentKernel, grid: tuple[str, ...], block: tuple[str, ...], outer: tuple[str, str]
+) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Plausible grids and blocks of a kernel that multiplies matrices. `grid`, `block`: the guess for a thread to each element.
+    `outer`: the sizes along x and y.
+
+    What multiplies blockIdx is the part of C that a block computes; without a factor, a block computes a row, a column or an
+    element. An axis without threadIdx has a single thread.
+    """
+    body, steps = kernel.indices, [_step(kernel, axis, file.constants) for axis in "xy"]
+    if not _Y.search(body):
+        is_scaled = steps[0] != "1" or "gridDim" in body
+        return [(grid, block), *([] if is_scaled else [((size, "1"), block) for size in ("n * m", "n", "m")])]
+    values = [value_of(step, file.constants) if step else None for step in steps]
+    if "threadIdx.y" not in body:
+        length, (x, y) = _threads_of_arrays(file, kernel), values
+        counts = [str(x * y // part) for part in (16, 64, 8, 4, 1, 2, 32)] if x and y and x * y > 1 else []
+        counts = [*filter(None, [length]), *counts, "128"]
+        blocks: list[tuple[str, ...]] = [(count, "1") for count in counts if _WARP <= int(count) <= _MOST_THREADS]
+    else:
+        x, y = (value or 1 for value in values)
+        parts = [(x // of_x, y // of_y) for of_x, of_y in ((1, 1), (2, 2), (1, 2), (1, 4), (2, 1), (4, 4), (1, 8))]
+        blocks = [(str(a), str(b)) for a, b in parts if min(a, b) > 1 and _WARP <= a * b <= _MOST_THREADS]
+        if blocks and (x, y) == (int(blocks[0][0]), int(blocks[0][1])):
+            blocks[0] = (steps[0] or "", steps[1] or "")
+        is_coarse = any("*" in (step or "") for step in steps)  # such as blockIdx.y * TILE * 2
+        blocks = [block, *blocks] if is_coarse or not blocks else [blocks[0], block, *blocks[1:]]
+        steps = [None if step == "1" else step for step in steps]
+    found = []
+    for each in blocks:
+        parts_of_c = [step or each[axis] for axis, step in enumerate(steps)]
+        for sizes in (outer, outer[::-1]):
+            covering = tuple(size if of == "1" else _blocks_of(size, of) for size, of in zip(sizes, parts_of_c, strict=True))
+            found.append((covering, each))
+    # First the usual sizes along x and y in all blocks, then exchanged ones in the first.
+    return list(dict.fromkeys([*found[::2], found[1]]))
+
+
+def _step(kernel: StudentKernel, axis: str, constants: Mapping[str, int]) -> str | None:
+    """The constant that multiplies this axis of blockIdx, 1 for none; None for blockDim."""
+    term, found = r"(?:[\w.]+|\([^()]*\))", list[str]()
+    for product in re.finditer(rf"(?:{term}\s*\*\s*)*\bblockIdx\.{axis}\b(?:\s*\)?\s*\*\s*{term})*", kernel.indices):
+        factors = [each.strip(" ()") for each in product[0].split("*")]
+        if f"blockDim.{axis}" in factors:
+            return None
+        known = [each for each in factors if value_of(each, constants)]
+        found += [" * ".join(known)] if known else []
+    return max(found, key=lambda text: value_of(text, constants) or 0, default="1")
 
 
 def _threads_of_arrays(file: StudentFile, kernel: StudentKernel) -> str:
@@ -331,7 +388,7 @@ def _has_rows_along_x(kernel: StudentKernel, meaning: Meaning) -> bool:
         sizes.update((f"{matrix}.{name}", of) for name in (FIELDS_OF_ROWS if of == "n" else FIELDS_OF_COLUMNS))
     bounds: dict[str, set[str]] = {"x": set(), "y": set()}
     for along, found in bounds.items():
-        for name in re.findall(rf"(\w+)\s*=(?!=)[^;,=]*\b(?:threadIdx|blockIdx)\.{along}\b", kernel.body):
+        for name in re.findall(rf"(\w+)\s*=(?!=)[^;,=]*\b(?:threadIdx|blockIdx)\.{along}\b", kernel.indices):
             found.update(sizes.get(text, "") for text in re.findall(rf"(?<![\w.]){name}\s*(?:<|>=)\s*([\w.]+)", kernel.body))
     return "n" in bounds["x"] and "m" not in bounds["x"] and "m" in bounds["y"] and "n" not in bounds["y"]
 

@@ -70,6 +70,7 @@ class StudentKernel:
     line: int
     body: str  # without comments
     template: tuple[str, ...] = ()  # names of template parameters
+    indices: str = ""  # the body with threadIdx and the like in place of other names for them, from `with_indices`
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(map(str, self.parameters))})"
@@ -89,7 +90,8 @@ def kernels_of(text: str, whole: str = "") -> tuple[StudentKernel, ...]:
         parameters = tuple(_parameter(text, aliases) for text in found["parameters"].split(",") if text.strip())
         body = plain[found.end() : after_bracket(plain, found.end() - 1)]
         template = tuple(text.partition("=")[0].split()[-1] for text in (found["template"] or "").split(",") if text.strip())
-        kernels.append(StudentKernel(found["name"], parameters, line, body, template))
+        indices = cuda_text.with_indices(body, whole or text)
+        kernels.append(StudentKernel(found["name"], parameters, line, body, template, indices))
     return tuple(kernels)
 
 

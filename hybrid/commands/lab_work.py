@@ -127,6 +127,7 @@ def _run(options: argparse.Namespace) -> int:
     shapes = [tuple(options.sizes)] if options.sizes else trials.usual_shapes()
     with Progress(part=lambda: f"run {file.path.name}"):
         examination = trials.examined(shapes)
+    trials = replace(trials, launch=examination.launch)
     gpu = report.on_gpu(model, examination) if model else None
     stream = text_stream(options.json)
     print("\n".join(report.told(trials.file, examination, gpu)), file=stream)

@@ -61,6 +61,11 @@ struct MixedRace {
     Members finding;
 };
 std::vector<MixedRace> mixed_races;
+struct PlainRead {
+    const char* at;
+    unsigned segment, thread, instruction;
+} last_reads[8];
+unsigned next_read;
 
 struct Other {  // the earlier access of a race
     unsigned instruction;
@@ -198,6 +203,7 @@ void after_reads(Cell& cell, const Access& access, const Region& region, unsigne
 
 void note_read(Cell& cell, const Access& access, unsigned mask)
 {
+    last_reads[next_read++ % 8] = {access.at, segment, current->number, access.instruction};
     uint8_t epoch = static_cast<uint8_t>(current->warp_syncs);
     bool is_other = cell.reader != current->number;
     if (cell.read_segment == segment && (cell.read_mask & mask) && is_other) {
@@ -283,10 +289,9 @@ void look_at(const Access& access)
         if (access.needs_value && (cell.written & mask) != mask && is_followed(region)) found("unwritten", access, &region);
         after_write(cell, access, region, mask);
         if (access.writes) {
-            if (access.atomic && cell.read_segment == segment && cell.reader == current->number && cell.read_mask & mask) {
-                before_own_update.insert(cell.read_at);
-                if (!cell.several_lanes && !cell.several_warps) cell.read_mask = 0;
-            }
+            for (const PlainRead& each : last_reads)
+                if (access.atomic && each.at == access.at && each.segment == segment && each.thread == current->number)
+                    before_own_update.insert(each.instruction);
             after_reads(cell, access, region, mask);
             note_write(cell, access, mask);
         } else {

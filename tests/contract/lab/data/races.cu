@@ -54,6 +54,14 @@ __global__ void some_add_atomically(int* sum)
     else
         sum[0] = 7;  //! data-race
 }
+__global__ void sum_read_too_early(float* x)
+{
+    __shared__ float sum;
+    if (threadIdx.x == 0) sum = 0;
+    __syncthreads();
+    atomicAdd(&sum, x[threadIdx.x]);  //! data-race
+    x[threadIdx.x] = sum;
+}
 __global__ void a_barrier_of_the_warp_alone(float* x)
 {
     __shared__ float s[64];
@@ -137,6 +145,15 @@ __global__ void added_up(int* sum)
     atomicAdd(sum, 1);
     atomicMax(&total, 5);
 }
+__global__ void greatest(float* x)
+{
+    __shared__ int most;
+    if (threadIdx.x == 0) most = 0;
+    __syncthreads();
+    for (int old = most, now; old < threadIdx.x && (now = atomicCAS(&most, old, threadIdx.x)) != old;) old = now;
+    __syncthreads();
+    x[threadIdx.x] = most;
+}
 // The last block to come reads what the others have written, behind fences.
 __global__ void last_block(float* x, int* arrived, float* sum)
 {
@@ -172,6 +189,8 @@ int main()
     some_add_atomically<<<1, 8>>>(zeros);
     a_barrier_of_the_warp_alone<<<1, 64>>>(x);
     halves<<<1, 64>>>(shorts);
+    sum_read_too_early<<<1, 64>>>(x);
+    greatest<<<1, 64>>>(x);
     shared_without_a_value<<<1, 8>>>(x);
     half_a_word_without_a_value<<<1, 1>>>(x);
     shared_of_the_block_before<<<2, 1>>>(x);

@@ -1,5 +1,5 @@
 // The launch follows from the extents of the tiles, one of which is padded: no name says it.
-constexpr int T = 4;
+enum { T = 4 };
 #define SIDE (2 * T)
 __global__ void multiply(const float* a, const float* b, float* c, int n, int l, int m)
 {
