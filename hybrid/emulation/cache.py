@@ -61,8 +61,9 @@ def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
         if installation.is_own(path) and _is_whole(path):
             return path
         _remove_abandoned(path.parent)
-        with tempfile.TemporaryDirectory(prefix=_BUILDING, dir=path.parent) as folder:
-            file = compile_in(Path(folder), path.with_suffix(".log"))
+        folder = Path(tempfile.mkdtemp(prefix=_BUILDING, dir=path.parent))  # forked children would remove a TemporaryDirectory
+        try:
+            file = compile_in(folder, path.with_suffix(".log"))
             if not file.exists():
                 raise DeviceUnavailable(
                     f"no {path.name} was written, and no error told, by the compiler: is CXX, or CC, set to one?",
@@ -73,6 +74,8 @@ def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
                     appended.write(_seal(file.read_bytes()))
             file.chmod(0o700)
             os.replace(file, path)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     return path
 
 

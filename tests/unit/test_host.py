@@ -2,6 +2,7 @@
 """How many threads a rank takes and how much memory there is, from what the system, Slurm and OpenMP say."""
 
 import ctypes
+import os
 import signal
 import subprocess
 import sys
@@ -453,6 +454,27 @@ def test_every_bit_of_the_kernels_is_that_of_sums_in_order(rng, name, dtype, sha
     compiled_loops(name, dtype)(a, b, c)
     beside[:n, 3 : 3 + m] = in_order
     np.testing.assert_array_equal(wide[2], beside)
+
+
+# Compilations
+
+
+def test_the_end_of_a_forked_process_leaves_a_compilation_its_folder(tmp_path):
+    script = """
+import os, sys
+from hybrid.emulation.cache import cached
+
+def compile_in(folder, log):
+    if not os.fork():
+        sys.exit()
+    os.wait()
+    (folder / "library").write_bytes(b"compiled")
+    return folder / "library"
+
+print(cached("library", compile_in).name)
+"""
+    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "HYBRID_CACHE": str(tmp_path)}, capture_output=True)
+    assert (done.stdout, done.stderr) == (b"library\n", b"")
 
 
 # Turns
