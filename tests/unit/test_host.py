@@ -461,17 +461,23 @@ def test_every_bit_of_the_kernels_is_that_of_sums_in_order(rng, name, dtype, sha
 
 def test_the_end_of_a_forked_process_leaves_a_compilation_its_folder(tmp_path):
     script = """
-import os, sys
+import os, sys, threading
 from hybrid.emulation.cache import cached
 
 def compile_in(folder, log):
-    if not os.fork():
-        sys.exit()
-    os.wait()
+    begun.set()
+    ended.wait()
     (folder / "library").write_bytes(b"compiled")
     return folder / "library"
 
-print(cached("library", compile_in).name)
+begun, ended = threading.Event(), threading.Event()
+compiling = threading.Thread(target=lambda: print(cached("library", compile_in).name))
+compiling.start()
+begun.wait()
+if not os.fork():
+    sys.exit()
+os.wait()
+ended.set()
 """
     done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "HYBRID_CACHE": str(tmp_path)}, capture_output=True)
     assert (done.stdout, done.stderr) == (b"library\n", b"")
