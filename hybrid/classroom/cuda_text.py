@@ -284,9 +284,10 @@ def arrays_of_threads(text: str, first: int, body: str) -> list[tuple[str, int]]
     found = []
     for number, line in enumerate(blanked(text).split("\n")[first - 1 :], first):
         declared = re.match(
-            r"\s*(?:volatile\s+)?(?:float|double|int|half|__half)\s+((?:\w+\s*(?:\[[^\]]*\]\s*)+[,;]\s*)+)$", line
+            r"\s*(?:volatile\s+)?(?:float|double|int|half|__half)\s+((?:\w+\s*(?:\[[^\]]*\]\s*)+(?:=\s*\{[^;]*\}\s*)?[,;]\s*)+)$",
+            line,
         )
-        for name in re.findall(r"(\w+)\s*\[[^;]*?\]\s*[,;]", declared[1]) if declared else ():
+        for name in re.findall(r"(\w+)\s*\[[^;]*?\]\s*[,;=]", declared[1]) if declared else ():
             if re.search(rf"\b{name}\s*(?:\[[^\]=;]*\])*\[[^\]=;]*\b(?:{of_thread})\b[^;=]*\]\s*=(?!=)", body):
                 found.append((name, number))
     return found

@@ -17,9 +17,10 @@ import numpy as np
 from hybrid.classroom.cuda_text import arrays_of_threads, joined
 from hybrid.classroom.launch import Launch, Meaning, indices_of, is_written, launch_of
 from hybrid.classroom.mistakes import Finding, astray
+from hybrid.classroom.repairs import MOST, Repair, repairs_of, uses_narrow_integers
 from hybrid.classroom.report import Case, Examination, Sizes
 from hybrid.classroom.student_file import StudentFile, StudentKernel, refuse_host_calls, refuse_unsupported, refuse_without_host
-from hybrid.classroom.trial import Program, Task, of_arrays, of_matrices, operands
+from hybrid.classroom.trial import ELEMENT_TYPES, Program, Task, of_arrays, of_matrices, operands
 from hybrid.core.problem import record
 from hybrid.emulation.child import new_folder
 from hybrid.emulation.errors import EmulationError
@@ -60,15 +61,47 @@ class Trials:
                         trials = replace(other, launch=replace(other.launch, why=why))
                         cases = trials._in_time([*trials._cases(program, own)])
                         break
+            cases = trials._repaired(_without_refuted(cases), folder)
         return Examination(self.kernel, self.meaning, trials.launch, trials._traced_astray(cases), static)
 
-    def _is_right(self, program: Program, sizes: Sizes) -> bool:
+    def _repaired(self, cases: list[Case], folder: Path) -> list[Case]:
+        """The cases; if no wrong one is explained, or narrow integers may have overflowed, the smallest gets a hint from a change
+        of the kernel that makes it right."""
+        wrong = sorted((case for case in cases if not case.is_right and any(case.grid)), key=lambda case: math.prod(case.sizes))
+        is_explained = any(case.faults or case.hints or any(each.mistake for each in case.outcomes) for case in wrong)
+        kept = repairs_of(self.file, self.kernel, ELEMENT_TYPES[self.meaning.dtype])
+        is_explained |= bool(wrong) and math.prod(wrong[0].sizes) > _LARGE
+        repairs = [each for each in kept if each.is_of_narrow or not is_explained][:MOST] if wrong else []
+        versions = {number: each.text for number, each in enumerate(repairs)}
+        while versions:
+            text = of_matrices(self.file, self.kernel, self.instance, self.meaning, versions)
+            try:
+                program = Program(self.file, self.kernel, text, folder / f"repairs_{len(versions)}")
+                break
+            except EmulationError as error:  # without the version that does not compile
+                bad = re.search(r"version (\d+):", str(error))
+                if bad is None or versions.pop(int(bad[1]), None) is None:
+                    return cases
+        mending: list[Repair] = []
+        for number in versions:
+            is_other = mending and not repairs[number].resembles(mending[0])
+            if not is_other and all(self._is_right(program, case.sizes, number) for case in wrong[:2]):
+                mending.append(repairs[number])
+        if not mending:
+            return cases
+        found = Finding("; or in ".join(each.what for each in mending[:2]), "wrong-terms")
+        told = [replace(each, hints=(found,)) for each in wrong]
+        if mending[0].is_of_narrow:  # explains accesses out of bounds, too
+            told = [replace(each, faults=(found, *each.faults)) for each in wrong]
+        return [told[wrong.index(each)] if each in wrong else each for each in cases]
+
+    def _is_right(self, program: Program, sizes: Sizes, version: int = 0) -> bool:
         """Whether the kernel is right on this shape, with its threads in one order."""
         try:
             task = self.task(sizes)
         except UsageError:
             return False
-        look, outcomes, _ = program.launched(task, orders=1, watch=ELEMENTS)
+        look, outcomes, _ = program.launched(task, orders=1, watch=ELEMENTS, version=version)
         return bool(outcomes) and Case(task.sizes, task.grid, task.block, outcomes, faults=look.findings).is_right
 
     def usual_shapes(self) -> list[Sizes]:
@@ -83,6 +116,8 @@ class Trials:
             shapes = [small, (5, 5, 5) if self.meaning.square else (5, 7, 6)]
         elif self.meaning.square:
             shapes = [(size,) * 3 for size in (2 * tile, 2 * tile + 5, 3, _LONG)]
+        elif uses_narrow_integers(self.kernel):  # A, B and C of more elements than a short can number
+            shapes = [*shapes[:3], (_LONG, _LONG, 3), (3, _LONG, _LONG), (_LONG, 3, _LONG)]
         return [self.meaning.on(shape) for shape in shapes]
 
     def _in_time(self, cases: list[Case]) -> list[Case]:
@@ -98,7 +133,7 @@ class Trials:
         outcomes = {i: case.outcomes[0] for i, case in enumerate(cases) if case.outcomes and not case.faults}
         first = {i: each.first_wrong[0] for i, each in outcomes.items() if each.first_wrong}
         small = [i for i, is_now in first.items() if math.isfinite(is_now) and math.prod(cases[i].sizes) <= _MOST_TRACED]
-        if not small or any(each.mistake for each in outcomes.values()):
+        if not small or any(each.mistake for each in outcomes.values()) or any(case.hints for case in cases):
             return tuple(cases)
         i = min(small, key=lambda each: math.prod(cases[each].sizes))
         a, b, before, _ = operands(cases[i].sizes, self.meaning.dtype, self.seed, self.meaning.scales)
@@ -178,6 +213,20 @@ def _may_be_launched_wrongly(cases: Sequence[Case]) -> bool:
     bounds, races, missing values."""
     first = cases[:2]
     return not any(case.is_right for case in first) and any(case.faults or case.never or case.uncertain for case in first)
+
+
+def _without_refuted(cases: list[Case]) -> list[Case]:
+    """The cases without a wrong index, row stride or operand as explanation that does not explain all wrong cases."""
+    wrong = {each.mistake and each.mistake[0] for case in cases if not case.faults for each in case.outcomes if each.wrong}
+    if len(wrong) < 2:
+        return cases
+    kept = [
+        tuple(
+            replace(each, mistake=None) if each.mistake and each.mistake[0] != "wrong-terms" else each for each in case.outcomes
+        )
+        for case in cases
+    ]
+    return [replace(case, outcomes=outcomes) for case, outcomes in zip(cases, kept, strict=True)]
 
 
 def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[StudentFile, StudentKernel, str]:

@@ -150,8 +150,11 @@ def _weighted(weights: np.ndarray) -> str:
         else:
             which = f"of k = {_listed(without)}"
         return f"the products {which} are not in the sum: {counted(len(without), 'product')} of {l}"
-    several = np.flatnonzero(weights != 1)
-    return f"the products of k = {_listed(several)} are in the sum {weights[several[0]]:g} times"
+    several = np.flatnonzero((weights != 1) & (weights != 0))
+    missing = f", and those of k = {_listed(without)} not at all" if len(without) else ""
+    if not len(several):
+        return f"the products of k = {_listed(without)} are not in the sum"
+    return f"the products of k = {_listed(several)} are in the sum {weights[several[0]]:g} times{missing}"
 
 
 def _listed(numbers: np.ndarray) -> str:

@@ -131,8 +131,10 @@ def findings(case: Case, names: Names) -> list[Finding]:
         code, text = worst.mistake
         if "index of {C}:" in text:
             where = _lines("; {} stores it", case, {2}, "store")
-        else:  # wrong terms of factors in shared memory are read there
-            in_shared = code == "wrong-terms" and any(site.space == SHARED and site.kind == "load" for site in case.sites)
+        else:  # wrong terms of factors in shared memory are read there; what is stored to C is a sum, and no factor
+            stores = {site.line for site in case.sites if site.space == 2 and site.kind == "store"}
+            of_tiles = [site for site in case.sites if site.space == SHARED and site.kind == "load" and site.line not in stores]
+            in_shared = code == "wrong-terms" and of_tiles
             where = _lines("; {} reads the factors", case, {SHARED} if in_shared else {0, 1}, "load")
         found.append(Finding(text.format(**dict(zip("ABC", names, strict=True))) + where, code))
     if worst is not None and worst.first_wrong is not None:

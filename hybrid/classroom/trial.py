@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.observed import Access, Branch, Site, accesses_of, branches_of, sites_of, symbols_of
 from hybrid.errors import UsageError
 
-_ELEMENTS = {"float32": "float", "float64": "double", "int32": "int", "float16": "half"}
+ELEMENT_TYPES = {"float32": "float", "float64": "double", "int32": "int", "float16": "half"}
 _SHAPES = {"A": "nl", "B": "lm", "C": "nm"}
 _EXACT = {"float32": 2**24, "float64": 2**53, "float16": 2**11, "int32": 2**31 - 1}  # integers up to this are exact
 _LARGEST = {"float32": 99, "float64": 1 << 20, "float16": 99, "int32": 99}  # in float64, a sum in float32 is then wrong
@@ -136,7 +137,9 @@ class Program:
             each["ended"] = [end.view(array.dtype) for end, (array, _) in zip(each["ended"], arrays, strict=True)]
         return found, outcomes
 
-    def launched(self, task: Task, *, orders: int, watch: int) -> tuple[LaunchFindings, tuple[Outcome, ...], dict[str, Any]]:
+    def launched(
+        self, task: Task, *, orders: int, watch: int, version: int = 0
+    ) -> tuple[LaunchFindings, tuple[Outcome, ...], dict[str, Any]]:
         """Launch a kernel that multiplies matrices; returns what was found, the outcome of each order up to the first that was
         stopped, and the first order's "outcome" event, also of a stopped one that was traced."""
         n, l, m = task.sizes
@@ -145,7 +148,7 @@ class Program:
         found, ended = self.run(
             (task.grid, task.block, task.shared),
             [(a, True), (b, True), (c, task.scales[1] != 0)],
-            task.sizes,
+            [*task.sizes, version],
             names,
             task.seconds,
             orders=orders,
@@ -208,10 +211,12 @@ def _block_and_thread(number: int, task: Task) -> tuple[tuple[int, ...], ...]:
 # --- the program's text
 
 
-def of_matrices(file: StudentFile, kernel: StudentKernel, instance: str, meaning: Meaning) -> str:
+def of_matrices(
+    file: StudentFile, kernel: StudentKernel, instance: str, meaning: Meaning, versions: Mapping[int, str] | None = None
+) -> str:
     """The text of a program that launches the kernel on the arrays A, B, C and the numbers n, l, m. `instance`: the kernel's name
-    with its template arguments."""
-    element, lines, arguments = _ELEMENTS[meaning.dtype], [], [instance]
+    with its template arguments. `versions`: of the file's compiled text, of which a fourth number chooses one."""
+    element, lines, arguments = ELEMENT_TYPES[meaning.dtype], [], [instance]
     for parameter, of in zip(kernel.parameters, meaning.of, strict=True):
         if parameter.is_number:
             arguments.append(_number(parameter.type, "nlm".index(of)))
@@ -225,7 +230,7 @@ def of_matrices(file: StudentFile, kernel: StudentKernel, instance: str, meaning
                 value = _array(element, "ABC".index(of)) if what == of else _number(kind, "nlm".index(what))
                 lines.append(f"lab_struct_{of}.{name} = {value};")
             arguments.append(f"lab_struct_{of}")
-    return _text(file, kernel, [*lines, f"lab_launched.call({', '.join(arguments)});"])
+    return _text(file, kernel, [*lines, f"lab_launched.call({', '.join(arguments)});"], versions)
 
 
 def of_arrays(file: StudentFile, kernel: StudentKernel, instance: str) -> str:
@@ -245,16 +250,28 @@ def _array(element: str, number: int) -> str:
     return f"static_cast<{element}*>(lab_arrays[{number}])"
 
 
-def _text(file: StudentFile, kernel: StudentKernel, body: Sequence[str]) -> str:
+_LAUNCH = "void lab_launch(cuda_on_cpu::Launched& lab_launched, void* const* lab_arrays, const long long* lab_numbers)"
+
+
+def _text(file: StudentFile, kernel: StudentKernel, body: Sequence[str], versions: Mapping[int, str] | None = None) -> str:
     headers = "".join(f"#include <{name}>\n" for name in file.headers)
+
+    def launching(name: str, compiled: str) -> str:
+        return f'#line 1 "{name}"\n{compiled}\n#line 1 "launch"\n{_LAUNCH}\n{{\n    {chr(10).join(body)}\n}}'
+
+    if versions is None:
+        whole = launching(file.path.name, file.compiled)
+    else:  # our headers once, before all versions
+        headers_of_ours = re.findall(r'^[ \t]*#[ \t]*include[ \t]*"[^"\n]*"', file.compiled, re.MULTILINE)
+        parts = [
+            f"namespace version_{number} {{\n{launching(f'version {number}', each)}\n}}" for number, each in versions.items()
+        ]
+        cases = (
+            f"case {number}: return version_{number}::lab_launch(lab_launched, lab_arrays, lab_numbers);" for number in versions
+        )
+        whole = "\n".join([*headers_of_ours, *parts, _LAUNCH, "{", "switch (lab_numbers[3]) {", *cases, "}", "}"])
     return f"""{headers}namespace {{
-#line 1 "{file.path.name}"
-{file.compiled}
-#line 1 "launch"
-void lab_launch(cuda_on_cpu::Launched& lab_launched, void* const* lab_arrays, const long long* lab_numbers)
-{{
-    {chr(10).join(body)}
-}}
+{whole}
 }}
 int main(int, char** lab_words)
 {{

@@ -78,7 +78,9 @@ FAULTS = {
     "a float sum of doubles": ("doubles", [("double sum", "float sum")], {(WRONG, "")}),
     "one wrong element": ("element", [("= sum;", "= row == 18 && column == 5 ? 0 : sum;")], {(WRONG, "")}),
     "every second tile": ("tiles", [("first += TILE)", "first += 2 * TILE)")], {(TERMS, "sum += a_tile"), (WRONG, "")}),
-    "A's tile turned": ("tiles", [("a_tile[y][x] =", "a_tile[x][y] =")], {(TERMS, "sum += a_tile"), (WRONG, "")}),
+    "A's tile turned": ("tiles", [("a_tile[y][x] =", "a_tile[x][y] =")], {(TERMS, "a_tile[x][y] ="), (WRONG, "")}),
+    "one index for k": ("tiles", [("* b_tile[k][x]", "* b_tile[y][x]")], {(TERMS, "* b_tile[y]"), (WRONG, "")}),
+    "a tile of ints": ("tiles", [("__shared__ float", "__shared__ int")], {(TERMS, "__shared__ int"), (WRONG, "")}),
     "B by columns": ("square", [("N[k * Width + column]", "N[column * Width + k]")],
         {("transposed-index", "N[column"), (WRONG, "")}),
     "C by columns": ("square", [("P[row * Width + column]", "P[column * Width + row]")],
@@ -88,7 +90,9 @@ FAULTS = {
     "another row stride": ("element", [("a[row * l", "a[row * m")],
         {("wrong-stride", "a[row * m"), (BEYOND, "a[row * m"), (WRONG, "")}),
     # numbers that are too small, on large shapes
-    "rows in a byte": ("element", [("int row", "signed char row")], {(BEYOND, "sum += a")}),
+    "rows in a byte": ("element", [("int row", "signed char row")], {(BEYOND, "sum += a"), (TERMS, "signed char row")}),
+    "columns in a byte": ("element", [("int column", "unsigned char column")],
+        {(TERMS, "unsigned char"), (RACE, "] = sum"), (NEVER, ""), (SEVERAL, ""), (WRONG, "")}),
     "an array of 64": ("element", [("float sum = 0;", "float sum = 0, row_of_a[64];"),
         (LOOP, "for (int k = 0; k < l; ++k) row_of_a[k] = a[row * l + k];\n    "
         "for (int k = 0; k < l; ++k) sum += row_of_a[k] * b[k * m + column];")], {(BEYOND, "row_of_a[k] =")}),
