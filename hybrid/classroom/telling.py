@@ -30,11 +30,15 @@ _NOTES = {
     "cudaDeviceSynchronize(), and not at the program's end",
 }
 _STACK = ": its local arrays may be larger than 256 KiB a thread, which the CPU runtime has"
+_OF_UNWRITTEN_HOST = ("unwritten by the host", "copies unwritten of the host")
+_MAKERS = ("malloc", "new", "new[]", "cudaMallocHost")  # heap::Maker in runtime.h, and what frees theirs
+_FREEING = ("free()", "delete", "delete[]", "cudaFreeHost()")
 _CODES = {  # by the kind of a finding
     **dict.fromkeys(("bounds", "index", "range", "stack"), "out-of-bounds"),
-    **dict.fromkeys(("freed", "freed twice", "not to free", "null", "misaligned", "host", "device"), "illegal-address"),
+    **dict.fromkeys(("freed", "freed twice", "not to free", "freed by another"), "illegal-address"),
+    **dict.fromkeys(("null", "misaligned", "host", "device", "variable"), "illegal-address"),
     "return": "undefined",
-    **dict.fromkeys(("unwritten", "copies unwritten"), "uninitialised"),
+    **dict.fromkeys(("unwritten", "copies unwritten", *_OF_UNWRITTEN_HOST), "uninitialised"),
     **dict.fromkeys(("early", "race", "race of blocks", "order", "pinned"), "data-race"),
     "clock": "too-early",
 }
@@ -189,6 +193,11 @@ class Telling:
         named = {offset for one in of_events for offset in (one if isinstance(one, list) else [one])}
         offsets = sorted({*named, *(found.at for _, found in self.products)} - {0})
         self._places = dict(zip(offsets, places_of(offsets, program, set(sources)), strict=True))
+        # Code of the C++ library, as of std::vector<bool>, may read what has no value yet.
+        reads = [each for each in self._events if each.get("kind") == "unwritten by the host"]
+        lines = places_of([each["at"] for each in reads], program, set(sources), innermost=True)
+        of_library = [each for each, (_, line) in zip(reads, lines, strict=True) if not line]
+        self._events = [each for each in self._events if each not in of_library]
         for each in self.of("allocation"):
             if "frames" in each:  # an array in host memory
                 each["file"], each["line"] = self._place(*each["frames"])
@@ -234,7 +243,7 @@ class Telling:
 
     def told(self, text: str) -> str:
         """The text with the name of allocation N for {N}, and with its line, too, for {N:}."""
-        return re.sub(r"\{(\d+)(:?)\}", lambda found: self._allocations.name(int(found[1]), with_line=bool(found[2])), text)
+        return re.sub(r"\{(-?\d+)(:?)\}", lambda found: self._allocations.name(int(found[1]), with_line=bool(found[2])), text)
 
     def notes(self) -> Iterator[str]:
         """What is no error but worth knowing."""
@@ -323,6 +332,13 @@ class Telling:
         if kind == "copies unwritten":
             what = self._allocations.element(event["number"], event["offset"], 0)
             return f"uninitialised: {line} copies {what} to the host, {never}"
+        if kind == "copies unwritten of the host":
+            source = self._copied(event["number"], place)
+            return f"uninitialised: {line} copies {source} to the device, and nothing has written it"
+        if kind == "variable":
+            name = self._variable("OBJECT", event["variable"], event["bytes"]) or "a __device__ variable"
+            copies = "cudaMemcpyToSymbol" if event["writes"] else "cudaMemcpyFromSymbol"
+            return f"illegal address: {does} {name}, a variable of the device, in host code: {copies} copies it"
         if kind == "null":
             why = "" if self._is_kernel else ": was it allocated with cudaMalloc?"
             return f"illegal address: {does} through a null pointer{why}"
@@ -338,6 +354,12 @@ class Telling:
             name = self._allocations.name(event["number"], with_line=True)
             why = f"{name}, which {self._line(other)} has freed" if kind == "freed twice" else f"what is not the begin of {name}"
             return f"illegal address: {line} frees {why}"
+        if kind == "freed by another":
+            name, (maker, by) = self._allocations.name(event["number"], with_line=True), (event["maker"], event["by"])
+            why = f"{_MAKERS[maker]} gave it, which {_FREEING[maker]} frees"
+            return f"illegal address: {line} frees {name} by {_FREEING[by]}, but {why}"
+        if kind == "unwritten by the host":
+            return f"uninitialised: {does} {what}, which nothing has written"
         if kind == "range":
             item = self._allocations.item(event["number"])
             part = f"{event['bytes']:,} bytes from {self._allocations.element(event['number'], event['offset'], item)} on"
@@ -356,12 +378,24 @@ class Telling:
             return f"misaligned address: {does} {size} bytes together, from {what} on, whose address is no multiple of {size}"
         if kind == "unwritten":
             does = f"{line} {'updates' if event['writes'] else 'reads'}"  # what writes here is an atomic update
+            if event["copied_in"]:
+                source = self._copied(event["source"], (self._own, event["copied_in"]))
+                copied = f"which line {event['copied_in']} copied from {source}"
+                return f"uninitialised: {does} {what}, {copied}, where nothing had written it"
             in_shared = " in shared memory, which its block has not written"
             return f"uninitialised: {does} {what}{in_shared if event['space'] in (_SHARED, _DYNAMIC) else f', {never}'}"
         if kind == "early":
             early = f"{does} managed memory {what} on the host while the kernel may still run"
             return f"data race: {early}: no cudaDeviceSynchronize() stands between them"
         return self._race(event, what, place, other)
+
+    def _copied(self, number: int, place: Place) -> str:
+        """The host's array that a copy in this place reads. `number`: its number, or 0."""
+        call = re.search(r"\bcudaMemcpy\w*\s*\(", self._source(place))
+        arguments = split(self._source(place)[call.end() :]) if call else []
+        named = arguments[1].lstrip("&") if len(arguments) > 1 else "host memory"
+        line = self._allocations.place(number)[1]
+        return f"{named} (allocated in line {line})" if line else named
 
     def _race(self, event: dict[str, Any], what: str, place: Place, other_place: Place) -> str:
         lines: dict[int, str] = {}

@@ -39,7 +39,7 @@
 // A section apart from __shared__ variables.
 #define __constant__ __attribute__((section("cuda_variables")))
 #define __device_variable__ __attribute__((section("cuda_variables")))  // in place of the __device__ of variables
-#define __managed__ __attribute__((section("cuda_variables")))
+#define __managed__ __attribute__((section("cuda_managed")))
 
 namespace cuda_on_cpu {
 

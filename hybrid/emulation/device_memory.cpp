@@ -52,6 +52,11 @@ struct Range {
 };
 
 Range device, managed;
+std::map<const char*, Region*>& pinned()  // page-locked host memory
+{
+    static auto& all = *new std::map<const char*, Region*>;
+    return all;
+}
 size_t in_use;
 int allocations;
 bool host_may;
@@ -87,7 +92,8 @@ Region* allocate(size_t bytes, Region::Kind kind, Place place)
 void tell_use(const Region& region)
 {
     size_t cells = (region.bytes + 3) / 4, unread = 0;  // at the end
-    while (unread < cells && !region.cells[cells - 1 - unread].read_segment) ++unread;
+    auto is_read = [](const Cell& cell) { return cell.read_segment || cell.atomic; };
+    while (unread < cells && !is_read(region.cells[cells - 1 - unread])) ++unread;
     tell("use", "number", region.number, "managed", region.kind == Region::MANAGED, "filled", region.is_filled, "read",
          region.is_read, "written", region.was_written, "consumed", region.is_consumed, "copied_out", region.copied_out, "bytes",
          region.bytes, "unread", min(4 * unread, region.bytes));
@@ -117,6 +123,32 @@ Region* region_around(const char* at)
     return nullptr;
 }
 
+Region* pin(char* begin, size_t bytes)
+{
+    auto after = pinned().lower_bound(begin + bytes);
+    bool is_free = after == pinned().begin() || std::prev(after)->first + std::prev(after)->second->bytes <= begin;
+    Cell* cells = is_free ? new_cells(bytes) : nullptr;
+    if (!cells) return nullptr;
+    return pinned()[begin] = new Region{Region::MANAGED, begin, bytes, cells};
+}
+
+bool unpin(const void* begin)
+{
+    auto found = pinned().find(static_cast<const char*>(begin));
+    if (found == pinned().end()) return false;
+    munmap(found->second->cells, (found->second->bytes / 4 + 1) * sizeof(Cell));
+    delete found->second;
+    pinned().erase(found);
+    return true;
+}
+
+Region* pinned_around(const char* at)
+{
+    auto after = pinned().upper_bound(at);
+    Region* before = after == pinned().begin() ? nullptr : std::prev(after)->second;
+    return before && before->has(at, 1) ? before : nullptr;
+}
+
 size_t free_bytes() { return DEVICE_MEMORY - in_use; }
 
 bool is_managed(const char* at) { return is_in(managed, at); }
@@ -136,9 +168,9 @@ void mark(Region& region, size_t byte, bool is_written)
     cell.written = (cell.written & ~(1 << byte % 4)) | is_written << byte % 4;
 }
 
-void mark_written(Region& region, size_t offset, size_t bytes)
+void mark_written(Region& region, size_t offset, size_t bytes, bool is_written)
 {
-    for (size_t byte = offset; byte < offset + bytes; ++byte) mark(region, byte, true);
+    for (size_t byte = offset; byte < offset + bytes; ++byte) mark(region, byte, is_written);
 }
 
 void mark_as(Region& to, size_t to_offset, const Region& from, size_t from_offset, size_t bytes)
@@ -153,12 +185,14 @@ long long first_unwritten(const Region& region, size_t offset, size_t bytes)
     return -1;
 }
 
-std::vector<Region*> live_regions()
+std::vector<Region*> live_regions(bool with_mapped)
 {
     std::vector<Region*> live;
     for (const Range* range : {&device, &managed})
         for (const auto& [begin, region] : range->regions)
             if (!region->freed) live.push_back(region);
+    for (const auto& [begin, region] : pinned())
+        if (with_mapped && region->is_mapped) live.push_back(region);
     return live;
 }
 

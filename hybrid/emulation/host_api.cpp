@@ -67,16 +67,22 @@ std::string misuse(const Region& region, const void* at, size_t bytes, const cha
 void Call::reads(const Region& region, const void* at, size_t bytes) const
 {
     long long first = first_unwritten(region, static_cast<const char*>(at) - region.begin, bytes);
-    if (first >= 0)
-        tell("finding", "kind", "copies unwritten", members(), "number", region.number, "offset", first, "kernel", "");
+    if (first >= 0) tell("finding", "kind", "copies unwritten", members(), "number", region.number, "offset", first, "kernel", "");
 }
 
 namespace {
 
-std::map<char*, size_t>& pinned = *new std::map<char*, size_t>;  // page-locked host memory: address and bytes
-
 constexpr const char* KINDS[] = {"cudaMemcpyHostToHost", "cudaMemcpyHostToDevice", "cudaMemcpyDeviceToHost",
                                  "cudaMemcpyDeviceToDevice", "cudaMemcpyDefault"};
+
+std::map<const char*, size_t>& known_symbols = *new std::map<const char*, size_t>;  // variables whose address the host has
+
+bool is_known_symbol(const void* at, size_t bytes)
+{
+    auto after = known_symbols.upper_bound(static_cast<const char*>(at));
+    return after != known_symbols.begin() &&
+           static_cast<const char*>(at) + bytes <= std::prev(after)->first + std::prev(after)->second;
+}
 
 Region* region_of(const void* at) { return region_around(static_cast<const char*>(at)); }
 
@@ -85,27 +91,30 @@ std::string broken_by_copy(const void* to, const void* from, size_t bytes, cudaM
 {
     if (!to || !from) return std::string("its ") + (to ? "source" : "destination") + " is a null pointer";
     const Region *target = region_of(to), *source = region_of(from);
-    auto fits = [](const Region* region, bool on_device) {
-        return region ? on_device || region->kind == Region::MANAGED : !on_device;
+    auto fits = [bytes](const Region* region, const void* at, bool on_device) {
+        return region ? on_device || region->kind == Region::MANAGED : is_known_symbol(at, bytes) == on_device;
     };
     bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
     bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-    if (kind != cudaMemcpyDefault && !(fits(target, to_device) && fits(source, from_device))) {
-        auto place = [](const Region* region) { return region ? named(*region, true) + " in device memory" : "host memory"; };
-        bool is_reversed = fits(target, from_device) && fits(source, to_device) && to_device != from_device;
-        return std::string("it says ") + KINDS[kind] + ", but its destination is " + place(target) + " and its source " +
-               place(source) + (is_reversed ? ": the two are swapped, or the direction is " + std::string(KINDS[3 - kind]) : "");
+    if (kind != cudaMemcpyDefault && !(fits(target, to, to_device) && fits(source, from, from_device))) {
+        auto is_variable = [](const void* at) { return memory_check::is_of_device(static_cast<const char*>(at)); };
+        auto place = [is_variable](const Region* region, const void* at) {
+            return region            ? named(*region, true) + " in device memory"
+                   : is_variable(at) ? "a variable of the device"
+                                     : "host memory";
+        };
+        bool is_reversed = fits(target, to, from_device) && fits(source, from, to_device) && to_device != from_device;
+        std::string instead = is_variable(to)     ? ": cudaMemcpyToSymbol copies there"
+                              : is_variable(from) ? ": cudaMemcpyFromSymbol copies from there"
+                              : is_reversed       ? ": the two are swapped, or the direction is " + std::string(KINDS[3 - kind])
+                                                  : "";
+        return std::string("it says ") + KINDS[kind] + ", but its destination is " + place(target, to) + " and its source " +
+               place(source, from) + instead;
     }
     for (auto [region, at, preposition] : {std::tuple{target, to, "into"}, {source, from, "from"}})
         if (std::string why = region ? misuse(*region, at, bytes, preposition) : ""; !why.empty())
             return (region->freed ? "" : "it copies ") + why;
     return "";
-}
-
-bool is_pinned(const char* at)
-{
-    auto after = pinned.upper_bound(const_cast<char*>(at));
-    return after != pinned.begin() && at < std::prev(after)->first + std::prev(after)->second;
 }
 
 const cudaStream_t WAITS = reinterpret_cast<cudaStream_t>(-1);  // of synchronous copies
@@ -121,23 +130,32 @@ cudaError_t copied(Call&& call, void* to, const void* from, size_t bytes, cudaMe
     if (std::string why = broken_by_copy(to, from, bytes, kind); !why.empty()) return call.ends_with(cudaErrorInvalidValue, why);
     Region *target = region_of(to), *source = region_of(from);
     if (source && !target) {
-        call.reads(*source, from, bytes);
+        if (!source->gap.line) call.reads(*source, from, bytes);
         source->copied_out = max(source->copied_out, static_cast<const char*>(from) - source->begin + bytes);
     }
     if (source) source->is_consumed = true;
     if (target) target->is_filled = true;
     order::begins(stream == WAITS ? nullptr : stream, call.text(), call.place_);
     for (auto [region, at, writes] : {std::tuple{source, from, false}, {target, const_cast<const void*>(to), true}})
-        if (auto* begin = static_cast<const char*>(at); region || (stream != WAITS && is_pinned(begin)))
+        if (auto* begin = static_cast<const char*>(at); region || (stream != WAITS && pinned_around(begin)))
             order::uses(begin, begin + bytes, writes, region);
     if (stream == WAITS) order::host_waits(nullptr);
     ForDevice now;
+    heap::Parts unwritten;
+    if (target && !source) unwritten = heap::unwritten_in(static_cast<const char*>(from), bytes);
     memmove(to, from, bytes);
     size_t offset = target ? static_cast<char*>(to) - target->begin : 0;
-    if (target && source && source->kind != Region::MANAGED)  // the host's writes to managed memory are not seen
+    if (target && bytes == target->bytes) target->gap = {};
+    if (target && source && source->kind != Region::MANAGED) {  // the host's writes to managed memory are not seen
         mark_as(*target, offset, *source, static_cast<const char*>(from) - source->begin, bytes);
-    else if (target)
+        if (source->gap.line) target->gap = source->gap;
+    } else if (target) {
         mark_written(*target, offset, bytes);
+        for (auto [begin, size] : unwritten) {
+            mark_written(*target, offset + begin, size, false);
+            target->gap = {call.place_.line, heap::number_at(static_cast<const char*>(from))};
+        }
+    }
     return cudaSuccess;
 }
 
@@ -149,7 +167,8 @@ cudaError_t rows_copied(Call&& call, void* to, size_t to_pitch, const void* from
     for (size_t row = 0; row < height; ++row) {
         char* target = static_cast<char*>(to) + row * to_pitch;
         const char* source = static_cast<const char*>(from) + row * from_pitch;
-        if (cudaError_t error = copied(std::move(call), target, source, width, kind, stream)) return error;
+        bool is_whole = heap::may_use(target, width) && heap::may_use(source, width);  // what lies beyond it is told once
+        if (cudaError_t error = copied(std::move(call), target, source, width, kind, stream); error || !is_whole) return error;
     }
     return cudaSuccess;
 }
@@ -159,13 +178,15 @@ cudaError_t filled(Call&& call, void* to, int value, size_t bytes, cudaStream_t 
     if (lasting) return call.ends_with(lasting);
     if (!bytes) return cudaSuccess;
     Region* target = region_of(to);
-    std::string why = target ? misuse(*target, to, bytes, "of") : "its memory is not the device's";
+    std::string why = target                       ? misuse(*target, to, bytes, "of")
+                      : is_known_symbol(to, bytes) ? ""
+                                                   : "its memory is not the device's";
     if (!why.empty()) return call.ends_with(cudaErrorInvalidValue, target && !target->freed ? "it sets " + why : why);
     order::begins(stream, call.text(), call.place_);
     order::uses(static_cast<char*>(to), static_cast<char*>(to) + bytes, true, target);
     ForDevice now;
     memset(to, value, bytes);
-    mark_written(*target, static_cast<char*>(to) - target->begin, bytes);
+    if (target) mark_written(*target, static_cast<char*>(to) - target->begin, bytes);
     return cudaSuccess;
 }
 
@@ -173,8 +194,7 @@ struct AtEnd {
     ~AtEnd()
     {
         if (!printed.empty()) tell_note("unflushed");
-        if (in_flight)
-            tell("unseen", "kernel", under_way.kernel, "line", under_way.line);
+        if (in_flight) tell("unseen", "kernel", under_way.kernel, "line", under_way.line);
         if (!lasting && !in_flight) {  // after a failure a program can free nothing
             for (const Region* each : live_regions()) {
                 tell_use(*each);
@@ -207,8 +227,23 @@ cudaError_t allocated_pinned(const char* name, void** pointer, size_t bytes, Pla
 {
     Call call(name, place);
     *pointer = malloc(bytes);
-    if (*pointer) pinned[static_cast<char*>(*pointer)] = bytes;
+    if (*pointer && heap::hand_over(*pointer, heap::MALLOC, heap::PINNED))
+        if (Region* region = pin(static_cast<char*>(*pointer), bytes)) region->number = heap::number_at(region->begin);
     return call.ends_with(*pointer || !bytes ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+cudaError_t mapped(void** pointer, void* host, Place place)
+{
+    Call call("cudaHostGetDevicePointer", place);
+    *pointer = host;
+    return call.ends_with(pinned_around(static_cast<char*>(host)) ? cudaSuccess : cudaErrorInvalidValue,
+                          "its host memory is not page-locked: cudaHostAlloc gives such memory, and cudaHostRegister makes it so");
+}
+
+cudaError_t address_of_symbol(void** pointer, void* symbol, size_t size)
+{
+    known_symbols[static_cast<char*>(*pointer = symbol)] = size;
+    return cudaSuccess;
 }
 
 cudaError_t copy_symbol(const char* name, void* symbol, size_t size, size_t offset, void* host, const void* from, size_t bytes,
@@ -220,6 +255,8 @@ cudaError_t copy_symbol(const char* name, void* symbol, size_t size, size_t offs
     order::host_waits(nullptr);
     if (offset > size || bytes > size - offset) return call.ends_with(cudaErrorInvalidValue);
     char* at = static_cast<char*>(symbol) + offset;
+    if (auto* given = static_cast<const char*>(from); given && heap::unwritten_in(given, bytes) == heap::Parts{{0, bytes}})
+        tell("finding", "kind", "copies unwritten of the host", call.members(), "number", heap::number_at(given), "kernel", "");
     ForDevice now;
     memmove(host ? host : at, host ? at : from, bytes);
     return cudaSuccess;
@@ -257,17 +294,28 @@ const char* cudaGetErrorName(cudaError_t error) { return name_and_text(error).fi
 cudaError_t cudaFreeHost(void* pointer, Place place)
 {
     Call call(__func__, place);
-    if (pointer && !pinned.erase(static_cast<char*>(pointer)))
+    if (pointer && !heap::hand_over(pointer, heap::PINNED, heap::MALLOC))
         return call.ends_with(cudaErrorInvalidValue, "its pointer is not what cudaMallocHost gave, or was freed already");
     free(pointer);
     return cudaSuccess;
 }
 
-cudaError_t cudaFree(void* pointer, Place place)
+cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned, Place place)
 {
     Call call(__func__, place);
-    if (cudaError_t error = call.waits()) return error;
-    order::host_waits();
+    if (!pointer || !bytes) return call.ends_with(cudaErrorInvalidValue);
+    Region* region = pin(static_cast<char*>(pointer), bytes);
+    if (region) region->number = heap::number_at(region->begin);
+    return call.ends_with(region ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered);
+}
+
+cudaError_t cudaHostUnregister(void* pointer, Place place)
+{
+    return Call(__func__, place).ends_with(unpin(pointer) ? cudaSuccess : cudaErrorHostMemoryNotRegistered);
+}
+
+static cudaError_t freed(Call&& call, void* pointer)
+{
     if (!pointer) return cudaSuccess;
     Region* region = region_around(static_cast<char*>(pointer));
     std::string why = !region         ? "its pointer is not the device's: free() takes what malloc() gave"
@@ -279,6 +327,24 @@ cudaError_t cudaFree(void* pointer, Place place)
     if (!why.empty()) return call.ends_with(cudaErrorInvalidValue, why);
     release(*region, call.text());
     return cudaSuccess;
+}
+
+cudaError_t cudaFree(void* pointer, Place place)
+{
+    Call call(__func__, place);
+    if (cudaError_t error = call.waits()) return error;
+    order::host_waits();
+    return freed(std::move(call), pointer);
+}
+
+cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream, Place place)
+{
+    Call call(__func__, place);
+    if (lasting) return call.ends_with(lasting);
+    Region* region = region_of(pointer);
+    order::begins(stream, call.text() + ", which frees it,", place);
+    if (region && !region->freed) order::uses(region->begin, region->begin + region->bytes, true, region);
+    return freed(std::move(call), pointer);
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Place place)

@@ -8,20 +8,23 @@
 #include "cuda_on_cpu.h"
 
 #define CUDART_VERSION 12000
+#define CUDART_CB
 
-#define CUDA_ERRORS(ERROR)                                                          \
-    ERROR(cudaSuccess, 0, "no error")                                               \
-    ERROR(cudaErrorInvalidValue, 1, "invalid argument")                             \
-    ERROR(cudaErrorMemoryAllocation, 2, "out of memory")                            \
-    ERROR(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")       \
-    ERROR(cudaErrorInvalidPitchValue, 12, "invalid pitch argument")                 \
-    ERROR(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy") \
-    ERROR(cudaErrorInvalidDevice, 101, "invalid device ordinal")                    \
-    ERROR(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")           \
-    ERROR(cudaErrorNotReady, 600, "device not ready")                               \
-    ERROR(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered") \
-    ERROR(cudaErrorAssert, 710, "device-side assert triggered")                     \
-    ERROR(cudaErrorLaunchFailure, 719, "unspecified launch failure")                \
+#define CUDA_ERRORS(ERROR)                                                                                          \
+    ERROR(cudaSuccess, 0, "no error")                                                                               \
+    ERROR(cudaErrorInvalidValue, 1, "invalid argument")                                                             \
+    ERROR(cudaErrorMemoryAllocation, 2, "out of memory")                                                            \
+    ERROR(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")                                       \
+    ERROR(cudaErrorInvalidPitchValue, 12, "invalid pitch argument")                                                 \
+    ERROR(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy")                                 \
+    ERROR(cudaErrorInvalidDevice, 101, "invalid device ordinal")                                                    \
+    ERROR(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                                           \
+    ERROR(cudaErrorNotReady, 600, "device not ready")                                                               \
+    ERROR(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")                                 \
+    ERROR(cudaErrorAssert, 710, "device-side assert triggered")                                                     \
+    ERROR(cudaErrorHostMemoryAlreadyRegistered, 712, "part or all of the requested memory range is already mapped") \
+    ERROR(cudaErrorHostMemoryNotRegistered, 713, "pointer does not correspond to a registered memory region")       \
+    ERROR(cudaErrorLaunchFailure, 719, "unspecified launch failure")                                                \
     ERROR(cudaErrorUnknown, 999, "unknown error")
 
 // [[nodiscard]]: the compiler's warnings show which errors a program ignores.
@@ -39,7 +42,11 @@ enum cudaMemcpyKind {
     cudaMemcpyDeviceToDevice,
     cudaMemcpyDefault
 };
-enum { cudaMemAttachGlobal = 1, cudaMemAttachHost = 2, cudaHostAllocDefault = 0, cudaHostAllocPortable = 1 };
+enum { cudaMemAttachGlobal = 1, cudaMemAttachHost = 2 };
+enum { cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2, cudaHostAllocWriteCombined = 4 };
+enum { cudaHostRegisterDefault = 0, cudaHostRegisterPortable = 1, cudaHostRegisterMapped = 2 };
+enum { cudaDeviceScheduleAuto = 0, cudaDeviceScheduleSpin = 1, cudaDeviceScheduleYield = 2, cudaDeviceScheduleBlockingSync = 4 };
+enum { cudaDeviceMapHost = 8 };
 enum { cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2 };
 enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1, cudaCpuDeviceId = -1 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9 };
@@ -47,6 +54,8 @@ enum cudaFuncCache { cudaFuncCachePreferNone, cudaFuncCachePreferShared, cudaFun
 
 typedef struct CUstream_st* cudaStream_t;
 typedef struct CUevent_st* cudaEvent_t;
+typedef void (*cudaHostFn_t)(void* data);
+typedef void (*cudaStreamCallback_t)(cudaStream_t stream, cudaError_t status, void* data);
 
 struct cudaDeviceProp {
     char name[256];
@@ -57,8 +66,48 @@ struct cudaDeviceProp {
         kernelExecTimeoutEnabled, deviceOverlap, regsPerMultiprocessor, maxBlocksPerMultiProcessor;
 };
 
+#define CUDA_ATTRIBUTES(ATTRIBUTE)                                              \
+    ATTRIBUTE(MaxThreadsPerBlock, 1, maxThreadsPerBlock)                        \
+    ATTRIBUTE(MaxBlockDimX, 2, maxThreadsDim[0])                                \
+    ATTRIBUTE(MaxBlockDimY, 3, maxThreadsDim[1])                                \
+    ATTRIBUTE(MaxBlockDimZ, 4, maxThreadsDim[2])                                \
+    ATTRIBUTE(MaxGridDimX, 5, maxGridSize[0])                                   \
+    ATTRIBUTE(MaxGridDimY, 6, maxGridSize[1])                                   \
+    ATTRIBUTE(MaxGridDimZ, 7, maxGridSize[2])                                   \
+    ATTRIBUTE(MaxSharedMemoryPerBlock, 8, sharedMemPerBlock)                    \
+    ATTRIBUTE(TotalConstantMemory, 9, totalConstMem)                            \
+    ATTRIBUTE(WarpSize, 10, warpSize)                                           \
+    ATTRIBUTE(MaxPitch, 11, memPitch)                                           \
+    ATTRIBUTE(MaxRegistersPerBlock, 12, regsPerBlock)                           \
+    ATTRIBUTE(ClockRate, 13, clockRate)                                         \
+    ATTRIBUTE(MultiProcessorCount, 16, multiProcessorCount)                     \
+    ATTRIBUTE(KernelExecTimeout, 17, kernelExecTimeoutEnabled)                  \
+    ATTRIBUTE(Integrated, 18, integrated)                                       \
+    ATTRIBUTE(CanMapHostMemory, 19, canMapHostMemory)                           \
+    ATTRIBUTE(ConcurrentKernels, 31, concurrentKernels)                         \
+    ATTRIBUTE(MemoryClockRate, 36, memoryClockRate)                             \
+    ATTRIBUTE(GlobalMemoryBusWidth, 37, memoryBusWidth)                         \
+    ATTRIBUTE(L2CacheSize, 38, l2CacheSize)                                     \
+    ATTRIBUTE(MaxThreadsPerMultiProcessor, 39, maxThreadsPerMultiProcessor)     \
+    ATTRIBUTE(AsyncEngineCount, 40, asyncEngineCount)                           \
+    ATTRIBUTE(UnifiedAddressing, 41, unifiedAddressing)                         \
+    ATTRIBUTE(ComputeCapabilityMajor, 75, major)                                \
+    ATTRIBUTE(ComputeCapabilityMinor, 76, minor)                                \
+    ATTRIBUTE(MaxSharedMemoryPerMultiprocessor, 81, sharedMemPerMultiprocessor) \
+    ATTRIBUTE(MaxRegistersPerMultiprocessor, 82, regsPerMultiprocessor)         \
+    ATTRIBUTE(ManagedMemory, 83, managedMemory)                                 \
+    ATTRIBUTE(MaxBlocksPerMultiprocessor, 106, maxBlocksPerMultiProcessor)
+enum cudaDeviceAttr {
+#define ATTRIBUTE(name, number, property) cudaDevAttr##name = number,
+    CUDA_ATTRIBUTES(ATTRIBUTE)
+#undef ATTRIBUTE
+};
+
 cudaError_t cudaFree(void* pointer, CALLED_FROM);
+cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream, CALLED_FROM);
 cudaError_t cudaFreeHost(void* pointer, CALLED_FROM);
+cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned flags, CALLED_FROM);
+cudaError_t cudaHostUnregister(void* pointer, CALLED_FROM);
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, CALLED_FROM);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream = 0, CALLED_FROM);
 static inline cudaError_t cudaMemcpyPeer(void* to, int, const void* from, int, size_t bytes, CALLED_FROM)
@@ -80,6 +129,8 @@ cudaError_t cudaSetDevice(int device, CALLED_FROM);
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer, CALLED_FROM);
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags, CALLED_FROM);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device, CALLED_FROM);
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device, CALLED_FROM);
+cudaError_t cudaSetDeviceFlags(unsigned flags, CALLED_FROM);
 cudaError_t cudaDeviceSynchronize(CALLED_FROM);
 cudaError_t cudaThreadSynchronize(CALLED_FROM);
 cudaError_t cudaDeviceReset(CALLED_FROM);
@@ -105,6 +156,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream, CALLED_FROM);
 cudaError_t cudaStreamQuery(cudaStream_t stream, CALLED_FROM);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0, CALLED_FROM);
 cudaError_t cudaStreamDestroy(cudaStream_t stream, CALLED_FROM);
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data, CALLED_FROM);
+cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data, unsigned flags, CALLED_FROM);
 
 namespace cuda_on_cpu {
 
@@ -124,9 +177,11 @@ constexpr char kind_of()
 
 cudaError_t copy_symbol(const char* call, void* symbol, size_t size, size_t offset, void* host, const void* from, size_t bytes,
                         Place place);
+cudaError_t address_of_symbol(void** pointer, void* symbol, size_t size);
 void allow_shared(int bytes);
 cudaError_t allocated(const char* call, void** pointer, size_t bytes, bool is_managed, Place place);
 cudaError_t allocated_pinned(const char* call, void** pointer, size_t bytes, Place place);
+cudaError_t mapped(void** pointer, void* host, Place place);
 
 class Launched {  // kernel<<<grid, block, shared, stream>>>
 public:
@@ -184,6 +239,12 @@ cudaError_t cudaMalloc(T** pointer, size_t bytes, CALLED_FROM)
 }
 
 template <typename T>
+cudaError_t cudaMallocAsync(T** pointer, size_t bytes, cudaStream_t, CALLED_FROM)
+{
+    return cuda_on_cpu::allocated(__func__, reinterpret_cast<void**>(pointer), bytes, false, place);
+}
+
+template <typename T>
 cudaError_t cudaMallocPitch(T** pointer, size_t* pitch, size_t width, size_t height, CALLED_FROM)
 {
     *pitch = (width + 511) / 512 * 512;
@@ -209,6 +270,12 @@ cudaError_t cudaHostAlloc(T** pointer, size_t bytes, unsigned, CALLED_FROM)
 }
 
 template <typename T>
+cudaError_t cudaHostGetDevicePointer(T** pointer, void* host, unsigned, CALLED_FROM)
+{
+    return cuda_on_cpu::mapped(reinterpret_cast<void**>(pointer), host, place);
+}
+
+template <typename T>
 cudaError_t cudaMemcpyToSymbol(T& symbol, const void* from, size_t bytes, size_t offset = 0,
                                cudaMemcpyKind = cudaMemcpyHostToDevice, CALLED_FROM)
 {
@@ -225,8 +292,7 @@ cudaError_t cudaMemcpyFromSymbol(void* to, T& symbol, size_t bytes, size_t offse
 template <typename T>
 cudaError_t cudaGetSymbolAddress(void** pointer, T& symbol)
 {
-    *pointer = &symbol;
-    return cudaSuccess;
+    return cuda_on_cpu::address_of_symbol(pointer, &symbol, sizeof(T));
 }
 
 template <typename Kernel>
@@ -239,6 +305,23 @@ cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute attribute, int value)
 template <typename Kernel>
 cudaError_t cudaFuncSetCacheConfig(Kernel, cudaFuncCache)
 {
+    return cudaSuccess;
+}
+
+// Without registers, which are not known here.
+template <typename Kernel>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel, int threads, size_t dynamic_shared)
+{
+    constexpr int MOST_THREADS = 2048, MOST_BLOCKS = 32, SHARED = 48 << 10;
+    *blocks = min(MOST_BLOCKS, MOST_THREADS / max(1, (threads + 31) / 32 * 32));
+    if (dynamic_shared) *blocks = min(*blocks, static_cast<int>(SHARED / dynamic_shared));
+    return cudaSuccess;
+}
+template <typename Kernel>
+cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, Kernel, size_t = 0, int limit = 0)
+{
+    *block = limit ? min(limit, 1024) : 1024;
+    *grid = 2048 / *block;
     return cudaSuccess;
 }
 static inline cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }

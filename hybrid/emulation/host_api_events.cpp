@@ -28,11 +28,13 @@ struct CUstream_st {
     int number, device;
     bool waits_for_default;  // and the default stream for it
     Clock after;             // what the stream's next operation comes after
+    bool was_queried;        // while its work was not over
 };
 struct CUevent_st {
     double milliseconds;
     bool recorded;
     Clock after;
+    bool was_queried;  // while its work was not over
 };
 
 namespace {
@@ -228,8 +230,24 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int number, Plac
     properties->maxBlocksPerMultiProcessor = 32;
     properties->major = 9;
     properties->multiProcessorCount = properties->unifiedAddressing = properties->managedMemory = properties->deviceOverlap = 1;
+    properties->canMapHostMemory = 1;
     return cudaSuccess;
 }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int number, Place place)
+{
+    cudaDeviceProp properties;
+    if (cudaError_t error = cudaGetDeviceProperties(&properties, number, place)) return error;
+    switch (attribute) {
+#define ATTRIBUTE(name, number, property)               \
+    case cudaDevAttr##name:                             \
+        *value = static_cast<int>(properties.property); \
+        return cudaSuccess;
+        CUDA_ATTRIBUTES(ATTRIBUTE)
+#undef ATTRIBUTE
+    }
+    return Call(__func__, place).ends_with(cudaErrorInvalidValue, "the CPU runtime does not know this attribute");
+}
+cudaError_t cudaSetDeviceFlags(unsigned, Place) { return cudaSuccess; }
 cudaError_t cudaDeviceSynchronize(Place place) { return waited({__func__, place}); }
 cudaError_t cudaThreadSynchronize(Place place) { return waited({__func__, place}); }
 cudaError_t cudaDeviceReset(Place place)
@@ -272,6 +290,37 @@ bool is_over(const Clock& clock)
     return std::all_of(clock.begin(), clock.end(), [](auto& each) { return host[each.first] >= each.second; });
 }
 
+// A query of work that the host has not waited for: the first says that the work is not over, and the next one waits for it.
+cudaError_t queried(Call&& call, const Clock& after, bool& was_queried)
+{
+    if (!is_over(after) && !was_queried) {
+        was_queried = true;
+        return cudaErrorNotReady;  // no error
+    }
+    was_queried = false;
+    merge(host, after);
+    order::forget_what_is_over();
+    return call.waits();
+}
+
+// A function of the host runs when the stream's earlier work is over, which the host itself has not waited for.
+template <typename Function>
+cudaError_t run_in_stream(Call&& call, cudaStream_t stream, Function function)
+{
+    if (lasting || in_flight) return call.ends_with(lasting);
+    order::begins(stream, call.text(), call.place_);
+    const Clock host_before = host;
+    const std::vector<Use> uses_before = uses_so_far;
+    const bool kernels_ran = std::exchange(memory_check::kernels_run, false);
+    order::host_waits(stream);
+    function();
+    host = host_before;
+    uses_so_far = uses_before;
+    memory_check::kernels_run = kernels_ran;
+    memory_check::copies_run = !uses_so_far.empty();
+    return cudaSuccess;
+}
+
 }  // namespace
 
 cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned, Place)
@@ -288,7 +337,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream, Place place)
     if (cudaError_t error = of_stream({__func__, place}, stream)) return error;
     if (cudaError_t error = of_event({__func__, place}, event, false)) return error;
     order::begins(stream, "", place);
-    *event = {milliseconds_now(), true, stream_of(stream).after};
+    *event = {milliseconds_now(), true, stream_of(stream).after, false};
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event, Place place)
@@ -298,7 +347,11 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event, Place place)
     order::forget_what_is_over();
     return Call(__func__, place).waits();
 }
-cudaError_t cudaEventQuery(cudaEvent_t event, Place place) { return of_event({__func__, place}, event, false); }
+cudaError_t cudaEventQuery(cudaEvent_t event, Place place)
+{
+    if (cudaError_t error = of_event({__func__, place}, event, false)) return error;
+    return queried({__func__, place}, event->after, event->was_queried);
+}
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t stop, Place place)
 {
     tell_note("times");
@@ -321,7 +374,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event, Place place)
 cudaError_t cudaStreamCreate(cudaStream_t* stream, Place)
 {
     tell_note("streams");
-    streams.insert(*stream = new CUstream_st{streams_made++, chosen_device(), true, {}});
+    streams.insert(*stream = new CUstream_st{streams_made++, chosen_device(), true, {}, false});
     return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags, Place place)
@@ -336,7 +389,21 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream, Place place)
     order::host_waits(stream);
     return Call(__func__, place).waits();
 }
-cudaError_t cudaStreamQuery(cudaStream_t stream, Place place) { return of_stream({__func__, place}, stream); }
+cudaError_t cudaStreamQuery(cudaStream_t stream, Place place)
+{
+    if (cudaError_t error = of_stream({__func__, place}, stream)) return error;
+    return queried({__func__, place}, stream_of(stream).after, stream_of(stream).was_queried);
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data, Place place)
+{
+    if (cudaError_t error = of_stream({__func__, place}, stream)) return error;
+    return run_in_stream({__func__, place}, stream, [&] { function(data); });
+}
+cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data, unsigned, Place place)
+{
+    if (cudaError_t error = of_stream({__func__, place}, stream)) return error;
+    return run_in_stream({__func__, place}, stream, [&] { function(stream, cudaSuccess, data); });
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned, Place place)
 {
     if (cudaError_t error = of_stream({__func__, place}, stream)) return error;

@@ -4,8 +4,10 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <map>
 #include <new>
 
 #include "runtime.h"
@@ -23,8 +25,9 @@ int8_t* parts[PARTS];
 
 namespace {
 
-constexpr size_t MOST_ZONE = 1 << 20, LATELY = 64 << 20;  // bytes of a red zone; of all freed blocks that stay
-constexpr int8_t FREED = -1, BEGINS = -2, ZONE = -3;      // granules
+// Bytes of a red zone; of all freed blocks that stay; of a block that are marked as unwritten.
+constexpr size_t MOST_ZONE = 1 << 20, LATELY = 64 << 20, MOST_MARKED = 16 << 20;
+constexpr int8_t FREED = -1, ZONE = -2;                   // granules
 
 // A stack frame: the runtime and the program are compiled with frame pointers.
 struct Frame {
@@ -32,14 +35,51 @@ struct Frame {
     const void* instruction;
 };
 
-struct alignas(GRANULE) Block {  // a header before the program's bytes
-    void* slot;                  // from the C library
-    size_t room, bytes;          // of the slot, of the program
-    Block* next;                 // the next freed one
-    int number;                  // in messages
-    unsigned freed, made[6];     // the instruction that freed it; the call stack that allocated it
-    char* begin() { return reinterpret_cast<char*>(this + 1); }
+struct Block {
+    char *slot, *begin;       // from the C library, of the program
+    size_t room, bytes;       // of these
+    Block* next;              // the next freed one
+    int number;               // in messages
+    unsigned freed, made[6];  // the instruction that freed it; the call stack that allocated it
+    Maker maker;
 };
+
+// Gives single objects from pages of its own, which the program's writes beyond a block do not reach.
+template <typename T>
+struct Apart {
+    using value_type = T;
+    Apart() = default;
+    template <typename Other>
+    Apart(const Apart<Other>&)
+    {
+    }
+    T* allocate(size_t)
+    {
+        constexpr size_t MANY = 4096;
+        if (!unused) {
+            void* room = mmap(nullptr, MANY * sizeof(Room), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (room == MAP_FAILED) throw std::bad_alloc();
+            for (size_t i = 0; i < MANY; ++i) deallocate(reinterpret_cast<T*>(static_cast<Room*>(room) + i), 1);
+        }
+        return reinterpret_cast<T*>(std::exchange(unused, unused->next));
+    }
+    void deallocate(T* room, size_t) { unused = new (room) Room{unused}; }
+
+private:
+    union Room {
+        Room* next;
+        alignas(T) char object[sizeof(T)];
+    };
+    static inline Room* unused;
+};
+// By slots. Never destroyed: used at exit.
+using Blocks = std::map<const char*, Block, std::less<const char*>, Apart<std::pair<const char* const, Block>>>;
+Blocks& blocks()
+{
+    alignas(Blocks) static char room[sizeof(Blocks)];
+    static Blocks& all = *new (room) Blocks;
+    return all;
+}
 
 Block *oldest, *latest;  // of the freed blocks
 size_t bytes_freed;
@@ -62,60 +102,65 @@ void give_back_all_but(size_t most)
         Block* last = oldest;
         oldest = last->next;
         bytes_freed -= last->room;
-        set(last, static_cast<char*>(last->slot) + last->room - reinterpret_cast<char*>(last), 0);
+        set(last->slot, last->room, 0);
         __libc_free(last->slot);
+        blocks().erase(last->slot);
     }
 }
 
-void* allocate(size_t bytes, const Frame& frame, size_t alignment, bool is_zero)
+void* allocate(size_t bytes, const Frame& frame, Maker maker, size_t alignment, bool is_zero)
 {
-    size_t before = max(sizeof(Block), alignment), zone = 4 * GRANULE + min(bytes / 2, MOST_ZONE), room = before + bytes + zone;
+    size_t before = max(4 * GRANULE, alignment), zone = 4 * GRANULE + min(bytes / 2, MOST_ZONE), room = before + bytes + zone;
     if (!offset_of(frame.instruction) || room < bytes) return nullptr;
     std::lock_guard<std::recursive_mutex> lock(one_at_a_time);
     auto slot_of_libc = [&] { return is_zero ? __libc_calloc(room, 1) : __libc_memalign(alignment, room); };
     void* slot = slot_of_libc();
     if (!slot) give_back_all_but(0), slot = slot_of_libc();
     if (!slot) return nullptr;
-    char* at = static_cast<char*>(slot) + before;
-    Block* block = new (at - sizeof(Block)) Block{slot, room, bytes, nullptr, 0, 0, {}};
+    char *first = static_cast<char*>(slot), *at = first + before;
+    Block& block = blocks()[first] = {first, at, room, bytes, nullptr, 0, 0, {}, maker};
     const Frame* each = &frame;
-    for (unsigned& made : block->made) {
+    for (unsigned& made : block.made) {
         if (!(made = offset_of(each->instruction))) break;
         each = each->caller;
     }
     size_t whole = bytes / GRANULE * GRANULE, rest = bytes % GRANULE;
-    set(block, sizeof(Block), BEGINS), set(at, whole, GRANULE), set(at + whole, zone / GRANULE * GRANULE, ZONE);
+    set(first, before, ZONE), set(at, whole, GRANULE), set(at + whole, zone / GRANULE * GRANULE, ZONE);
     if (rest) set(at + whole, 1, static_cast<int8_t>(rest));
+    auto* words = reinterpret_cast<uint32_t*>(at);
+    for (size_t i = 0, end = is_zero ? 0 : min(bytes, MOST_MARKED) + 7; i < end / 8 * 2; ++i) words[i] = unwritten_word(words + i);
     return at;
 }
 
 // The block that this byte, or this red zone, belongs to.
-Block& block_around(const char* at)
-{
-    at -= reinterpret_cast<size_t>(at) % GRANULE;
-    while (granule_at(at) != BEGINS) at -= GRANULE;
-    while (granule_at(at) == BEGINS) at += GRANULE;
-    return *(reinterpret_cast<Block*>(const_cast<char*>(at)) - 1);
-}
+Block& block_around(const char* at) { return std::prev(blocks().upper_bound(at))->second; }
 
-void misused(const char* kind, const char* at, size_t bytes, bool writes, Block& block, const void* instruction)
+int number_of(Block& block)
 {
     if (!block.number)
         tell("allocation", "number", block.number = --told, "bytes", block.bytes, "frames",
              std::vector{block.made[0], block.made[1], block.made[2], block.made[3], block.made[4], block.made[5]});
-    tell_of_host(kind, instruction,
-                 {"writes", writes, "bytes", bytes, "number", block.number, "offset", at - block.begin(), "other_at", block.freed});
+    return block.number;
 }
 
-void release(void* pointer, const Frame& frame)
+void misused(const char* kind, const char* at, size_t bytes, bool writes, Block& block, const void* instruction, Maker by = MALLOC)
+{
+    tell_of_host(kind, instruction,
+                 {"writes", writes, "bytes", bytes, "number", number_of(block), "offset", at - block.begin, "other_at", block.freed,
+                  "maker", static_cast<int>(block.maker), "by", static_cast<int>(by)});
+}
+
+void release(void* pointer, const Frame& frame, Maker maker)
 {
     const void* instruction = frame.instruction;
     char* at = static_cast<char*>(pointer);
     if (!granule_at(at)) return __libc_free(pointer);
     std::lock_guard<std::recursive_mutex> lock(one_at_a_time);
     Block& block = block_around(at);
-    if (block.begin() != at) return misused("not to free", at, 1, true, block, instruction);
+    if (block.begin != at) return misused("not to free", at, 1, true, block, instruction);
     if (block.freed) return misused("freed twice", at, 1, true, block, instruction);
+    if (block.maker != maker) return misused("freed by another", at, 1, true, block, instruction, maker);
+    unpin(at);
     block.freed = max(1u, offset_of(instruction));
     set(at, block.bytes, FREED);
     (oldest ? latest->next : oldest) = &block;
@@ -124,9 +169,9 @@ void release(void* pointer, const Frame& frame)
     give_back_all_but(max(LATELY, block.room));
 }
 
-void* given(size_t bytes, const Frame& frame, size_t alignment = GRANULE, bool is_zero = false)
+void* given(size_t bytes, const Frame& frame, Maker maker = MALLOC, size_t alignment = GRANULE, bool is_zero = false)
 {
-    if (void* block = allocate(bytes, frame, max(alignment, GRANULE), is_zero)) return block;
+    if (void* block = allocate(bytes, frame, maker, max(alignment, GRANULE), is_zero)) return block;
     return is_zero ? __libc_calloc(bytes, 1) : alignment > GRANULE ? __libc_memalign(alignment, bytes) : __libc_malloc(bytes);
 }
 
@@ -135,13 +180,13 @@ void* moved(void* pointer, size_t bytes, const Frame& frame)
     if (pointer && !granule_at(pointer)) return __libc_realloc(pointer, bytes);
     void* to = pointer && !bytes ? nullptr : given(bytes, frame);
     if (pointer && to) memcpy(to, pointer, min(bytes, block_around(static_cast<char*>(pointer)).bytes));
-    if (pointer && (to || !bytes)) release(pointer, frame);
+    if (pointer && (to || !bytes)) release(pointer, frame, MALLOC);
     return to;
 }
 
-void* given_or_thrown(size_t bytes, const Frame& frame)
+void* given_or_thrown(size_t bytes, const Frame& frame, Maker maker)
 {
-    void* block = given(bytes, frame);
+    void* block = given(bytes, frame, maker);
     return block ? block : throw std::bad_alloc();
 }
 
@@ -157,6 +202,55 @@ size_t look_at(const void* at, size_t bytes, bool writes, const void* instructio
     return first - begin;
 }
 
+void read_unwritten(const void* at, size_t bytes, const void* instruction)
+{
+    std::lock_guard<std::recursive_mutex> lock(one_at_a_time);
+    auto* begin = static_cast<const char*>(at);
+    if (granule_at(at) > 0) misused("unwritten by the host", begin, bytes, false, block_around(begin), instruction);
+}
+
+Parts unwritten_in(const char* from, size_t bytes)
+{
+    if (bytes < 4 || offset_of(from)) return {};
+    std::lock_guard<std::recursive_mutex> lock(one_at_a_time);
+    if (granule_at(from) <= 0) {
+        bool is_all = std::all_of(from, from + bytes, [](char each) { return each == UNWRITTEN_LOCAL; });
+        return is_all ? Parts{{0, bytes}} : Parts{};
+    }
+    const Block& block = block_around(from);
+    bytes = min(bytes, static_cast<size_t>(block.begin + block.bytes - from));
+    Parts found;
+    size_t first = -reinterpret_cast<size_t>(from) % 4, run = 0, at = first;
+    auto ends = [&] {
+        if (run >= 8 || (run && (at - run == first || at + 4 > bytes))) found.push_back({at - run, run});
+        run = 0;
+    };
+    for (; at + 4 <= bytes; at += 4) {
+        auto* word = reinterpret_cast<const uint32_t*>(from + at);
+        if (*word == unwritten_word(word))
+            run += 4;
+        else
+            ends();
+    }
+    ends();
+    return found;
+}
+
+int number_at(const char* at)
+{
+    std::lock_guard<std::recursive_mutex> lock(one_at_a_time);
+    return granule_at(at) > 0 ? number_of(block_around(at)) : 0;
+}
+
+bool hand_over(void* begin, Maker from, Maker to)
+{
+    std::lock_guard<std::recursive_mutex> lock(one_at_a_time);
+    Block* block = granule_at(begin) ? &block_around(static_cast<char*>(begin)) : nullptr;
+    if (!block || block->begin != begin || block->freed || block->maker != from) return false;
+    block->maker = to;
+    return true;
+}
+
 }  // namespace cuda_on_cpu::heap
 
 using namespace cuda_on_cpu;
@@ -164,16 +258,16 @@ using namespace cuda_on_cpu;
 #define HERE __builtin_return_address(0)
 #define FRAME *static_cast<const heap::Frame*>(__builtin_frame_address(0))
 #define FOR_ALL __attribute__((visibility("default"), weak))  // a program may have its own
-#define NEW(name)                                                                             \
-    FOR_ALL void* operator name(size_t bytes) { return heap::given_or_thrown(bytes, FRAME); } \
-    FOR_ALL void* operator name(size_t bytes, const std::nothrow_t&) noexcept { return heap::given(bytes, FRAME); }
-#define DELETE(name)                                                                      \
-    FOR_ALL void operator name(void* pointer) noexcept { heap::release(pointer, FRAME); } \
-    FOR_ALL void operator name(void* pointer, size_t) noexcept { heap::release(pointer, FRAME); }
-NEW(new)
-NEW(new[])
-DELETE(delete)
-DELETE(delete[])
+#define NEW(name, maker)                                                                             \
+    FOR_ALL void* operator name(size_t bytes) { return heap::given_or_thrown(bytes, FRAME, maker); } \
+    FOR_ALL void* operator name(size_t bytes, const std::nothrow_t&) noexcept { return heap::given(bytes, FRAME, maker); }
+#define DELETE(name, maker)                                                                      \
+    FOR_ALL void operator name(void* pointer) noexcept { heap::release(pointer, FRAME, maker); } \
+    FOR_ALL void operator name(void* pointer, size_t) noexcept { heap::release(pointer, FRAME, maker); }
+NEW(new, heap::NEW)
+NEW(new[], heap::NEW_ARRAY)
+DELETE(delete, heap::NEW)
+DELETE(delete[], heap::NEW_ARRAY)
 
 extern "C" {
 
@@ -181,16 +275,16 @@ FOR_ALL void* malloc(size_t bytes) { return heap::given(bytes, FRAME); }
 FOR_ALL void* calloc(size_t count, size_t bytes)
 {
     size_t all;
-    return __builtin_mul_overflow(count, bytes, &all) ? nullptr : heap::given(all, FRAME, heap::GRANULE, true);
+    return __builtin_mul_overflow(count, bytes, &all) ? nullptr : heap::given(all, FRAME, heap::MALLOC, heap::GRANULE, true);
 }
 FOR_ALL void* realloc(void* pointer, size_t bytes) { return heap::moved(pointer, bytes, FRAME); }
-FOR_ALL void* aligned_alloc(size_t alignment, size_t bytes) { return heap::given(bytes, FRAME, alignment); }
+FOR_ALL void* aligned_alloc(size_t alignment, size_t bytes) { return heap::given(bytes, FRAME, heap::MALLOC, alignment); }
 FOR_ALL int posix_memalign(void** pointer, size_t alignment, size_t bytes)
 {
-    *pointer = heap::given(bytes, FRAME, alignment);
+    *pointer = heap::given(bytes, FRAME, heap::MALLOC, alignment);
     return *pointer ? 0 : ENOMEM;
 }
-FOR_ALL void free(void* pointer) { heap::release(pointer, FRAME); }
+FOR_ALL void free(void* pointer) { heap::release(pointer, FRAME, heap::MALLOC); }
 
 // The linker redirects the program's calls of these functions. Bytes beyond a block are reported and left out.
 #define WRAPPED(name, Source, looks)                                             \

@@ -22,9 +22,9 @@ public:
     explicit Contents(bool wanted)
     {
         size_t bytes = 0;
-        for (const Region* each : live_regions()) bytes += each->bytes;
+        for (const Region* each : live_regions(true)) bytes += each->bytes;
         if (!wanted || bytes > MOST_OF_ARRAYS) return;
-        for (const Region* each : live_regions()) parts_.push_back({each->begin, {each->begin, each->begin + each->bytes}});
+        for (const Region* each : live_regions(true)) parts_.push_back({each->begin, {each->begin, each->begin + each->bytes}});
         auto [first, last] = memory_check::variables_of_device();
         parts_.push_back({first, {first, last}});
     }
@@ -52,6 +52,7 @@ std::vector<char> first;                          // C after the first order
 
 void add_pointer(const char* at, char kind)
 {
+    if (Region* host = pinned_around(at)) host->is_mapped = true;
     Region* region = region_around(at);
     if (region && !region->freed && region->begin == at) operands.push_back({region, kind, {}});
 }
@@ -95,7 +96,10 @@ void tell_product(const dim3& grid, const dim3& block, int order)
             const Cell& cell = z.cells[i * item / 4];
             writers[i] = memory_check::was_written(cell) ? max(1u, cell.write_at) : 0;
         }
-        product_arrays = {handed(x.begin, x.bytes), handed(y.begin, y.bytes), {}, handed(operands[2].before.data(), z.bytes),
+        product_arrays = {handed(x.begin, x.bytes),
+                          handed(y.begin, y.bytes),
+                          {},
+                          handed(operands[2].before.data(), z.bytes),
                           handed_over(writers.data(), writers.size() * 4)};
         first.assign(z.begin, z.begin + z.bytes);
     } else if (!has_room(z.bytes) || std::equal(first.begin(), first.end(), z.begin)) {
@@ -214,7 +218,7 @@ bool Launched::ends_well(const Work& work, int order, bool is_again) const
     bool is_well = !cuda_on_cpu::run(launch, work, error, sizeof(error));
     memory_check::launch_ends();
     memory_check::kernels_run = true;
-    for (Region* each : live_regions()) {
+    for (Region* each : live_regions(true)) {
         if (!memory_check::was_used(*each)) continue;
         if (each->reads.count) order::uses(each->reads.begin, each->reads.end, false, each);
         if (each->writes.count) order::uses(each->writes.begin, each->writes.end, true, each);

@@ -14,6 +14,7 @@
 
 // Variables that kernels may use (see cuda_on_cpu.h), if there are any; blockIdx and the like.
 extern "C" char __start_cuda_variables[] __attribute__((weak)), __stop_cuda_variables[] __attribute__((weak));
+extern "C" char __start_cuda_managed[] __attribute__((weak)), __stop_cuda_managed[] __attribute__((weak));
 extern "C" char __start_cuda_built_ins[], __stop_cuda_built_ins[];
 
 namespace cuda_on_cpu {
@@ -107,7 +108,8 @@ void found(const char* kind, const Access& access, const Region* region, Other o
     Members finding("kind", kind, "at", access.instruction, "writes", access.writes, "bytes", access.bytes, "space",
                     region ? region->kind : -1, "number", region ? region->number : 0, "offset", offset, "variable", variable,
                     "other_at", other.instruction, "other_writes", other.writes, "other_thread", other.thread, "mixed",
-                    mixed_read != 0, where());
+                    mixed_read != 0, "copied_in", region ? region->gap.line : 0, "source", region ? region->gap.source : 0,
+                    where());
     if (mixed_read)
         mixed_races.push_back({mixed_read, region->kind >= Region::SHARED, finding});
     else
@@ -156,6 +158,10 @@ Region* region_of(const Access& access, Region* before)
             around->kind == Region::MANAGED || around->device == chosen_device() || reached[chosen_device()] >> around->device & 1;
         if (!is_reached) refuse("device", access, around);
         return around;
+    }
+    if (Region* host = pinned_around(at); host && host->has(at, access.bytes)) {
+        host->is_mapped = true;
+        return host;
     }
     if (dynamics.bytes && at + FIRST_PAGE > dynamics.begin && at < dynamics.begin + dynamics.bytes + FIRST_PAGE)
         refuse("bounds", access, &dynamics);
@@ -264,6 +270,14 @@ void note_use(Region& region, const Access& access)
     }
 }
 
+// Whether unwritten bytes of an access came with others from the host's memory, as between the members of a struct.
+bool is_padding(const Region& region, size_t first, size_t end)
+{
+    for (size_t byte = first; region.gap.line && byte < end; ++byte)
+        if (is_written(region, byte)) return true;
+    return false;
+}
+
 void look_at(const Access& access)
 {
     LastUse& last = last_used[access.instruction / 4 % SITES];
@@ -286,7 +300,8 @@ void look_at(const Access& access)
         Cell& cell = region.cells[i];
         if (is_known_read(cell, access, mask)) continue;
         if (region.kind >= Region::SHARED && cell.write_segment < first_of_block) cell.written = 0;
-        if (access.needs_value && (cell.written & mask) != mask && is_followed(region)) found("unwritten", access, &region);
+        if (access.needs_value && (cell.written & mask) != mask && is_followed(region) && !is_padding(region, first, end))
+            found("unwritten", access, &region);
         after_write(cell, access, region, mask);
         if (access.writes) {
             for (const PlainRead& each : last_reads)
@@ -313,11 +328,15 @@ void note_slowly(const void* at, size_t bytes, bool writes, const void* instruct
         look_at_or_count(access);
     else if (heap::parts && !heap::may_use(access.at, bytes))
         heap::look_at(at, bytes, writes, instruction, false);
+    else if (heap::parts && memory_check::is_of_device(access.at))
+        tell_of_host("variable", instruction, {"writes", writes, "bytes", bytes, "variable", offset_of(at)});
     else if (memory_check::kernels_run && is_managed(access.at))
         found("early", access, region_around(access.at));
     else if (std::string meanwhile; memory_check::copies_run && !order::host_may_use(access.at, writes, meanwhile) &&
                                     told.insert({"pinned", access.instruction, 0}).second)
         tell("finding", "kind", "pinned", "at", access.instruction, "writes", writes, "text", meanwhile, "kernel", "");
+    else if (heap::parts && !writes && heap::is_unwritten(access.at, bytes))
+        heap::read_unwritten(at, bytes, instruction);
 }
 
 const void* last_written;  // in a block whose reads are not checked
@@ -335,7 +354,9 @@ inline void note(const void* at, size_t bytes, bool writes, const void* instruct
 {
     bool may_pass = current ? !looks_at_reads && !observers::watched && (!writes || is_own(static_cast<const char*>(at)))
                             : !memory_check::kernels_run && !memory_check::copies_run &&
-                                  (!heap::parts || heap::may_use(static_cast<const char*>(at), bytes));
+                                  !memory_check::is_of_device(static_cast<const char*>(at)) &&
+                                  (!heap::parts || (heap::may_use(static_cast<const char*>(at), bytes) &&
+                                                    (writes || !heap::is_unwritten(static_cast<const char*>(at), bytes))));
     if (may_pass) return;
     note_slowly(at, bytes, writes, instruction);
 }
@@ -431,7 +452,14 @@ void launch_ends()
     mixed_races.clear();
 }
 
-std::pair<char*, char*> variables_of_device() { return {__start_cuda_variables, __stop_cuda_variables}; }
+std::pair<char*, char*> variables_of_device()  // the linker places the two sections side by side
+{
+    char *begin = __start_cuda_variables, *end = __stop_cuda_variables, *first = __start_cuda_managed, *last = __stop_cuda_managed;
+    if (!begin || !first) return begin ? std::pair{begin, end} : std::pair{first, last};
+    return {std::min(begin, first), std::max(end, last)};
+}
+
+bool is_of_device(const char* at) { return at >= __start_cuda_variables && at < __stop_cuda_variables; }
 
 int sampled() { return sampled_launches + is_sampled; }
 

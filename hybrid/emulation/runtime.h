@@ -119,6 +119,10 @@ struct Region {
     unsigned item;              // bytes of a kernel's last write
     int device;
     size_t row, pitch;  // of a matrix: bytes of a row, and from row to row; else 0
+    struct {            // a copy of host memory of which nothing had written some bytes
+        int line, source;  // line: 0 for none; source: the host array's number, or 0
+    } gap;
+    bool is_mapped;  // page-locked memory that kernels use
 
     bool has(const char* at, size_t size) const { return at >= begin && at + size <= begin + bytes; }
 };
@@ -130,12 +134,16 @@ extern unsigned reached[MOST_DEVICES];  // for each device a mask of the peers t
 
 Region* allocate(size_t bytes, Region::Kind kind, Place place);  // null if memory is short
 void release(Region& region, std::string by);
-std::vector<Region*> live_regions();
+std::vector<Region*> live_regions(bool with_mapped = false);
+Region* pin(char* begin, size_t bytes);  // page-locks host memory; null if some of it already is
+bool unpin(const void* begin);
+Region* pinned_around(const char* at);  // the page-locked host memory that holds this byte; null for none
 Region* region_around(const char* at);  // the nearest allocation of that address range, also a freed one; null for none
 size_t free_bytes();
 bool is_managed(const char* at);
 void let_host_use_device_memory(bool may);
-void mark_written(Region& region, size_t offset, size_t bytes);
+void mark_written(Region& region, size_t offset, size_t bytes, bool is_written = true);
+bool is_written(const Region& region, size_t byte);
 void mark_as(Region& to, size_t to_offset, const Region& from, size_t from_offset, size_t bytes);  // copies the written marks
 long long first_unwritten(const Region& region, size_t offset, size_t bytes);                      // -1 for none
 void tell_use(const Region& region);  // by kernels and copies
@@ -163,6 +171,32 @@ inline bool may_use(const char* at, size_t bytes)
     }
     return true;
 }
+enum Maker { MALLOC, NEW, NEW_ARRAY, PINNED };  // Python has their names
+// What marks four bytes of new host memory until something writes them: NaN as a float, and in a double.
+inline uint32_t unwritten_word(const void* at)
+{
+    return 0x7ff40000u | static_cast<uint32_t>(reinterpret_cast<size_t>(at) / 4 * 0x9e3779b97f4a7c15u >> 46);
+}
+#ifdef __clang__
+constexpr char UNWRITTEN_LOCAL = static_cast<char>(0xaa);  // by -ftrivial-auto-var-init=pattern
+#else
+constexpr char UNWRITTEN_LOCAL = static_cast<char>(0xfe);
+#endif
+// Whether a host's read gets only what nothing has written, in whole eight bytes.
+inline bool is_unwritten(const char* at, size_t bytes)
+{
+    auto is_marked = [](const char* byte) {
+        auto* words = reinterpret_cast<const uint32_t*>(reinterpret_cast<size_t>(byte) / 8 * 8);
+        return words[0] == unwritten_word(words) && words[1] == unwritten_word(words + 1);
+    };
+    return bytes >= 4 && is_marked(at) && is_marked(at + bytes - 1);
+}
+WHERE_WATCHED void read_unwritten(const void* at, size_t bytes, const void* instruction);
+using Parts = std::vector<std::pair<size_t, size_t>>;  // of memory: offset and bytes
+// The parts of host memory that nothing has written; of a local array only all of it.
+Parts unwritten_in(const char* from, size_t bytes);
+int number_at(const char* at);                      // of the block that has this byte, in messages; 0 for none
+bool hand_over(void* begin, Maker from, Maker to);  // changes who frees it; false if it is no such block
 // Reports a bad access, and returns how many of its bytes, from the first on, may be used.
 WHERE_WATCHED size_t look_at(const void* at, size_t bytes, bool writes, const void* instruction, bool is_range);
 
@@ -188,6 +222,7 @@ extern bool copies_run;                         // nor for other work in streams
 int sampled();                                  // launches of which not all blocks were checked
 bool has_few_reads();                           // all launches of this line together
 std::pair<char*, char*> variables_of_device();  // begin and end of __device__ variables and the like
+bool is_of_device(const char* at);  // whether it is such a variable, and no __managed__ one
 bool was_used(const Region& region);            // by the running or the last launch
 bool was_written(const Cell& cell);
 
