@@ -162,13 +162,16 @@ def _listed(numbers: np.ndarray) -> str:
 
 
 def _miscomputed(c: np.ndarray, right: np.ndarray, a: np.ndarray, b: np.ndarray, wrong: np.ndarray) -> Iterator[Mistake]:
-    """Sums in place of products; integer sums; sums not reset between elements."""
-    whole = np.zeros(c.shape)
+    """Sums in place of products; sums in an int or a half; sums not reset between elements."""
+    whole, half = np.zeros(c.shape), np.zeros(c.shape, "f2")
     for k in range(a.shape[1]):
         whole = np.trunc(whole + np.outer(a[:, k], b[k]))
+        with np.errstate(over="ignore"):
+            half += np.outer(a[:, k], b[k]).astype("f2")
     for made, text in (
         (a.sum(axis=1)[:, None] + b.sum(axis=0), "elements are added where they should be multiplied"),
         (whole, "the sum is kept in a whole number: its variable is an int, or the like"),
+        (half.astype("f8"), "the sum is kept in a number of half precision"),
         (np.trunc(right), "{C}'s elements are whole numbers: they are converted to int, or the like"),
         (
             np.cumsum(right, axis=1),

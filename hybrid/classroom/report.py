@@ -416,7 +416,9 @@ def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> 
         again = dict.fromkeys(finding.code for finding in faults if finding not in new)
         yield f"  * {'also' if new else 'again'} what was found above: {', '.join(again)}"
     for finding in [*new[:_MOST], *(finding for finding in found if finding not in faults)]:
-        yield from _with_lines(finding, source, shown)
+        if finding not in case.hints or finding.text not in shown.kinds:
+            yield from _with_lines(finding, source, shown)
+    shown.kinds.update(hint.text for hint in case.hints)
     if len(new) > _MOST:
         yield f"  and {len(new) - _MOST} more; --json FILE keeps all"
     differing = case.wrong | case.uncertain
