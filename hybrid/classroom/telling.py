@@ -184,6 +184,7 @@ class Telling:
         self._is_kernel = matrices is not None
         self._events = [each for each in ran.findings if not self._is_kernel or each["event"] not in ("leak", "unseen", "use")]
         self._warnings, self._sources, self._own = warnings, sources, next(iter(sources))
+        self._own_text = "\n".join(sources[self._own])
         self._limit = f"{math.ceil(seconds)} s (--stall)"
         self._symbols, plain = symbols_of(program), blanked("\n".join(line for lines in sources.values() for line in lines))
         self._extents, self._dynamic = extents_of(plain, constants_in(plain)), dynamic_arrays(plain)
@@ -255,6 +256,9 @@ class Telling:
             yield f"never freed: {', '.join(dict.fromkeys(names))} (line {line}{many})"
         if not self.findings():
             yield from dict.fromkeys(each.text for each in self._arithmetic())
+        for each in self.of("bytes"):
+            filled = f"each of {each['items']:,} elements becomes {each['item']:,.8g}, not {each['value']}"
+            yield f"line {each['line']}: cudaMemset sets bytes: {filled}"
         yield from (_NOTES[each["kind"]] for each in self.of("note"))
 
     def of_launch(self, printed: str) -> LaunchFindings:
@@ -270,8 +274,19 @@ class Telling:
     def unused(self) -> tuple[list[Finding], list[str]]:
         """Findings about arrays that a program filled or computed for nothing; and notes about what may be intended."""
         found, lost, notes = [], [], []
+        uses, missed = list(self.of("use")), set[int]()
+        for copy in self.of("operand") if not self._is_sampled else ():
+            outputs = [each for each in uses if each["written_by"] == copy["launch"]]
+            # Arrays that take turns were read before; another array's copy may be intended where kernels wrote it.
+            is_wrong = bool(outputs) and (not copy["written"] or all(each["consumed"] for each in outputs))
+            if is_wrong and not any(each["seen"] or each["managed"] for each in outputs):
+                place, name = (copy["file"], copy["line"]), self._allocations.name(copy["number"])
+                missed |= {each["number"] for each in outputs}
+                written = ", ".join(self._allocations.name(each["number"], with_line=True) for each in outputs)
+                what = f"{self._line(place)} copies back {name}, which the last launch with it reads"
+                lost.append(Finding(f"unused: {what}, and nothing reads what that launch writes: {written}", "unused", (place,)))
         of_products = {event["operands"][2][0] for event, _ in self.products}
-        for each in self.of("use"):
+        for each in uses:
             number, size = each["number"], each["bytes"]
             if each["managed"]:
                 continue
@@ -281,11 +296,16 @@ class Telling:
                 unseen = self._unused(number, "kernels write {}, and it is never copied back")
                 if number in of_products:
                     lost.append(unseen)
-                else:
+                elif number not in missed:
                     notes.append(unseen.text)
             elif number in of_products and 0 < each["copied_out"] < size:
                 part = f"{each['copied_out']:,} of {size:,} bytes"
                 lost.append(self._unused(number, f"{part} of {{}} are copied back, and no others"))
+            elif each["written"] and not each["read"] and 0 < each["copied_out"] < size:
+                part = f"{each['copied_out']:,} of {size:,} bytes"
+                notes.append(
+                    self._unused(number, f"{part} of {{}}, which kernels write, are copied back, and no others are read").text
+                )
             if each["filled"] and each["read"] and each["unread"] * _MUCH >= size and not self._is_sampled:
                 notes.append(self.told(f"the last {each['unread']:,} of {size:,} bytes of {{{number}:}} are never read"))
         return list(dict.fromkeys([*found, *lost])), list(dict.fromkeys(notes))
@@ -301,7 +321,13 @@ class Telling:
         if event["kind"] == "stopped":
             place = (self._own, int((re.findall(r"\w\.\w+:(\d+)", text) or ["0"])[0]))
             code = CODES_OF_KINDS[event["stop"]]
-        return Finding(f"{text}{self._by(event)}", code, tuple(sorted({each for each in (place, other) if each[1]})))
+        gives = (
+            ""
+            if self._is_kernel or event["kind"] != "bounds" or not event["kernel"]
+            else exchanged(self._own_text, event["kernel"])
+        )
+        text = f"{text}{self._by(event)}" + (f"; the launch in line {event['launched']} gives {gives}" if gives else "")
+        return Finding(text, code, tuple(sorted({each for each in (place, other) if each[1]})))
 
     def _place(self, *offsets: int) -> Place:
         """The first of these offsets' places that is known."""
@@ -425,7 +451,7 @@ class Telling:
         return f"{found[0]}{value}: {there}"
 
     def _product(self, event: dict[str, Any], judged: Judged) -> Finding | None:
-        gives = exchanged("\n".join(self._sources[self._own]), event["kernel"])
+        gives = exchanged(self._own_text, event["kernel"])
         gives = gives and f"the launch in line {event['launched']} gives {gives}"
         if not judged.text:
             return Finding(f"exchanged: {gives}", "wrong-operand", ((self._own, event["launched"]),)) if gives else None

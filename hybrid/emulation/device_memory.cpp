@@ -95,8 +95,8 @@ void tell_use(const Region& region)
     auto is_read = [](const Cell& cell) { return cell.read_segment || cell.atomic; };
     while (unread < cells && !is_read(region.cells[cells - 1 - unread])) ++unread;
     tell("use", "number", region.number, "managed", region.kind == Region::MANAGED, "filled", region.is_filled, "read",
-         region.is_read, "written", region.was_written, "consumed", region.is_consumed, "copied_out", region.copied_out, "bytes",
-         region.bytes, "unread", min(4 * unread, region.bytes));
+         region.is_read, "written", region.was_written, "consumed", region.is_consumed, "written_by", region.written_by, "seen",
+         region.is_seen, "copied_out", region.copied_out, "bytes", region.bytes, "unread", min(4 * unread, region.bytes));
 }
 
 void release(Region& region, std::string by)

@@ -133,7 +133,9 @@ cudaError_t copied(Call&& call, void* to, const void* from, size_t bytes, cudaMe
         if (!source->gap.line) call.reads(*source, from, bytes);
         source->copied_out = max(source->copied_out, static_cast<const char*>(from) - source->begin + bytes);
     }
-    if (source) source->is_consumed = true;
+    if (source) source->is_consumed = source->is_seen = true;
+    if (source && !target && source->used_by > max(source->written_by, memory_check::wrote_elsewhere))
+        tell("operand", call.members(), "number", source->number, "launch", source->used_by, "written", source->was_written);
     if (target) target->is_filled = true;
     order::begins(stream == WAITS ? nullptr : stream, call.text(), call.place_);
     for (auto [region, at, writes] : {std::tuple{source, from, false}, {target, const_cast<const void*>(to), true}})
@@ -238,6 +240,11 @@ cudaError_t mapped(void** pointer, void* host, Place place)
     *pointer = host;
     return call.ends_with(pinned_around(static_cast<char*>(host)) ? cudaSuccess : cudaErrorInvalidValue,
                           "its host memory is not page-locked: cudaHostAlloc gives such memory, and cudaHostRegister makes it so");
+}
+
+void note_bytes(int value, double item, size_t items, Place place)
+{
+    tell("bytes", place, "value", value, "item", item, "items", items);
 }
 
 cudaError_t address_of_symbol(void** pointer, void* symbol, size_t size)

@@ -260,12 +260,14 @@ void note_use(Region& region, const Access& access)
     if (!access.writes || access.atomic) {
         region.reads.note(access.at, access.bytes);
         region.is_read = true;
-        if (region.was_written && region.written_by != first_of_launch) region.is_consumed = true;
+        if (region.was_written && region.written_by != first_of_launch) region.is_consumed = region.is_seen = true;
     }
     if (access.writes) {
         region.writes.note(access.at, access.bytes);
         region.was_written = true;
+        if (region.written_by != first_of_launch) region.is_seen = false;
         region.written_by = first_of_launch;
+        if (region.kind == Region::MANAGED) memory_check::wrote_elsewhere = first_of_launch;
         region.item = access.bytes;
     }
 }
@@ -294,6 +296,7 @@ void look_at(const Access& access)
     if (!memory_check::checks || !(looks_at_reads || access.writes)) return;
     if (!access.writes && ++*reads > MOST_READS) looks_at_reads = false, is_sampled = true;
     if (region.kind < Region::VARIABLES) note_use(region, access);
+    if (region.kind == Region::VARIABLES && access.writes) memory_check::wrote_elsewhere = first_of_launch;
     for (size_t i = first / 4; i <= (end - 1) / 4; ++i) {
         size_t low = first > 4 * i ? first - 4 * i : 0, high = end < 4 * i + 4 ? end - 4 * i : 4;
         unsigned mask = (15u >> (4 - (high - low))) << low;
@@ -403,6 +406,7 @@ void undefined_shuffle(Place place)
 namespace memory_check {
 
 bool checks = true, kernels_run, copies_run;
+unsigned wrote_elsewhere;
 
 std::pair<char*, char*> launch_begins(char* first, char* last, size_t dynamic_bytes, const Work& work)
 {

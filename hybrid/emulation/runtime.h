@@ -123,6 +123,7 @@ struct Region {
         int line, source;  // line: 0 for none; source: the host array's number, or 0
     } gap;
     bool is_mapped;  // page-locked memory that kernels use
+    bool is_seen;    // a later launch or a copy read what the last launch that wrote it has written
 
     bool has(const char* at, size_t size) const { return at >= begin && at + size <= begin + bytes; }
 };
@@ -218,6 +219,7 @@ void launch_ends();
 
 extern bool checks;                             // the next launches for races and missing values
 extern bool kernels_run;                        // the host has not waited for them
+extern unsigned wrote_elsewhere;                // the last launch that wrote a variable, or memory that the host reads
 extern bool copies_run;                         // nor for other work in streams
 int sampled();                                  // launches of which not all blocks were checked
 bool has_few_reads();                           // all launches of this line together
