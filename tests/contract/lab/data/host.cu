@@ -7,7 +7,17 @@
 #include <string>
 #include <vector>
 
-__global__ void set(float* x) { x[threadIdx.x] = 1; }
+__device__ int counter;
+struct Padded {
+    double x;
+    int n;
+};
+__global__ void set(float* x) { x[threadIdx.x] = 1 + counter; }
+__global__ void one_more(Padded* p)
+{
+    Padded own = p[threadIdx.x];  //! copied without a value: uninitialised
+    ++own.n, p[threadIdx.x] = own;
+}
 
 static void fill(float* x, int n)
 {
@@ -55,6 +65,17 @@ static void right(int n)
     free(many), free(aligned), free(page), free(line), free(copied);
 }
 
+static void use_of(int used)  // of 20 elements
+{
+    Padded *part = new Padded[20], *d;
+    for (int i = 0; i < used; ++i) part[i].x = part[i].n = i;
+    cudaMalloc(&d, 20 * sizeof(Padded));
+    cudaMemcpy(d, part, 20 * sizeof(Padded), cudaMemcpyHostToDevice);
+    one_more<<<1, 10>>>(d);
+    cudaMemcpy(part, d, 20 * sizeof(Padded), cudaMemcpyDeviceToHost);
+    cudaFree(d), delete[] part;
+}
+
 int main(int argc, char** argv)
 {
     float *x, *y = (float*)malloc(100 * sizeof(float)), few[4];
@@ -64,7 +85,7 @@ int main(int argc, char** argv)
     for (int i = 1; i < argc; ++i) {
         auto is = [&](const char* name) { return !strcmp(argv[i], name); };
         if (is("right")) {
-            right(1000);
+            right(1000), use_of(10);
         } else if (is("one too many")) {
             for (int k = 0; k <= 100; ++k)
                 y[k] = k;  //! one too many: out-of-bounds
@@ -102,6 +123,14 @@ int main(int argc, char** argv)
             y[0] = few[argc & 3];
         } else if (is("beyond a local array")) {
             printf("%g\n", last_of(0, 3 + 8 * argc));
+        } else if (is("copied without a value")) {
+            use_of(9);
+        } else if (is("read without a value")) {
+            double* z = new double[argc];
+            y[0] += z[argc - 1];  //! read without a value: uninitialised
+            free(z);  //! read without a value: illegal-address
+        } else if (is("variable of the device")) {
+            counter = argc;  //! variable of the device: illegal-address
         } else if (is("no return")) {
             printf("%d\n", sign(argc));
         }

@@ -151,8 +151,7 @@ static int wrong_elements(int n, int l, int m)
     for (int i = 0; i < l * m; i++) b[i] = rand() % 100;
     cudaEvent_t start, stop;
     float elapsed = -1;
-    HANDLE_ERROR(cudaEventCreate(&start));
-    HANDLE_ERROR(cudaEventCreate(&stop));
+    HANDLE_ERROR(cudaEventCreate(&start)), HANDLE_ERROR(cudaEventCreate(&stop));
     HANDLE_ERROR(cudaEventRecord(start, 0));
     HANDLE_ERROR(cudaMalloc((void**)&d_a, sizeof(a)));
     HANDLE_ERROR(cudaMalloc((void**)&d_b, sizeof(b)));
@@ -173,8 +172,7 @@ static int wrong_elements(int n, int l, int m)
             wrong += sum != c[i * m + j];
         }
     for (double* each : {d_a, d_b}) cudaFree(each);
-    cudaEventDestroy(start);
-    cudaEventDestroy(stop);
+    cudaEventDestroy(start), cudaEventDestroy(stop);
     return wrong;  // without cudaFree(d_c), which is a note
 }
 
@@ -184,16 +182,19 @@ int main(int argc, char** argv)
     std::cout << text << std::endl;
     int *d_sum, sum = 0, counted;
     float factors[2] = {1, 2};
-    cudaMalloc(&d_sum, sizeof(int));
-    cudaMemset(d_sum, 0, sizeof(int));
-    cudaMemcpyToSymbol(factor, factors, sizeof(factors));
+    void* d_factor;
     cudaStream_t stream;
     cudaStreamCreate(&stream);
+    cudaMallocAsync(&d_sum, sizeof(int), stream);
+    cudaMemsetAsync(d_sum, 0, sizeof(int), stream);
+    cudaGetSymbolAddress(&d_factor, factor);
+    cudaMemcpy(d_factor, factors, sizeof(factors), cudaMemcpyHostToDevice);
     count<<<dim3(2, 3, 4),  // blocks
             dim3(1, 1, 5), 0, stream>>>(d_sum);
-    cudaStreamSynchronize(stream);
-    cudaStreamDestroy(stream);
-    cudaMemcpy(&sum, d_sum, sizeof(int), cudaMemcpyDeviceToHost);
+    cudaMemcpyAsync(&sum, d_sum, sizeof(int), cudaMemcpyDeviceToHost, stream);
+    cudaLaunchHostFunc(stream, [](void* of) { *static_cast<int*>(of) /= 2; }, &sum);
+    while (cudaStreamQuery(stream) != cudaSuccess) {}
+    sum *= 2;
     cudaMemcpyFromSymbol(&counted, counter, sizeof(int));
     printf("%d threads of %d blocks, %d\n", sum, 24, counted);
 
@@ -210,9 +211,10 @@ int main(int argc, char** argv)
     std::cout << std::endl;
 
     int ends[32], *d_ends;
-    cudaMalloc(&d_ends, sizeof(ends));
+    cudaHostRegister(ends, sizeof(ends), cudaHostRegisterMapped);
+    cudaHostGetDevicePointer(&d_ends, ends, 0);
     turn<<<1, 32, sizeof(ends)>>>(d_ends);
-    cudaMemcpy(ends, d_ends, sizeof(ends), cudaMemcpyDeviceToHost);
+    cudaDeviceSynchronize(), cudaHostUnregister(ends);
     printf("turned %d %d\n", ends[0], ends[31]);
 
     float* squares;
@@ -230,8 +232,8 @@ int main(int argc, char** argv)
     printf("rows %d %d %d, %d %d %d, a pitch apart: %d\n", copied[0], copied[1], copied[2], copied[3], copied[4], copied[5],
            pitch > width);
 
-    int devices, threads = 0;
-    cudaGetDeviceCount(&devices);
+    int devices, threads = 0, most;
+    cudaGetDeviceCount(&devices), cudaDeviceGetAttribute(&most, cudaDevAttrMaxThreadsPerBlock, 0);
     cudaDeviceProp properties;
     cudaGetDeviceProperties(&properties, 0);
 #pragma omp parallel num_threads(4)
@@ -240,8 +242,9 @@ int main(int argc, char** argv)
         ++threads;
     }
     auto shared = std::make_shared<int>(threads);
-    printf("%d device of %d threads a block, %d host threads\n", devices, properties.maxThreadsPerBlock * properties.maxThreadsDim[1] / 1024, *shared);
-    for (void* each : {(void*)d_sum, (void*)d_numbers, (void*)squares, (void*)pitched, (void*)d_ends}) cudaFree(each);
+    printf("%d device of %d threads a block, %d host threads\n", devices, most * properties.maxThreadsDim[1] / 1024, *shared);
+    for (void* each : {(void*)d_numbers, (void*)squares, (void*)pitched}) cudaFree(each);
+    cudaFreeAsync(d_sum, stream), cudaStreamDestroy(stream);
     printf("%d wrong elements\n", wrong_elements(atoi(argv[1]), atoi(argv[2]), 5));
     groups();
     return LARGE != 1000;
