@@ -10,6 +10,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from hybrid.core.problem import record
@@ -24,7 +25,7 @@ _COMMENT_OR_TEXT = re.compile(
 )  # 1'000 is a number
 _CONSTANT = re.compile(
     r"^[ \t]*(?:#[ \t]*define[ \t]+(?P<macro>\w+)[ \t]+(?P<text>[^\n]+)"
-    r"|(?:static\s+)?(?:const|constexpr)\s+(?:unsigned\s+)?(?:int|unsigned|size_t)\s+(?P<name>\w+)\s*=\s*(?P<value>[^;,]+);)",
+    r"|(?:static\s+)?(?:const|constexpr)\s+(?:unsigned\s+)?(?:int|unsigned|size_t)\s+(?P<listed>\w+\s*=[^;]+);)",
     re.MULTILINE,
 )
 _ENUM = re.compile(r"\benum\b[^{};]*\{([^{}]*)\}")
@@ -184,8 +185,8 @@ def where(text: str, place: int, name: str) -> str:
 def constants_in(plain: str) -> dict[str, int]:
     """Macros and constants with integer values from 0, also those computed from others, such as #define BLOCK (2 * TILE)."""
     found: dict[str, int] = {}
-    texts = {each["macro"] or each["name"]: each["text"] or each["value"] for each in _CONSTANT.finditer(plain)}
-    for listed in _ENUM.findall(plain):
+    texts = {each["macro"]: each["text"] for each in _CONSTANT.finditer(plain) if each["macro"]}
+    for listed in [*(each["listed"] or "" for each in _CONSTANT.finditer(plain)), *_ENUM.findall(plain)]:
         texts |= dict(re.findall(r"(\w+)\s*=\s*([^,]+)", listed))
     plain_texts = {name: re.sub(r"\b(\d+)[uUlL]+\b", r"\1", text) for name, text in texts.items()}
     while new := {
@@ -245,6 +246,7 @@ _OF_GROUP = re.compile(r"(?:[\w:]+\s*(?:\(\s*\))?\s*\.\s*)(thread|group)_index\s
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([^)\n]*\))?[ \t]+(.+)$", re.MULTILINE)
 
 
+@lru_cache(maxsize=8)
 def with_indices(body: str, text: str) -> str:
     """A kernel's body with threadIdx, blockIdx and blockDim in place of macros, functions without parameters, and variables that
     stand for them, followed by the other macros and device functions that it uses. `text`: of the whole file."""

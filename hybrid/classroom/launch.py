@@ -332,15 +332,18 @@ def _guesses(
     element. An axis without threadIdx has a single thread.
     """
     body, steps = kernel.indices, [_step(kernel, axis, file.constants) for axis in "xy"]
+    length, blocks = _threads_of_arrays(file, kernel), list[tuple[str, ...]]()
     if not _Y.search(body):
+        blocks = [(length, "1"), block] if length else [block]
         is_scaled = steps[0] != "1" or "gridDim" in body
-        return [(grid, block), *([] if is_scaled else [((size, "1"), block) for size in ("n * m", "n", "m")])]
+        grids = [re.sub(rf"\b{block[0]}\b", length, grid[0])] * bool(length) if is_scaled else ["n * m", "n", "m"]
+        return [(grid, block), *(((size, "1"), each) for each in blocks for size in grids)]
     values = [value_of(step, file.constants) if step else None for step in steps]
     if "threadIdx.y" not in body:
-        length, (x, y) = _threads_of_arrays(file, kernel), values
+        x, y = values
         counts = [str(x * y // part) for part in (16, 64, 8, 4, 1, 2, 32)] if x and y and x * y > 1 else []
         counts = [*filter(None, [length]), *counts, "128"]
-        blocks: list[tuple[str, ...]] = [(count, "1") for count in counts if _WARP <= int(count) <= _MOST_THREADS]
+        blocks = [(count, "1") for count in counts if _WARP <= int(count) <= _MOST_THREADS]
     else:
         x, y = (value or 1 for value in values)
         parts = [(x // of_x, y // of_y) for of_x, of_y in ((1, 1), (2, 2), (1, 2), (1, 4), (2, 1), (4, 4), (1, 8))]
@@ -386,9 +389,10 @@ def _has_rows_along_x(kernel: StudentKernel, meaning: Meaning) -> bool:
     a, b, c = meaning.names(kernel)
     for matrix, of in ((a, "n"), (c, "n"), (b, "m"), (c, "m")):
         sizes.update((f"{matrix}.{name}", of) for name in (FIELDS_OF_ROWS if of == "n" else FIELDS_OF_COLUMNS))
+    index = "blockIdx" if all(f"blockIdx.{along}" in kernel.indices for along in "xy") else "(?:threadIdx|blockIdx)"
     bounds: dict[str, set[str]] = {"x": set(), "y": set()}
     for along, found in bounds.items():
-        for name in re.findall(rf"(\w+)\s*=(?!=)[^;,=]*\b(?:threadIdx|blockIdx)\.{along}\b", kernel.indices):
+        for name in re.findall(rf"(\w+)\s*=(?!=)[^;,=]*\b{index}\.{along}\b", kernel.indices):
             found.update(sizes.get(text, "") for text in re.findall(rf"(?<![\w.]){name}\s*(?:<|>=)\s*([\w.]+)", kernel.body))
     return "n" in bounds["x"] and "m" not in bounds["x"] and "m" in bounds["y"] and "n" not in bounds["y"]
 

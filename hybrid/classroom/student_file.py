@@ -70,10 +70,15 @@ class StudentKernel:
     line: int
     body: str  # without comments
     template: tuple[str, ...] = ()  # names of template parameters
-    indices: str = ""  # the body with threadIdx and the like in place of other names for them, from `with_indices`
+    whole: str = field(default="", repr=False)  # the file's text with its headers
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(map(str, self.parameters))})"
+
+    @property
+    def indices(self) -> str:
+        """The body with threadIdx and the like in place of other names for them, and with what it calls."""
+        return cuda_text.with_indices(self.body, self.whole)
 
     def instance(self, arguments: Sequence[str]) -> StudentKernel:
         """The instance with these template arguments."""
@@ -90,8 +95,7 @@ def kernels_of(text: str, whole: str = "") -> tuple[StudentKernel, ...]:
         parameters = tuple(_parameter(text, aliases) for text in found["parameters"].split(",") if text.strip())
         body = plain[found.end() : after_bracket(plain, found.end() - 1)]
         template = tuple(text.partition("=")[0].split()[-1] for text in (found["template"] or "").split(",") if text.strip())
-        indices = cuda_text.with_indices(body, whole or text)
-        kernels.append(StudentKernel(found["name"], parameters, line, body, template, indices))
+        kernels.append(StudentKernel(found["name"], parameters, line, body, template, whole or text))
     return tuple(kernels)
 
 
