@@ -111,8 +111,7 @@ class Trials:
         block = self.launch.block_at({**self.file.constants, **dict(zip("nlm", small, strict=True))})
         tile = min(_MOST, max(_LEAST, *block)) if min(block) > 1 else 4 * _LEAST
         shapes = [(2 * tile, 3 * tile, tile), (2 * tile + 5, tile + 3, tile + 9), (3, 5, 2), (7, _LONG, 5), (_LONG, 3, 139)]
-        many = dict.fromkeys("nlm", _MOST)
-        if "blockIdx" not in self.kernel.indices and math.prod(self.launch.at({**self.file.constants, **many})[0]) == 1:
+        if "blockIdx" not in self.kernel.indices and set(self.launch.grid) == {"1"}:
             shapes = [small, (5, 5, 5) if self.meaning.square else (5, 7, 6)]
         elif self.meaning.square:
             shapes = [(size,) * 3 for size in (2 * tile, 2 * tile + 5, 3, _LONG)]
