@@ -198,6 +198,8 @@ class Telling:
         reads = [each for each in self._events if each.get("kind") == "unwritten by the host"]
         lines = places_of([each["at"] for each in reads], program, set(sources), innermost=True)
         of_library = [each for each, (_, line) in zip(reads, lines, strict=True) if not line]
+        if "__CUDA_ARCH__" in plain:  # here it is defined in host code, too
+            of_library += [each for each in self._events if each.get("kind") == "variable"]
         self._events = [each for each in self._events if each not in of_library]
         for each in self.of("allocation"):
             if "frames" in each:  # an array in host memory
@@ -301,8 +303,8 @@ class Telling:
             elif number in of_products and 0 < each["copied_out"] < size:
                 part = f"{each['copied_out']:,} of {size:,} bytes"
                 lost.append(self._unused(number, f"{part} of {{}} are copied back, and no others"))
-            elif each["written"] and not each["read"] and 0 < each["copied_out"] < size:
-                part = f"{each['copied_out']:,} of {size:,} bytes"
+            elif each["written"] and not each["read"] and 0 < each["copied_out"] < each["written_to"]:
+                part = f"{each['copied_out']:,} of {each['written_to']:,} bytes"
                 notes.append(
                     self._unused(number, f"{part} of {{}}, which kernels write, are copied back, and no others are read").text
                 )

@@ -96,7 +96,8 @@ void tell_use(const Region& region)
     while (unread < cells && !is_read(region.cells[cells - 1 - unread])) ++unread;
     tell("use", "number", region.number, "managed", region.kind == Region::MANAGED, "filled", region.is_filled, "read",
          region.is_read, "written", region.was_written, "consumed", region.is_consumed, "written_by", region.written_by, "seen",
-         region.is_seen, "copied_out", region.copied_out, "bytes", region.bytes, "unread", min(4 * unread, region.bytes));
+         region.is_seen, "written_to", region.writes.count ? region.writes.end - region.begin : 0, "copied_out", region.copied_out,
+         "bytes", region.bytes, "unread", min(4 * unread, region.bytes));
 }
 
 void release(Region& region, std::string by)
