@@ -169,6 +169,26 @@ def functions_in(text: str) -> Iterator[Function]:
             yield Function(head, opening - len(head), opening, end, opening < end_of_type)
 
 
+def loops_in(text: str, name: str) -> tuple[tuple[int, int], ...]:
+    """The first and the last line of each loop in the function of this name."""
+    plain = blanked(text)
+
+    def end_of(place: int) -> int:
+        """The end of the statement that begins here."""
+        nested = re.compile(r"\s*(?:for|while|if)\s*\(|\s*\{").match(plain, place)
+        if nested is None:
+            return (plain.find(";", place) + 1) or len(plain)
+        end = after_bracket(plain, nested.end() - 1)
+        return end if plain[nested.end() - 1] == "{" else end_of(end)
+
+    return tuple(
+        (plain.count("\n", 0, loop.start()) + 1, plain.count("\n", 0, end_of(loop.start())) + 1)
+        for function in functions_in(text)
+        if function.name == name
+        for loop in re.compile(r"\b(?:for|while)\s*\(").finditer(plain, function.opening, function.end)
+    )
+
+
 def origin(text: str, place: int, name: str) -> tuple[str, int]:
     """The file and the line of a position, from the last #line before it. `name`: of the file in which the text begins."""
     before, line = 0, 1

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hybrid.classroom.cuda_text import arrays_of_threads, joined
+from hybrid.classroom.cuda_text import arrays_of_threads, joined, loops_in
 from hybrid.classroom.launch import Launch, Meaning, indices_of, is_written, launch_of
 from hybrid.classroom.mistakes import Finding, astray
 from hybrid.classroom.repairs import MOST, Repair, repairs_of, uses_narrow_integers
@@ -177,7 +177,7 @@ class Trials:
             Finding(f"line {line}: each thread has an array {name} of its own: is __shared__ missing before it?", "no-value")
             for name, line in arrays_of_threads(self.file.text, self.kernel.line, self.kernel.body)
         )
-        seconds, refused = self.seconds, list[UsageError]()
+        seconds, refused, loops = self.seconds, list[UsageError](), loops_in(self.file.text, self.kernel.name)
         sites: tuple[Site, ...] = ()
         for sizes in shapes:
             try:
@@ -197,7 +197,7 @@ class Trials:
             seconds = self.seconds / 2 if any(each.code == "no-end" for each in faults) else seconds
             if len(outcomes) < len(orders) and not faults:
                 faults = (Finding("it crashed: the kernel ended the process", "kernel-crashed"),)
-            case = Case(task.sizes, task.grid, task.block, outcomes, shared=task.shared)
+            case = Case(task.sizes, task.grid, task.block, outcomes, shared=task.shared, loops=loops)
             case = replace(case, faults=faults, hints=own or look.hints, notes=look.notes, printed=look.printed)
             if is_large and not faults and len(shapes) == 1:
                 _, outcomes, counts = program.launched(task, orders=1, watch=REQUESTS)

@@ -80,7 +80,7 @@ def _from_0_again(plain: str, function: Function) -> Iterator[_Change]:
         loop = _LOOP.search(plain, found.end(), function.end)
         if loop and re.search(rf"\b{found[1]}\s*\+=", plain[loop.end() : function.end]):
             again = f"{found[1]} begins with 0 before the loop, and not in each of its iterations: so"
-            yield *loop.span(), f"{loop[0]} {found[1]} = 0;", again
+            yield found.start(), loop.end(), f"{plain[found.start() : loop.end()]} {found[1]} = 0;", again
 
 
 def _other_indices(plain: str, function: Function) -> Iterator[_Change]:

@@ -39,6 +39,7 @@ class Case:
     faults: tuple[Finding, ...] = ()  # other than wrong elements: races, stray accesses, a divergent barrier, an endless loop
     hints: tuple[Finding, ...] = ()  # possible causes of a wrong C; no faults if C is right
     notes: tuple[str, ...] = ()
+    loops: tuple[tuple[int, int], ...] = ()  # the first and the last line of each
     printed: tuple[str, ...] = ()  # lines that the kernel printed, in one order of the threads
 
     @property
@@ -136,6 +137,7 @@ def findings(case: Case, names: Names) -> list[Finding]:
             of_tiles = [site for site in case.sites if site.space == SHARED and site.kind == "load" and site.line not in stores]
             in_shared = code == "wrong-terms" and of_tiles
             where = _lines("; {} reads the factors", case, {SHARED} if in_shared else {0, 1}, "load")
+            where += _around(case.loops, where) if "the products" in text else ""
         found.append(Finding(text.format(**dict(zip("ABC", names, strict=True))) + where, code))
     if worst is not None and worst.first_wrong is not None:
         if not (has_race or is_stray or has_no_value or worst.mistake):
@@ -168,6 +170,14 @@ def _lines(text: str, case: Case, spaces: set[int], kind: str) -> str:
     """The text with the lines that make such accesses to these spaces; "" if unknown."""
     lines = sorted({site.line for site in case.sites if site.space in spaces and site.kind == kind})
     return text.format(" and ".join(f"line {line}" for line in lines[:2])) if lines else ""
+
+
+def _around(loops: Sequence[tuple[int, int]], where: str) -> str:
+    """A clause with the loops around these lines, which begin in other ones."""
+    lines = {int(number) for number in re.findall(r"line (\d+)", where)}
+    begins = sorted({first for first, last in loops for line in lines if first < line <= last})
+    texts = " and ".join(f"line {line}" for line in begins)
+    return f", in the loop{'s' * (len(begins) > 1)} of {texts}" if begins else ""
 
 
 def without_repetition(faults: Sequence[Finding]) -> list[Finding]:
