@@ -1,9 +1,10 @@
-// A block of 16×8 threads computes 16×16 elements, which only its loads tell; and a function that names the block's first row.
-#define SIDE 16
+// A block of 16×8 threads computes 16×16 elements, which only its loads tell, with padded tiles; a function names the first row.
+enum { T = 8 };
+#define SIDE (2 * T)
 __device__ int first_row() { return blockIdx.y * SIDE; }
 __global__ void multiply(const float* a, const float* b, float* c, int n, int l, int m)
 {
-    __shared__ float a_part[SIDE][SIDE], b_part[SIDE][SIDE];
+    __shared__ float a_part[SIDE][SIDE + 1], b_part[SIDE][SIDE];
     int x = threadIdx.x, column = blockIdx.x * SIDE + x;
     float sums[2] = {};
     for (int k = 0; k < l; k += SIDE) {
