@@ -11,7 +11,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from hybrid.classroom.cuda_text import after_bracket, blanked, constants_in, dynamic_arrays, element_text, extents_of, split
+from hybrid.classroom.cuda_text import (
+    after_bracket,
+    blanked,
+    constants_in,
+    dynamic_arrays,
+    element_text,
+    extents_of,
+    functions_in,
+    split,
+)
 from hybrid.classroom.mistakes import Finding, Judged, Place, judged
 from hybrid.classroom.student_file import exchanged
 from hybrid.core.problem import record
@@ -342,7 +351,11 @@ class Telling:
         does = f"{line} {'writes' if event.get('writes') else 'reads'}"
         never = f"which no {'thread' if self._is_kernel else 'copy, cudaMemset or kernel'} has written"
         if kind == "stopped":
-            return f"divergent barrier: {event['text']}" if event["stop"] == "barrier" else str(event["text"])
+            return (
+                f"divergent barrier: {event['text']}{self._left(event['text'])}"
+                if event["stop"] == "barrier"
+                else str(event["text"])
+            )
         if kind == "order":
             return f"data race: {self.told(event['text'])}"
         if kind == "pinned":
@@ -424,6 +437,21 @@ class Telling:
         named = arguments[1].lstrip("&") if len(arguments) > 1 else "host memory"
         line = self._allocations.place(number)[1]
         return f"{named} (allocated in line {line})" if line else named
+
+    def _left(self, text: str) -> str:
+        """Where threads leave a kernel early, for a message about those that have left it and a barrier."""
+        barrier = re.search(rf"{re.escape(self._own)}:(\d+)", text)
+        if barrier is None or "has left the kernel" not in text:
+            return ""
+        plain, line = blanked(self._own_text), int(barrier[1])
+        places = (
+            plain.count("\n", 0, found.start()) + 1
+            for each in functions_in(self._own_text)
+            if plain.count("\n", 0, each.opening) < line <= plain.count("\n", 0, each.end) + 1
+            for found in re.compile(r"\breturn\b").finditer(plain, each.opening, each.end)
+        )
+        lines = [f"line {place}" for place in dict.fromkeys(places) if place < line]
+        return f", which it does in {' or '.join(lines)}" if lines else ""
 
     def _race(self, event: dict[str, Any], what: str, place: Place, other_place: Place) -> str:
         lines: dict[int, str] = {}
