@@ -60,7 +60,7 @@ def account_of(ran: ProcessResult, program: Path, warnings: str, sources: Mappin
     found, end = telling.findings(), next(telling.of("end"), None)
     failed = _first_failed(ran.findings, dropped_results(warnings), telling)
     notes = list(telling.notes())
-    if end and not (ran.status or failed) and all(each.code == "wrong-elements" for each in found):
+    if end and not (ran.status or failed) and all(each.code in ("wrong-elements", "uninitialised") for each in found):
         unused, more = telling.unused()
         found, notes = [*found, *unused], [*more, *notes]
     launches = end["launches"] if end else None

@@ -12,12 +12,11 @@ namespace cuda_on_cpu {
 
 cudaError_t last_error, in_flight, lasting;
 std::string printed;
-int launches;
+int launches, failed_calls;
 
 namespace {
 
 constexpr int MOST_ERRORS = 100;
-int errors;
 
 }  // namespace
 
@@ -31,7 +30,7 @@ cudaError_t Call::ends_with(cudaError_t code, const std::string& why)
 {
     if (!code) return code;
     last_error = code;
-    if (++errors <= MOST_ERRORS)
+    if (++failed_calls <= MOST_ERRORS)
         tell("error", members(), "code", static_cast<int>(code), "name", cudaGetErrorName(code), "text", cudaGetErrorString(code),
              "of_kernel", code == lasting, "why", why);
     return code;

@@ -272,9 +272,11 @@ void note_use(Region& region, const Access& access)
     }
 }
 
-// Whether unwritten bytes of an access came with others from the host's memory, as between the members of a struct.
+// Whether unwritten bytes of an access came with others from the host's memory, as between the members of a struct; or may have
+// values, as bytes of a local array.
 bool is_padding(const Region& region, size_t first, size_t end)
 {
+    if (region.gap.line && !region.gap.source && end - first < 4) return true;
     for (size_t byte = first; region.gap.line && byte < end; ++byte)
         if (is_written(region, byte)) return true;
     return false;

@@ -255,7 +255,7 @@ constexpr size_t USUAL_SHARED = 48 << 10, MOST_SHARED = 227 << 10;
 // in_flight: of a kernel that no call has waited for; it becomes lasting when one does.
 extern cudaError_t last_error, in_flight, lasting;
 extern std::string printed;  // by kernels, and not yet shown
-extern int launches;
+extern int launches, failed_calls;
 
 class Call {
 public:
