@@ -281,16 +281,16 @@ def test_host_code_that_misuses_memory_is_told_by_its_line(cases):
     assert verdict.findings == set().union(*(marks(HOST, case) for case in cases)), verdict.said
     assert verdict.code == (cases != ["right"])
     said = {
-        "one too many": "y[100], and it has 100 elements (allocated in line 81)",
+        "one too many": "y[100], and it has 100 elements (allocated in line 78)",
         "beyond a vector": "v[15], and it has 15 elements",
-        "used after free": "reads z[15] after line 100 has freed it",
-        "freed twice by the host": "frees z (allocated in line 103), which line 104 has freed",
+        "used after free": "reads z[15] after line 97 has freed it",
+        "freed twice by the host": "frees z (allocated in line 100), which line 101 has freed",
         "set too much": "writes 800 bytes from y[0] on, and it has 100 elements",
         "copied to too little": "writes 400 bytes from z[0] on, and it has 25 elements",
-        "beyond pinned memory": "z[10], and it has 10 elements (allocated in line 115)",
+        "beyond pinned memory": "z[10], and it has 10 elements (allocated in line 112)",
         "index overflows": "46341 * 46341 overflows",
         "beyond an array": "few[k] with k = 4: 0 to 3 are there",
-        "copied without a value": "d[9], which line 73 copied from part",
+        "copied without a value": "d[9], which line 70 copied from part",
         "read without a value": "by free(), but new[] gave it, which delete[] frees",
         "right": "1103515245 overflows",  # a note
     }

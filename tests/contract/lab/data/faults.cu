@@ -21,11 +21,7 @@ __global__ void product(Matrix A, Matrix B, Matrix C)
         sum += A.elements[row * A.width + k] * B.elements[k * B.width + column];  //! a row too many: out-of-bounds
     C.elements[row * C.width + column] = sum;
 }
-__global__ void shifted(double* x)
-{
-    int i = threadIdx.x;
-    x[i - 1] = 0;  //! before the first: out-of-bounds
-}
+__global__ void shifted(double* x) { x[static_cast<int>(threadIdx.x) - 1] = 0; }  //! before the first: out-of-bounds
 __global__ void beyond_shared(int* x, int n)
 {
     __shared__ int s[8];
@@ -34,11 +30,8 @@ __global__ void beyond_shared(int* x, int n)
     if (threadIdx.x == 8) s[n] = 1;  //! beyond a shared array: out-of-bounds
     x[threadIdx.x] = s[0];
 }
-__global__ void beyond_dynamic()
-{
-    extern __shared__ char part[];
-    part[threadIdx.x] = 1;  //! beyond dynamic shared memory: out-of-bounds
-}
+extern __shared__ char part[];
+__global__ void beyond_dynamic() { part[threadIdx.x] = 1; }  //! beyond dynamic shared memory: out-of-bounds
 __global__ void beyond_variable(int n) { counter[n] = 1; }  //! beyond a variable: out-of-bounds
 __global__ void leaves(int* x)
 {
@@ -54,18 +47,9 @@ __global__ void parts(int* x)
         __syncthreads();  //! two barriers: kernel-barrier
     x[threadIdx.x] = 0;
 }
-__global__ void waits(volatile int* flag)
-{
-    while (*flag == 0) {}  //! endless: no-end
-}
-__global__ void divides(int* x, int n)
-{
-    x[0] = 8 / n;  //! divided by zero: zero-division
-}
-__global__ void doubts(int n)
-{
-    assert(n == 8);  //! assertion: kernel-assert
-}
+__global__ void waits(volatile int* flag) { while (*flag == 0) {} }  //! endless: no-end
+__global__ void divides(int* x, int n) { x[0] = 8 / n; }  //! divided by zero: zero-division
+__global__ void doubts(int n) { assert(n == 8); }  //! assertion: kernel-assert
 __global__ void large(float* x)
 {  //! large stack: segmentation-fault
     volatile float own[100000];
@@ -74,10 +58,7 @@ __global__ void large(float* x)
 }
 __global__ void greet() { printf("hello\n"); }
 
-static void fetch(int* x, const int* d_x, size_t bytes)
-{
-    memcpy(x, d_x, bytes);  //! copied by the host: segmentation-fault
-}
+static void fetch(int* x, const int* d_x, size_t bytes) { memcpy(x, d_x, bytes); }  //! copied by the host: segmentation-fault
 
 static int run(const char* wanted, char** argv, int argc)
 {

@@ -8,10 +8,7 @@
 #include <vector>
 
 __device__ int counter;
-struct Padded {
-    double x;
-    int n;
-};
+struct Padded { double x; int n; };
 __global__ void set(float* x) { x[threadIdx.x] = 1 + counter; }
 __global__ void one_more(Padded* p)
 {

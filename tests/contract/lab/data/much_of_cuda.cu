@@ -115,10 +115,8 @@ __global__ void grouped(const half* x, uchar4* pixels, float* sum, int* sizes)
 
 static void groups()
 {
-    half* x;
+    half* x; float* sum; int* sizes;
     uchar4 *pixels, last;
-    float* sum;
-    int* sizes;
     cudaMallocManaged(&x, 64 * sizeof(half));
     cudaMalloc(&pixels, 64 * sizeof(half) + 64 * sizeof(uchar4));
     cudaMallocManaged(&sum, sizeof(float) + 3 * sizeof(int));
@@ -130,9 +128,7 @@ static void groups()
     grouped<<<1, 32>>>(copied, pixels, sum, sizes);
     cudaMemcpy(&last, pixels + 31, sizeof(last), cudaMemcpyDeviceToHost);
     printf("halves %g, tiles of %d and %d, %d odd lanes, pixel %d %d %d\n", *sum, sizes[0], sizes[1], sizes[2], last.x, last.y, last.z);
-    cudaFree(x);
-    cudaFree(pixels);
-    cudaFree(sum);
+    cudaFree(x), cudaFree(pixels), cudaFree(sum);
 }
 
 #define LAUNCH(kernel, threads, ...) kernel<<<1, (threads)>>>(__VA_ARGS__)
@@ -149,20 +145,17 @@ static int wrong_elements(int n, int l, int m)
     double a[n * l], b[l * m], c[n * m], *d_a, *d_b, *d_c;
     for (int i = 0; i < n * l; i++) a[i] = rand() % 100;
     for (int i = 0; i < l * m; i++) b[i] = rand() % 100;
-    cudaEvent_t start, stop;
-    float elapsed = -1;
+    cudaEvent_t start, stop; float elapsed = -1;
     HANDLE_ERROR(cudaEventCreate(&start)), HANDLE_ERROR(cudaEventCreate(&stop));
     HANDLE_ERROR(cudaEventRecord(start, 0));
-    HANDLE_ERROR(cudaMalloc((void**)&d_a, sizeof(a)));
-    HANDLE_ERROR(cudaMalloc((void**)&d_b, sizeof(b)));
+    HANDLE_ERROR(cudaMalloc((void**)&d_a, sizeof(a))), HANDLE_ERROR(cudaMalloc((void**)&d_b, sizeof(b)));
     HANDLE_ERROR(cudaMalloc((void**)&d_c, sizeof(c)));
     HANDLE_ERROR(cudaMemcpy(d_a, a, sizeof(a), cudaMemcpyHostToDevice));
     HANDLE_ERROR(cudaMemcpy(d_b, b, sizeof(b), cudaMemcpyHostToDevice));
     multiply<<<dim3((m + TILE - 1) / TILE, (n + TILE - 1) / TILE), dim3(TILE, TILE)>>>(n, l, m, d_a, d_b, d_c);
     HANDLE_ERROR(cudaGetLastError());
     HANDLE_ERROR(cudaMemcpy(c, d_c, sizeof(c), cudaMemcpyDeviceToHost));
-    HANDLE_ERROR(cudaEventRecord(stop, 0));
-    HANDLE_ERROR(cudaEventSynchronize(stop));
+    HANDLE_ERROR(cudaEventRecord(stop, 0)), HANDLE_ERROR(cudaEventSynchronize(stop));
     HANDLE_ERROR(cudaEventElapsedTime(&elapsed, start, stop));
     int wrong = elapsed < 0;
     for (int i = 0; i < n; i++)
@@ -182,13 +175,10 @@ int main(int argc, char** argv)
     std::cout << text << std::endl;
     int *d_sum, sum = 0, counted;
     float factors[2] = {1, 2};
-    void* d_factor;
-    cudaStream_t stream;
-    cudaStreamCreate(&stream);
-    cudaMallocAsync(&d_sum, sizeof(int), stream);
+    void* d_factor; cudaStream_t stream;
+    cudaStreamCreate(&stream), cudaMallocAsync(&d_sum, sizeof(int), stream);
     cudaMemsetAsync(d_sum, 0, sizeof(int), stream);
-    cudaGetSymbolAddress(&d_factor, factor);
-    cudaMemcpy(d_factor, factors, sizeof(factors), cudaMemcpyHostToDevice);
+    cudaGetSymbolAddress(&d_factor, factor), cudaMemcpy(d_factor, factors, sizeof(factors), cudaMemcpyHostToDevice);
     count<<<dim3(2, 3, 4),  // blocks
             dim3(1, 1, 5), 0, stream>>>(d_sum);
     cudaMemcpyAsync(&sum, d_sum, sizeof(int), cudaMemcpyDeviceToHost, stream);
@@ -211,8 +201,7 @@ int main(int argc, char** argv)
     std::cout << std::endl;
 
     int ends[32], *d_ends;
-    cudaHostRegister(ends, sizeof(ends), cudaHostRegisterMapped);
-    cudaHostGetDevicePointer(&d_ends, ends, 0);
+    cudaHostRegister(ends, sizeof(ends), cudaHostRegisterMapped), cudaHostGetDevicePointer(&d_ends, ends, 0);
     turn<<<1, 32, sizeof(ends)>>>(d_ends);
     cudaDeviceSynchronize(), cudaHostUnregister(ends);
     printf("turned %d %d\n", ends[0], ends[31]);
