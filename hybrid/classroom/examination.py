@@ -18,7 +18,7 @@ from hybrid.classroom.cuda_text import arrays_of_threads, joined, loops_in
 from hybrid.classroom.launch import Launch, Meaning, indices_of, is_written, launch_of
 from hybrid.classroom.mistakes import Finding, astray
 from hybrid.classroom.repairs import MOST, Repair, repairs_of, uses_narrow_integers
-from hybrid.classroom.report import Case, Examination, Sizes
+from hybrid.classroom.report import Case, Examination, Sizes, without_repetition
 from hybrid.classroom.student_file import StudentFile, StudentKernel, refuse_host_calls, refuse_unsupported, refuse_without_host
 from hybrid.classroom.trial import ELEMENT_TYPES, Program, Task, of_arrays, of_matrices, operands
 from hybrid.core.problem import record
@@ -209,9 +209,15 @@ class Trials:
 
 def _may_be_launched_wrongly(cases: Sequence[Case]) -> bool:
     """Whether a wrong guess of the launch may explain what is wrong: elements that several threads or none write, accesses out of
-    bounds, races, missing values."""
+    bounds, missing values. A race of a read and a write misses a barrier."""
     first = cases[:2]
-    return not any(case.is_right for case in first) and any(case.faults or case.never or case.uncertain for case in first)
+    faults = [
+        fault
+        for case in first
+        for fault in without_repetition(case.faults)
+        if fault.code != "data-race" or " reads " not in fault.text
+    ]
+    return not any(case.is_right for case in first) and (bool(faults) or any(case.never or case.uncertain for case in first))
 
 
 def _without_refuted(cases: list[Case]) -> list[Case]:
