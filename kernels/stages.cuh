@@ -97,10 +97,10 @@ class TileCopy {
 
     static constexpr int MOST = 1 << 30;  // more than any tile has
 
-    const T* from;           // this thread's next source
-    Size pass_step, back;    // from one pass to the next; from after the last pass to the next tile
-    int extent;              // of the matrix across k, from this thread's first element on
-    T* to[PHASES];           // destinations
+    const T* from;  // this thread's next source
+    Size pass_step, back;  // from one pass to the next; from after the last pass to the next tile
+    int extent;  // of the matrix across k, from this thread's first element on
+    T* to[PHASES];  // destinations
 
     __device__ static int clamp(Size size) { return static_cast<int>(size < 0 ? 0 : size > MOST ? MOST : size); }
 
@@ -163,7 +163,7 @@ public:
     static constexpr int STAGE = ATile::SIZE + BTile::SIZE;
     static constexpr int AHEAD = STAGES - 1;  // the prefetch distance: tiles in flight while one is read
 
-    int tiles;       // along k
+    int tiles;  // along k
     int full_tiles;  // the first ones, which need no bounds checks along k
 
     __device__ TilePipeline(T* shared, const Matrix<const T>& a, const Matrix<const T>& b, TilePosition at)

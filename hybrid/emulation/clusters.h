@@ -8,7 +8,7 @@
 
 struct ClusterBlock {
     uint3 index;
-    char* shared;               // dynamic shared memory
+    char* shared;  // dynamic shared memory
     std::vector<char> statics;  // its __shared__ variables, while another block's are in .bss
 };
 
@@ -25,9 +25,9 @@ struct BulkCopy {
 constexpr unsigned STATICS = 1 << 20;  // shared addresses from here on are those of __shared__ variables
 
 std::vector<ClusterBlock> cluster;  // a single block in a launch without clusters
-unsigned active;                    // the block whose __shared__ variables are in .bss
+unsigned active;  // the block whose __shared__ variables are in .bss
 std::map<std::pair<unsigned, unsigned>, Mbarrier> mbarriers;  // by block and shared address
-std::vector<BulkCopy> bulk_copies;                            // in flight
+std::vector<BulkCopy> bulk_copies;  // in flight
 
 unsigned block_of(const Fiber& fiber)
 {

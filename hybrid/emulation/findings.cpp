@@ -172,7 +172,7 @@ Members where()
 {
     if (!current) return {"kernel", ""};
     auto triple = [](const auto& of) { return std::vector<unsigned>{of.x, of.y, of.z}; };
-    return {"kernel", under_way.kernel, "launched", under_way.line, "block", triple(block_index),
+    return {"kernel", under_way.kernel,       "launched",   under_way.line,    "block", triple(block_index),
             "thread", triple(current->index), "block_size", triple(block_size)};
 }
 

@@ -129,7 +129,7 @@ void add_to_sites(unsigned instruction, const Request& request)
 // and at each comparison. A basic block with a comparison ends in a branch, whose target is the basic block that the thread
 // enters next. A branch diverges if lanes of a warp take different targets.
 
-struct Branch {    // Python reads this layout
+struct Branch {  // Python reads this layout
     long long at;  // its last comparison
     long long executions, divergent;
 };
@@ -139,7 +139,7 @@ struct Way {
     bool diverges;
 };
 
-struct Progress {                // of a thread
+struct Progress {  // of a thread
     unsigned block, comparison;  // its basic block, and the last comparison there
 };
 
@@ -185,7 +185,7 @@ void compare(unsigned where)
 
 // --- the trace
 
-struct Traced {          // Python reads this layout
+struct Traced {  // Python reads this layout
     long long at, byte;  // offset in the matrix, the __shared__ variables, or dynamic shared memory
     int space, bytes, writes;
     unsigned block_x, block_y, thread, barriers, unused;  // barriers: that the thread has passed
@@ -257,8 +257,12 @@ Members counted()
     auto handed = [](const auto& records) { return handed_over(records.data(), records.size() * sizeof(records[0])); };
     bool is_all = trace.size() <= MOST_TRACED;
     if (!is_all) trace.clear();
-    return {"moved", std::vector{bytes_read[0], bytes_read[1], bytes_written}, "is_all", is_all, "writers", handed(writers),
-            "sites", handed(values_of(sites)), "branches", handed(values_of(branches)), "trace", handed(trace)};
+    return {"moved",    std::vector{bytes_read[0], bytes_read[1], bytes_written},
+            "is_all",   is_all,
+            "writers",  handed(writers),
+            "sites",    handed(values_of(sites)),
+            "branches", handed(values_of(branches)),
+            "trace",    handed(trace)};
 }
 
 }  // namespace cuda_on_cpu::observers

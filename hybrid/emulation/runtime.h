@@ -85,12 +85,12 @@ Members where();  // "kernel", "launched", "block", "thread", "block_size" of th
 // are numbered in the order in which they run. A mask has a bit for each byte.
 struct Cell {
     unsigned write_segment, write_at, read_segment, read_at;  // `at`: the instruction
-    uint16_t writer, reader;                                  // threads of the block
-    uint8_t write_epoch, read_epoch;                          // __syncwarp() calls of the thread before
-    uint8_t write_mask : 4, read_mask : 4, written : 4;       // written: by the host or by any kernel
-    uint8_t several_lanes : 1, several_warps : 1;             // have read it in that segment
-    uint8_t other_block : 1;                                  // has read it in that launch, too
-    uint8_t atomic : 1;                                       // the last write
+    uint16_t writer, reader;  // threads of the block
+    uint8_t write_epoch, read_epoch;  // __syncwarp() calls of the thread before
+    uint8_t write_mask : 4, read_mask : 4, written : 4;  // written: by the host or by any kernel
+    uint8_t several_lanes : 1, several_warps : 1;  // have read it in that segment
+    uint8_t other_block : 1;  // has read it in that launch, too
+    uint8_t atomic : 1;  // the last write
 };
 
 struct Region {
@@ -100,8 +100,8 @@ struct Region {
     Cell* cells;
     int number;  // of an allocation
     bool freed;
-    std::string freed_by;                      // the call and its line
-    unsigned used_by, written_by;              // first segment of the last launch that used or wrote it; 0 for none
+    std::string freed_by;  // the call and its line
+    unsigned used_by, written_by;  // first segment of the last launch that used or wrote it; 0 for none
     struct Used {
         long long count;
         const char *begin, *end;
@@ -112,24 +112,24 @@ struct Region {
             end = count++ ? std::max(end, at + size) : at + size;
         }
     } reads, writes;  // by the launch that used it last
-    bool is_filled;             // by the host
+    bool is_filled;  // by the host
     bool is_read, was_written;  // by a kernel
-    bool is_consumed;           // a later launch or a copy read what a kernel wrote
-    size_t copied_out;          // bytes from its begin on, to the host
-    unsigned item;              // bytes of a kernel's last write
+    bool is_consumed;  // a later launch or a copy read what a kernel wrote
+    size_t copied_out;  // bytes from its begin on, to the host
+    unsigned item;  // bytes of a kernel's last write
     int device;
     size_t row, pitch;  // of a matrix: bytes of a row, and from row to row; else 0
-    struct {            // a copy of host memory of which nothing had written some bytes
+    struct {  // a copy of host memory of which nothing had written some bytes
         int line, source;  // line: 0 for none; source: the host array's number, or 0
     } gap;
     bool is_mapped;  // page-locked memory that kernels use
-    bool is_seen;    // a later launch or a copy read what the last launch that wrote it has written
+    bool is_seen;  // a later launch or a copy read what the last launch that wrote it has written
 
     bool has(const char* at, size_t size) const { return at >= begin && at + size <= begin + bytes; }
 };
 
 constexpr size_t DEVICE_MEMORY = 256 << 20;  // bytes of all devices; each byte has six bytes of shadow
-int& chosen_device();                        // by the calling host thread
+int& chosen_device();  // by the calling host thread
 constexpr int MOST_DEVICES = 32;
 extern unsigned reached[MOST_DEVICES];  // for each device a mask of the peers that its kernels may access
 
@@ -146,9 +146,9 @@ void let_host_use_device_memory(bool may);
 void mark_written(Region& region, size_t offset, size_t bytes, bool is_written = true);
 bool is_written(const Region& region, size_t byte);
 void mark_as(Region& to, size_t to_offset, const Region& from, size_t from_offset, size_t bytes);  // copies the written marks
-long long first_unwritten(const Region& region, size_t offset, size_t bytes);                      // -1 for none
+long long first_unwritten(const Region& region, size_t offset, size_t bytes);  // -1 for none
 void tell_use(const Region& region);  // by kernels and copies
-Cell* new_cells(size_t bytes);        // the shadow of so many bytes; null if memory is short
+Cell* new_cells(size_t bytes);  // the shadow of so many bytes; null if memory is short
 
 // --- host_memory.cpp: the host's malloc and new, with red zones
 
@@ -196,7 +196,7 @@ WHERE_WATCHED void read_unwritten(const void* at, size_t bytes, const void* inst
 using Parts = std::vector<std::pair<size_t, size_t>>;  // of memory: offset and bytes
 // The parts of host memory that nothing has written; of a local array only all of it.
 Parts unwritten_in(const char* from, size_t bytes);
-int number_at(const char* at);                      // of the block that has this byte, in messages; 0 for none
+int number_at(const char* at);  // of the block that has this byte, in messages; 0 for none
 bool hand_over(void* begin, Maker from, Maker to);  // changes who frees it; false if it is no such block
 // Reports a bad access, and returns how many of its bytes, from the first on, may be used.
 WHERE_WATCHED size_t look_at(const void* at, size_t bytes, bool writes, const void* instruction, bool is_range);
@@ -217,15 +217,15 @@ WHERE_WATCHED void block_begins(char* dynamic_shared, size_t bytes);
 WHERE_WATCHED void barrier_passed();
 void launch_ends();
 
-extern bool checks;                             // the next launches for races and missing values
-extern bool kernels_run;                        // the host has not waited for them
-extern unsigned wrote_elsewhere;                // the last launch that wrote a variable, or memory that the host reads
-extern bool copies_run;                         // nor for other work in streams
-int sampled();                                  // launches of which not all blocks were checked
-bool has_few_reads();                           // all launches of this line together
+extern bool checks;  // the next launches for races and missing values
+extern bool kernels_run;  // the host has not waited for them
+extern unsigned wrote_elsewhere;  // the last launch that wrote a variable, or memory that the host reads
+extern bool copies_run;  // nor for other work in streams
+int sampled();  // launches of which not all blocks were checked
+bool has_few_reads();  // all launches of this line together
 std::pair<char*, char*> variables_of_device();  // begin and end of __device__ variables and the like
 bool is_of_device(const char* at);  // whether it is such a variable, and no __managed__ one
-bool was_used(const Region& region);            // by the running or the last launch
+bool was_used(const Region& region);  // by the running or the last launch
 bool was_written(const Cell& cell);
 
 }  // namespace memory_check
@@ -233,10 +233,10 @@ bool was_written(const Cell& cell);
 // observers.cpp counts a launch's accesses and branches.
 namespace observers {
 
-enum Watch {       // bits
+enum Watch {  // bits
     ELEMENTS = 1,  // bytes of A, B and C read and written, and the writers of C
     REQUESTS = 2,  // a line's requests to memory, and divergent branches
-    TRACE = 4      // each access, in order
+    TRACE = 4  // each access, in order
 };
 extern int watched;
 
@@ -294,7 +294,7 @@ int device_of(cudaStream_t stream);
 void begins(cudaStream_t stream, const std::string& what, Place place);
 // The work reads or writes these bytes. Reports a race if other work may use them at the same time.
 void uses(const char* begin, const char* end, bool writes, const Region* region);
-void host_waits();                     // for all work of the device
+void host_waits();  // for all work of the device
 void host_waits(cudaStream_t stream);  // for the stream's work
 // Whether no copy may still use this page-locked memory; else `meanwhile` is the copy's text.
 WHERE_WATCHED bool host_may_use(const char* at, bool writes, std::string& meanwhile);
