@@ -396,8 +396,8 @@ class TransposedRowBlock(RowBlock):
 
 
 def _slice_of(array: Any, key: Any, bounds: Bounds, length: int) -> Any:
-    """`array[key]` along the first axis, indexed as a whole of this length, of which the array has the part within the bounds.
-    UsageError if it lacks some."""
+    """The elements `key` of a distributed axis of this length; `array` holds those within `bounds`. UsageError if it lacks
+    some."""
     (lo, hi), several = bounds, isinstance(key, slice)
     wanted = range(length)[key] if several else [operator.index(key) + length * (key < 0)]
     if wanted and not lo <= min(wanted[0], wanted[-1]) <= max(wanted[0], wanted[-1]) < hi:

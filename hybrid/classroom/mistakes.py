@@ -53,7 +53,7 @@ class Finding:
 
 Mistake = tuple[str, str]  # a code, and a sentence with {A}, {B} and {C}
 _MOST_TERMS = 2048  # of a sum whose weights are solved for
-_MOST_EQUATIONS = 4096  # about so many elements of C are used
+_MOST_EQUATIONS = 4096  # elements of C used, about
 
 
 def mistake_in(c: np.ndarray, right: np.ndarray, a: np.ndarray, b: np.ndarray) -> Mistake | None:

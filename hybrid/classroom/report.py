@@ -102,7 +102,7 @@ class Examination:
 
 # Faults that explain wrong elements: races, stray accesses, missing values.
 _CAUSES = ({"data-race"}, {"out-of-bounds", "illegal-address"}, {"uninitialised", "no-value"})
-_SHARING = 4  # a load counts as a broadcast if, on average, so many lanes read the same element
+_SHARING = 4  # lanes that read the same element, on average, from which on a load counts as a broadcast
 _EXACT_IN_FLOAT, _FLOAT = 2**24, 1e-6
 _NO_VALUE = -1e37  # smaller numbers come from the bytes 0xFE with which variables begin
 

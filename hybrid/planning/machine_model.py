@@ -124,7 +124,7 @@ class MachineModel:
     @classmethod
     def read(cls, path: str) -> MachineModel:
         """The model in a file; H200 for "". The file is a JSON object with some of this class's fields, the rest being H200's; or
-        the doctor's JSON lines, of which the last model counts. UsageError, in one line, for any other file."""
+        the doctor's JSON lines, whose last model is used. UsageError, in one line, for any other file."""
         if not path:
             return H200
         import json  # rarely needed

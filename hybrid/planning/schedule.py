@@ -161,8 +161,8 @@ def arrivals(row_panels: Sequence[Span], column_panels: Sequence[Span], tiling: 
             elif tiling.rows_first and a.resident:
                 operand = a if b.resident else b
             else:
-                # The operand of which the smaller fraction has arrived. The last arrival is a row panel: its tiles are small, so
-                # that little is left to compute and copy back.
+                # Load the operand that is less complete. The last arrival is a row panel: its tiles are small, so little is
+                # left to compute and copy back.
                 operand = a if not a.resident or a.loaded_part < b.loaded_part else b
             number, span, place, slot = operand.load_next()
             if operand is a:

@@ -205,7 +205,7 @@ def end_job(code: int) -> NoReturn:
     if launch.name == OPEN_MPI:
         os._exit(code)
     if abort(code):
-        time.sleep(_ENDING)  # until Hydra kills this process with the job
+        time.sleep(_ENDING)  # Hydra kills this process with the job; if not in time, the next line does
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("still alive after SIGKILL")
 
