@@ -93,7 +93,7 @@ class Workers:
         """`each`: threads per direction. `context` must be current. DeviceUnavailable if the slots cannot be pinned."""
         import cupy
 
-        self.context, self._library = context, copier().loaded
+        self.context, self.each, self._library = context, each, copier().loaded
         self.driver = driver_in_context()
         slots = each * (_SLOTS + 1)
         self._memory = empty_matrix(1, max(slots * SLOT_BYTES, LEAST_BYTES), "uint8")
@@ -183,7 +183,9 @@ def slot_copies(gpu: int, context: GpuContext, stream: int, threads: int, links:
     of GPUs that this node's ranks copy to. DeviceUnavailable if no memory can be pinned."""
     spare_cores()
     each = max(1, min(_MOST_THREADS.get(links, _MOST_THREADS_OF_MANY), threads * 4 // 5))
-    workers = _workers.get(gpu) or Workers(gpu, context, each)
+    workers = _workers.get(gpu)
+    if workers is None or workers.each < each:
+        workers = Workers(gpu, context, each)
     loaded = copier().loaded
     # For each GPU: all H2D threads, half as many D2H threads, and two to wait for events of multiplications.
     loaded.have_at_least(loaded.pool, links * (each + each // 2 + 2) + _POPULATING)

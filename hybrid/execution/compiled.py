@@ -2,7 +2,9 @@
 """Plans cached by call signature, so that a repeated call only checks its operands and multiplies.
 
 The signature of a call in one process: shapes, dtypes and memory order of its matrices, and all options. With several ranks each
-call agrees anew, since no rank knows what the others pass; `hybrid.execution.session` caches what they agree on.
+call agrees anew, since no rank knows what the others pass; `hybrid.execution.session` caches what they agree on. Small products
+that the root computes alone are an exception: ranks that repeat such a call tell each other so after the product, and only if
+some rank does not, all agree anew.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from hybrid.devices.base import Device
 from hybrid.devices.cuda_gpus import callers_context
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.execution.distributed_product import DistributedCall, RealProduct
-from hybrid.execution.multiply import Call, CopiedCall, GpuCall, RootCall, call_of
+from hybrid.execution.multiply import PRODUCT_OF_ROOT, Call, CopiedCall, GpuCall, RootCall, call_of
 from hybrid.execution.product import RootProduct
 from hybrid.execution.real_products import CallOptions, RealProducts
 from hybrid.execution.session import Session, session_of
@@ -67,7 +69,7 @@ class Compiled:
     def __init__(self, comm: Any, root: Any, options: Mapping[str, Any]) -> None:
         gemm = {name: options[name] for name in _GEMM_OPTIONS}
         flags = {name: value for name, value in options.items() if name not in gemm}
-        self._comm, self._stall, self._options = comm, options["stall"], options
+        self._comm, self._stall, self._root, self._options = comm, options["stall"], root, options
         self._asked = CallOptions(as_int(root), gemm, flags)
         self._planned: _Planned | None = None
         self.by_triangle = False  # the last product was symmetric: one triangle computed and mirrored
@@ -75,16 +77,10 @@ class Compiled:
     @classmethod
     def of(cls, operands: tuple[Any, Any, Any], comm: Any, root: Any, options: Mapping[str, Any]) -> Compiled:
         """The entry for these operands (A, B, and C or None), cached or new. `options`: all keywords of the call but out."""
-        a, b, c = operands
-        plain = type(a) is type(b) and (type(a) is np.ndarray or _is_cupy(type(a))) and (c is None or type(c) is type(a))
-        if not plain or (comm is not None and not is_alone(comm)):
+        signature = _signature_of(*operands)
+        if signature is None or (comm is not None and not is_alone(comm)):
             return cls(common_communicator(operands) if comm is None else comm, root, options)
-        values = (root, *options.values())
-        types_of_values = tuple(map(type, values))  # since 1 == 1.0 == True
-        same_memory = a is b or (a if a.base is None else a.base) is (b if b.base is None else b.base)  # such as a and a.T
-        transposed = same_memory and ("A" if a.flags.c_contiguous else "B")
-        of_c = c is not None and (c.shape, c.dtype)
-        key = type(a), a.shape, b.shape, of_c, a.dtype, b.dtype, transposed, values, types_of_values
+        key = signature, _key_of(root, options)
         try:
             found = _compiled.get(key)
         except TypeError:  # an option is unhashable
@@ -105,10 +101,18 @@ class Compiled:
                 if (product := planned.product_of(a, b, c, out)) is not None:
                     return product
         with one_call(self._comm, self._stall) as session:
-            env = _environment()
-            call = call_of(session, (a, b, c), out, self._asked)
+            env, operands = _environment(), (a, b, c)
+            key = self._key_of_repeatable(operands) if session.team.size > 1 else None
+            if key is not None and session.repeatable.get(key) == env:
+                repeats = ({"kind": PRODUCT_OF_ROOT, "repeats": key[1]},)
+                product, said = self._by_root_alone(session, operands, out, repeats)
+                if all(each == repeats for each in said):
+                    return product
+            call = call_of(session, operands, out, self._asked)
             if isinstance(call, RootCall) and call.is_for_root:
-                return self._by_root_alone(session, (a, b, c), out)
+                if key is not None and call.is_always_for_root:
+                    session.repeatable[key] = env
+                return self._by_root_alone(session, operands, out)[0]
             self.by_triangle = call.decision is not None and bool(call.decision.plan.problem.symmetric)
             if isinstance(call, DistributedCall) and call.sum_of is not None:
                 product = call.sum_of.own_rows(self._own_product(session, call.own_operands, call.sum_of.options))
@@ -117,19 +121,38 @@ class Compiled:
                 self._planned = _planned_for(session, call, env) if self._comm is None else None
         return replace(product, comm=self._comm) if isinstance(product, (RowBlock, Block2D)) else product
 
-    def _by_root_alone(self, session: Session, operands: tuple[Any, Any, Any], out: Any) -> Any:
-        with session.team.phase("multiply", timed=False), busy():
-            if session.team.rank != self._asked.root:
-                return None
-            alone = self._alone(session, operands)
-            product, self.by_triangle = alone.run(*operands, out), alone.by_triangle
-            return product
+    def _key_of_repeatable(self, operands: tuple[Any, Any, Any]) -> tuple[Any, Any] | None:
+        """The signature, None except at the root, and the options of a call that ranks may repeat; None for other calls."""
+        signature = _signature_of(*operands)
+        none_here = all(each is None for each in operands)
+        if (signature is None and not none_here) or operands[2] is not None:  # C may lie in `out`, which the product overwrites
+            return None
+        key = signature, _key_of(self._root, self._options)
+        try:
+            hash(key)
+        except TypeError:  # an option is unhashable
+            return None
+        return key
+
+    def _by_root_alone(
+        self, session: Session, operands: tuple[Any, Any, Any], out: Any, mine: Any = None
+    ) -> tuple[Any, list[Any]]:
+        """The product, None except at the root, and every rank's `mine`."""
+        product = None
+        with session.team.phase("multiply", timed=False) as multiplying, busy():
+            multiplying.mine = mine
+            if session.team.rank == self._asked.root:
+                alone = self._alone(operands, len(usable_cores()))
+                product, self.by_triangle = alone.run(*operands, out), alone.by_triangle
+        return product, multiplying.all
 
     def _own_product(self, session: Session, operands: tuple[Any, Any], options: Mapping[str, Any]) -> Any:
         """This rank's term of a sum of products."""
         with session.team.phase("multiply", timed=False), busy():
+            # BLAS waits for its slowest thread: threads on other ranks' cores would slow it down.
+            share = max(1, len(usable_cores()) // len(session.team.node_ranks))
             try:
-                return self._alone(session, (*operands, None), **options).run(*operands, None, None)
+                return self._alone((*operands, None), share, **options).run(*operands, None, None)
             except CheckFailed as wrong:  # names this rank 0, as it computed alone: the phase adds its real number
                 raise CheckFailed(re.sub(r", multiplied by [^;]*", "", str(wrong)), code=wrong.code) from None
 
@@ -142,7 +165,7 @@ class Compiled:
                 with session.team.phase("agree", timed=False):
                     is_root = session.team.rank == self._asked.root
                     who = f"rank {self._asked.root} alone, which has the product of these arrays before all GPUs are joined"
-                    return who, self._alone(session, (a, b, c)).decide(a, b, c)[1] if is_root else None
+                    return who, self._alone((a, b, c), len(usable_cores())).decide(a, b, c)[1] if is_root else None
             if isinstance(call, DistributedCall) and call.sum_of is not None:
                 return "a sum of products: each rank multiplies its own rows", None
             self._planned = _planned_for(session, call, env) if self._comm is None else None
@@ -151,11 +174,9 @@ class Compiled:
             return call.how, call.decision
         return "" if call.decision else "a stack, whose products each rank computes whole", call.decision
 
-    def _alone(self, session: Session, operands: tuple[Any, Any, Any], **options: Any) -> Compiled:
-        """The entry for products by this rank alone, on its share of the node's cores: BLAS waits for its slowest thread, so
-        threads on other ranks' cores slow it down. `options`: replace those of the call."""
-        share = max(1, len(usable_cores()) // len(session.team.node_ranks))
-        return Compiled.of(operands, None, 0, {**self._options, "threads": self._options["threads"] or share, **options})
+    def _alone(self, operands: tuple[Any, Any, Any], threads: int, **options: Any) -> Compiled:
+        """The entry for products by this rank alone. `threads`: the default. `options`: replace those of the call."""
+        return Compiled.of(operands, None, 0, {**self._options, "threads": self._options["threads"] or threads, **options})
 
     def refuse(self, error: UsageError) -> NoReturn:
         """Raise the error on all ranks."""
@@ -379,6 +400,20 @@ class _OnGpu(_Planned):
 
     def _set_up(self) -> RealProduct:
         return RealProduct(self.session, self.decision, self.settings)
+
+
+def _signature_of(a: Any, b: Any, c: Any) -> tuple[object, ...] | None:
+    """What a plan for these operands depends on; None unless all are NumPy arrays, or all CuPy arrays. `c` may be None."""
+    if type(a) is not type(b) or not (type(a) is np.ndarray or _is_cupy(type(a))) or not (c is None or type(c) is type(a)):
+        return None
+    same_memory = a is b or (a if a.base is None else a.base) is (b if b.base is None else b.base)  # such as a and a.T
+    transposed = same_memory and ("A" if a.flags.c_contiguous else "B")
+    return type(a), a.shape, b.shape, c is not None and (c.shape, c.dtype), a.dtype, b.dtype, transposed
+
+
+def _key_of(root: Any, options: Mapping[str, Any]) -> tuple[object, ...]:
+    values = (root, *options.values())
+    return values, tuple(map(type, values))  # since 1 == 1.0 == True
 
 
 def _is_cupy(matrix: type) -> bool:

@@ -69,6 +69,8 @@ from hybrid.ranks.heartbeat import busy
 from hybrid.verification.check import Check, Fault, settle
 from hybrid.verification.freivalds import StackCheck, new_seed, verify_alone
 
+PRODUCT_OF_ROOT = "a product of matrices of the root"  # a kind of call, in what ranks say to agree on it
+
 
 def empty_shared(session: Session, shape: tuple[int, int], dtype: Any, root: int, stall: float | None) -> np.ndarray | None:
     """An uninitialized matrix in memory shared by the root's node; None on other nodes. Collective."""
@@ -309,8 +311,12 @@ class RootCall:
                 if self.given.bytes_of_integers:
                     free = free_memory_of(session, settings, inventory.gpus[0], now=True)
                     integers_fit = self.given.bytes_of_integers <= free.gpu_bytes
-            said = {"kind": "a product of matrices of the root", "root": root, **gemm.as_dict(), **settings.as_dict()}
-            agreeing.mine = (said, inventory, described, shared.gone, new_seed(), scattered, integers_fit, through_slots)
+            said = {"kind": PRODUCT_OF_ROOT, "root": root, **gemm.as_dict(), **settings.as_dict()}
+            mine = said, inventory, described, shared.gone, new_seed(), scattered, integers_fit, through_slots
+            agreeing.mine = mine
+        if any("repeats" in said for said, *_ in agreeing.all):  # some ranks took this for a call that all repeat
+            with team.phase("agree", timed=False) as agreeing:
+                agreeing.mine = mine
         same_on_all_ranks([said for said, *_ in agreeing.all])
         shapes: RootShapes | UsageError
         _, _, shapes, _, self._seed, scattered, integers_fit, through_slots = agreeing.all[root]
@@ -321,8 +327,10 @@ class RootCall:
         self._inventories = [said[1] for said in agreeing.all]
         machine = Machine(team.topology, tuple(self._inventories))
         self._stack = StackCall(session, shapes, root, settings, self._inventories) if shapes.count is not None else None
-        suffices = root_is_enough(machine, shapes.problem, settings, through_slots, of_integers=integers_fit)
-        self.is_for_root = suffices and root == 0 and (self._stack is None or not self._stack.is_divided)
+        one_at_root = root == 0 and (self._stack is None or not self._stack.is_divided)
+        enough = partial(root_is_enough, machine, shapes.problem, settings)
+        self.is_for_root = one_at_root and enough(through_slots, of_integers=integers_fit)
+        self.is_always_for_root = self.is_for_root and enough(0)
         if shapes.count is None and not self.is_for_root:
             request = PlanRequest(
                 shapes.problem,

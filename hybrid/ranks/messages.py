@@ -173,6 +173,9 @@ _POLLS_BETWEEN_CHECKS = 100  # polls between two heartbeats and checks of notice
 # `exchange` starts with an Allgather of one slot per rank: the object's size, and the object if it fits.
 _SLOT, _LENGTH = 2048, 8  # bytes of a slot, enough for most objects, and of the size field
 _EXCHANGE_PAUSE = 1e-3  # seconds: longest pause between polls for ranks that may compute for long first
+# A rank that waits for long pauses for this share of the time so far: it takes less than 1 % of a core, and goes on hardly later
+# than one that polls all the time.
+_SHARE = 0.01
 # Seconds between polls of a collective. The network's buffers hold what arrives meanwhile. Within a node, MPI copies only some KB
 # per poll, so an idle rank does not sleep there.
 _COLLECTIVE_PAUSE = 1e-4
@@ -196,6 +199,12 @@ def _let_others_run() -> None:
     _give_way()
     if time.perf_counter() - began > _SLOW_YIELD:
         _crowded_until = began + _SLEEP_FOR
+
+
+def growing(longest: float) -> Callable[[], float]:
+    """For `Messages.pauses`: pauses that grow with the time from now on, up to `longest` seconds."""
+    began = time.monotonic()
+    return lambda: min(longest, _SHARE * (time.monotonic() - began))
 
 
 # --- messages
@@ -298,7 +307,7 @@ class Messages:
                 arrivals.look()
 
         def gather() -> None:
-            self.complete(self._last_exchange[0], lambda: _EXCHANGE_PAUSE, look, deadline)
+            self.complete(self._last_exchange[0], growing(_EXCHANGE_PAUSE), look, deadline)
 
         self.refuse_lost()
         deadline = time.monotonic() + patience

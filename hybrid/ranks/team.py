@@ -30,7 +30,7 @@ from hybrid.errors import CheckFailed, HybridError, Overflow, RankMissing, Usage
 from hybrid.host.memory import kernel
 from hybrid.ranks.heartbeat import heartbeat
 from hybrid.ranks.launcher import has_come, launched
-from hybrid.ranks.messages import Limits, Messages, PhaseEnded, Unsendable, unusable
+from hybrid.ranks.messages import Limits, Messages, PhaseEnded, Unsendable, growing, unusable
 from hybrid.ranks.mpi import all_processes, refuse_foreign_launcher, start_mpi_of, unname_files
 
 if TYPE_CHECKING:
@@ -447,9 +447,7 @@ def world_communicator(team: Team) -> MPI.Comm | None:
 # --- requests of the root, for which the other ranks wait at almost no cost
 
 _EAGER = 200  # polls without a pause after a request
-# A pause between polls is this share of the time since the last request, up to `_LONGEST` seconds: an idle rank takes less than
-# 1 % of a core.
-_SHARE, _LONGEST = 0.01, 2e-2
+_LONGEST = 2e-2  # seconds: longest pause between polls
 
 
 class Requests:
@@ -466,9 +464,8 @@ class Requests:
 
     def receive(self) -> Any:
         """On the other ranks: wait for the next request."""
-        began = time.monotonic()
         self._team.enter("wait for requests")
-        pauses = self._team.messages.pauses(_EAGER, lambda: min(_LONGEST, _SHARE * (time.monotonic() - began)), lambda: None)
+        pauses = self._team.messages.pauses(_EAGER, growing(_LONGEST), lambda: None)
         while not self._comm.Iprobe(self._root):
             next(pauses)
         return self._comm.recv(source=self._root)

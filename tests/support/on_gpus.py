@@ -17,6 +17,7 @@ import warnings
 import weakref
 from collections import Counter
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -564,6 +565,34 @@ def new_arrays_are_multiplied_by_one_gpu():
         del os.environ["HYBRID_MACHINE"]
 
 
+def small_products_by_the_root_are_repeated_in_one_exchange():
+    """By ranks that all call as before; else they agree anew, or all refuse, and faults are found in both."""
+    if comm.size == 1:
+        return
+    how, last = {**ON_GPU, "check": "full"}, comm.rank == comm.size - 1
+    for n, wanted in ((40, 0), (40, 0), (40, 1), (30, 0), (40, 1), (30, 1)):
+        a, b = drawn(n)
+        with count() as counts:
+            c = hybrid.multiply(*at_root(a, b), **how)
+        assert not wanted or counts.exchanges == wanted
+        assert comm.rank or np.array_equal(c, a @ b)
+    with plant("copy out", rank=0):
+        assert refusal(CheckFailed, *at_root(a, b), **how) == "check-copy"
+    assert refusal(UsageError, *at_root(a, b), **how | {"alpha": 1.0 + last}) == "ranks-differ"
+    kind = partial(hybrid.empty, (4, 4), comm=comm) if last else partial(hybrid.multiply, *at_root(a, b), **how)
+    assert refusal(HybridError, call=kind) == "ranks-differ"
+    with count() as counts:
+        c = hybrid.multiply(*at_root(a, b), **how | {"check": "on" if last else True})  # which mean the same
+    assert counts.exchanges > 1
+    assert comm.rank or np.array_equal(c, a @ b)
+    c = rng.integers(-9, 10, (len(a), b.shape[1])).astype(float)
+    wanted, given = c.copy(), at_root(c)[0]
+    for _ in range(4):
+        hybrid.multiply(*at_root(a, b), given, beta=1.0, out=given, **how)
+        wanted += a @ b
+    assert comm.rank or np.array_equal(c, wanted)
+
+
 class Foreign:
     """An array of another library in GPU memory, also such as the host can read."""
 
@@ -611,6 +640,7 @@ def special():
         transposes_arrive_as_they_lie, products_with_the_own_transpose_are_symmetric,
         vectors_and_stacks_are_written_to_arrays_there, products_like_the_one_before, a_lost_launch_is_found,
         small_products_are_left_to_the_cpu, other_libraries_arrays_stay_there, new_arrays_are_multiplied_by_one_gpu,
+        small_products_by_the_root_are_repeated_in_one_exchange,
     ):  # fmt: skip
         each()
 

@@ -360,7 +360,7 @@ def test_matrices_of_three_times_the_memory_are_multiplied_also_after_a_kill(fol
 @pytest.mark.parametrize(("dtype", "fill"), beside([("complex128", "lecture"), ("float64", "index"), ("complex64", "index")]))
 def test_some_columns_of_generated_matrices_are_those_of_the_whole_ones(folder, dtype, fill):
     asked = (300, 200, 250, "--fill", fill, "--dtype", dtype, "--threads", 1, "--out")
-    enough = PROCESS + (1 << 20 if dtype == "complex128" else 400 << 10)
+    enough = PROCESS + (1 << 20 if dtype == "complex128" else 560 << 10)
     assert resumed(*asked, "C.npy", "--resume", HYBRID_HOST_MEMORY=str(enough))["part_columns"] < 250
     good(*asked, "D.npy")
     assert contents("C.npy") == contents("D.npy")

@@ -65,7 +65,7 @@ def test_without_a_gpu_the_device_is_refused():
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "name",
-    ["struct_with_members", "scaled", "dynamic_shared_of_the_file", "tile_by_extent", "result_first", "votes", "host_code"],
+    ["struct_with_members", "scaled", "dynamic_shared_of_the_file", "half_a_tile", "result_first", "votes", "host_code"],
 )
 def test_a_gpu_finds_right_kernels_right(name):
     verdict = judged("run", DATA / "kernels" / f"{name}.cu", "--device", "cuda")
