@@ -220,9 +220,9 @@ def shape_of_parts(product: TypedProduct, ranks: int, rows: int, fits: Callable[
         most = m if rows else usual * m // height  # columns: a killed job would lose more than necessary
         widest = bisect_left(widths, True, key=lambda width: min(width, m) <= most and fits(height, min(width, m)))
         if widest < len(widths):
-            # From the disk: B, and A for each slab, except the band in memory. From memory: each slab of B for each band.
+            # From the disk: B, and A for each slab, except the band in memory. From memory: B for each band, and A for each slab.
             bands, slabs = -(-n // height), -(-m // widths[widest])
-            seconds = of_b + of_a * (slabs - (slabs - 1) / bands) + of_b * bands / _FASTER
+            seconds = of_b + of_a * (slabs - (slabs - 1) / bands) + (of_b * bands + of_a * slabs) / _FASTER
             found.append((seconds, rows or height, min(m, _LEAST * -(-m // (_LEAST * slabs)))))
     return min(found, default=(0, rows or least, min(m, _LEAST)))[1:]
 

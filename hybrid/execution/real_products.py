@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.gemm import Gemm, ProductType, complex_view, finished
-from hybrid.arrays.integers import DIGIT, Exact, Room, balanced, by_parts, joined_modulo, magnitude, refusal
-from hybrid.arrays.interop import empty_beside
+from hybrid.arrays.integers import DIGIT, Exact, Room, balanced, by_parts, combine, joined_modulo, magnitude, refusal
+from hybrid.arrays.interop import empty_beside, on_gpu
 from hybrid.core.problem import Span, record
 from hybrid.core.settings import Settings
 from hybrid.ranks.heartbeat import busy
@@ -119,6 +119,9 @@ class RealProducts:
                 return finished(product, types, self._c, into, self._threads)
             exact, dtype, refused = types.exact, np.dtype(types.result), list[tuple[int, int]]()
             c = empty_beside(self._beside, self._shape, dtype) if into is None else into
+            if on_gpu(c) and not self._primes and dtype.kind != "b" and exact.bound <= magnitude(dtype):
+                combine(product, self._gemm.alpha, self._gemm.beta, self._c if self._gemm.beta else None, c)
+                return c
 
             def write(rows: Span, room: Room) -> None:
                 refused.extend(self._write(exact, c, rows))

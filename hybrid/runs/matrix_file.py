@@ -276,32 +276,36 @@ class MatrixOutput:
     def places(self, beside: Path, begun: int, rows: Span) -> Iterator[Place]:
         yield Place(beside, begun + rows.lo * self.row_bytes, rows)
 
-    def _places_of(self, beside: Path, begun: int, rows: Span, columns: Span) -> Iterator[Place]:
-        for some in (rows,) if len(columns) == self.shape[1] else pieces(rows, 1):
-            for place in self.places(beside, begun, some):
-                yield place._replace(at=place.at + columns.lo * self.dtype.itemsize)
+    def _by_file(self, beside: Path, begun: int, rows: Span, columns: Span) -> Iterator[tuple[Path, list[tuple[int, Span]]]]:
+        """For each file with some of these elements: at which byte which rows begin, whose elements follow one another."""
+        for place in self.places(beside, begun, rows):
+            first = place.at + columns.lo * self.dtype.itemsize
+            together = (place.rows,) if len(columns) == self.shape[1] else pieces(place.rows, 1)
+            yield place.path, [(first + (some.lo - place.rows.lo) * self.row_bytes, some) for some in together]
 
     def write(
         self, beside: Path, begun: int, rows: Span, values: np.ndarray, told: Callable[[], None], columns: Span | None = None
     ) -> None:
         """Write these rows, or these columns of them, from `values`; other processes may write other elements meanwhile. `told`
         is called now and then."""
-        for place in self._places_of(beside, begun, rows, Span(0, self.shape[1]) if columns is None else columns):
-            data = memoryview(values[place.rows.within(rows).slice].reshape(-1).view(np.uint8).data)
-            with open(place.path, "r+b", buffering=0) as file:
-                for part in pieces(Span(0, len(data)), BYTES_AT_ONCE):
-                    write_whole(file.fileno(), data[part.slice], place.at + part.lo)
-                    told()
+        for path, places in self._by_file(beside, begun, rows, Span(0, self.shape[1]) if columns is None else columns):
+            with open(path, "r+b", buffering=0) as file:
+                for at, some in places:
+                    data = memoryview(values[some.within(rows).slice].reshape(-1).view(np.uint8).data)
+                    for part in pieces(Span(0, len(data)), BYTES_AT_ONCE):
+                        write_whole(file.fileno(), data[part.slice], at + part.lo)
+                        told()
 
     def read_back(self, beside: Path, begun: int, rows: Span, columns: Span) -> np.ndarray:
         """The bytes of these columns of the rows in the files; fewer if a file is shorter."""
         each = len(columns) * self.dtype.itemsize
         data = np.empty(len(rows) * each, np.uint8)
-        for place in self._places_of(beside, begun, rows, columns):
-            some = place.rows.within(rows)
-            with open(place.path, "rb", buffering=0) as file:
-                if left := read_whole(file.fileno(), data[some.lo * each : some.hi * each].data, place.at):
-                    return data[: some.hi * each - left]
+        for path, places in self._by_file(beside, begun, rows, columns):
+            with open(path, "rb", buffering=0) as file:
+                for at, found in places:
+                    some = found.within(rows)
+                    if left := read_whole(file.fileno(), data[some.lo * each : some.hi * each].data, at):
+                        return data[: some.hi * each - left]
         return data
 
 

@@ -355,6 +355,23 @@ def _set(name: str, value: Any) -> Callable[..., None]:
     return lambda *given: setattr(_here, name, value(*given))
 
 
+def _kernel_of_cupy(*given: Any, **how: Any) -> Callable[..., Any]:
+    """`ElementwiseKernel` and `ReductionKernel` of the package's own kernels, known by their names."""
+    return next(_OF_CUPY[name] for name in given if name in _OF_CUPY)
+
+
+def _times_words(matrix: Any, x: Any, axis: int) -> Any:
+    with np.errstate(invalid="ignore"):
+        return (np.asarray(matrix).astype(np.int64) * np.asarray(x)).sum(axis=axis).view(ndarray)
+
+
+def _combine(product: Any, c: Any, alpha: float, beta: float, into: Any) -> None:
+    np.asarray(into)[...] = alpha * np.asarray(product, np.float64) + beta * np.asarray(c)
+
+
+_OF_CUPY: dict[str, Callable[..., Any]] = {"times_words": _times_words, "combine": _combine}
+
+
 def install(gpus: int = 1) -> None:
     """Install the fake CuPy with `gpus` GPUs in this process. Call it before hybrid looks for GPUs."""
     from hybrid.devices import cuda_device, cuda_gpus, cuda_kernels, staging
@@ -394,6 +411,8 @@ def install(gpus: int = 1) -> None:
         arange=lambda count: np.arange(count).view(ndarray),
         matmul=np.matmul,
         fuse=lambda function: function,
+        ElementwiseKernel=_kernel_of_cupy,
+        ReductionKernel=_kernel_of_cupy,
         broadcast_to=lambda array, shape: np.broadcast_to(array, shape, subok=True),
         asarray=_on_gpu,
         from_dlpack=lambda array: _on_gpu(np.from_dlpack(array)),
