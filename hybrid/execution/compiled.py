@@ -142,7 +142,7 @@ class Compiled:
         with session.team.phase("multiply", timed=False) as multiplying, busy():
             multiplying.mine = mine
             if session.team.rank == self._asked.root:
-                alone = self._alone(operands, len(usable_cores()))
+                alone = self._alone(operands)
                 product, self.by_triangle = alone.run(*operands, out), alone.by_triangle
         return product, multiplying.all
 
@@ -151,8 +151,9 @@ class Compiled:
         with session.team.phase("multiply", timed=False), busy():
             # BLAS waits for its slowest thread: threads on other ranks' cores would slow it down.
             share = max(1, len(usable_cores()) // len(session.team.node_ranks))
+            options = {"threads": self._options["threads"] or share, **options}
             try:
-                return self._alone((*operands, None), share, **options).run(*operands, None, None)
+                return self._alone((*operands, None), **options).run(*operands, None, None)
             except CheckFailed as wrong:  # names this rank 0, as it computed alone: the phase adds its real number
                 raise CheckFailed(re.sub(r", multiplied by [^;]*", "", str(wrong)), code=wrong.code) from None
 
@@ -165,7 +166,7 @@ class Compiled:
                 with session.team.phase("agree", timed=False):
                     is_root = session.team.rank == self._asked.root
                     who = f"rank {self._asked.root} alone, which has the product of these arrays before all GPUs are joined"
-                    return who, self._alone((a, b, c), len(usable_cores())).decide(a, b, c)[1] if is_root else None
+                    return who, self._alone((a, b, c)).decide(a, b, c)[1] if is_root else None
             if isinstance(call, DistributedCall) and call.sum_of is not None:
                 return "a sum of products: each rank multiplies its own rows", None
             self._planned = _planned_for(session, call, env) if self._comm is None else None
@@ -174,9 +175,9 @@ class Compiled:
             return call.how, call.decision
         return "" if call.decision else "a stack, whose products each rank computes whole", call.decision
 
-    def _alone(self, operands: tuple[Any, Any, Any], threads: int, **options: Any) -> Compiled:
-        """The entry for products by this rank alone. `threads`: the default. `options`: replace those of the call."""
-        return Compiled.of(operands, None, 0, {**self._options, "threads": self._options["threads"] or threads, **options})
+    def _alone(self, operands: tuple[Any, Any, Any], **options: Any) -> Compiled:
+        """The entry for products by this rank alone. `options`: replace those of the call."""
+        return Compiled.of(operands, None, 0, {**self._options, **options})
 
     def refuse(self, error: UsageError) -> NoReturn:
         """Raise the error on all ranks."""
