@@ -37,7 +37,6 @@ THRESHOLD = 8.0
 _SMALLEST_X = 64
 _LEAST_SPREAD = 1 / 16  # of the sizes: where most differences are exactly 0, the others are still allowed this much
 _FALSELY_SUSPECTED = 0.05  # the share of right products that are suspected in vain, which costs some milliseconds
-_MANY = 50  # sums
 _ENOUGH = 1000  # nonzero differences, to estimate the product's accuracy
 FEW = 100  # the same where a wrong estimate only recomputes some elements
 _MEAN_OF_NORMAL = 0.7979  # of |z|, z normally distributed with variance 1
@@ -145,8 +144,8 @@ def errors_of_rows(found: np.ndarray) -> np.ndarray:
 @lru_cache(maxsize=64)
 def usual_largest(sums: int) -> float:
     """The size, in standard deviations, that the largest of `sums` differences of a right product exceeds with probability
-    _FALSELY_SUSPECTED; less for many sums, whose tails are heavier than a normal distribution's."""
-    ratio = max(1, sums) * (1 + sums / _MANY) / _FALSELY_SUSPECTED
+    _FALSELY_SUSPECTED. Their tails are heavier than a normal distribution's: measured, as those of `sums` times as many."""
+    ratio = max(1, sums) ** 2 / _FALSELY_SUSPECTED
     size = math.sqrt(2 * math.log(ratio))
     for _ in range(3):  # ratio · erfc(size / √2) = 1, by its expansion for large sizes
         size = math.sqrt(2 * math.log(ratio * math.sqrt(2 / math.pi) / size))
