@@ -169,8 +169,8 @@ def functions_in(text: str) -> Iterator[Function]:
             yield Function(head, opening - len(head), opening, end, opening < end_of_type)
 
 
-def loops_in(text: str, name: str) -> tuple[tuple[int, int], ...]:
-    """The first and the last line of each loop in the function of this name."""
+def loops_in(text: str, name: str, words: str = "for|while") -> tuple[tuple[int, int], ...]:
+    """The first and the last line of each loop in the function of this name. `words`: that begin one."""
     plain = blanked(text)
 
     def end_of(place: int) -> int:
@@ -185,7 +185,7 @@ def loops_in(text: str, name: str) -> tuple[tuple[int, int], ...]:
         (plain.count("\n", 0, loop.start()) + 1, plain.count("\n", 0, end_of(loop.start())) + 1)
         for function in functions_in(text)
         if function.name == name
-        for loop in re.compile(r"\b(?:for|while)\s*\(").finditer(plain, function.opening, function.end)
+        for loop in re.compile(rf"\b(?:{words})\s*\(").finditer(plain, function.opening, function.end)
     )
 
 
@@ -313,6 +313,24 @@ def arrays_of_threads(text: str, first: int, body: str) -> list[tuple[str, int]]
             if re.search(rf"\b{name}\s*(?:\[[^\]=;]*\])*\[[^\]=;]*\b(?:{of_thread})\b[^;=]*\]\s*=(?!=)", body):
                 found.append((name, number))
     return found
+
+
+def misread(text: str, name: str) -> Iterator[tuple[int, str]]:
+    """The lines of this function, and what is wrong, where a quotient of whole numbers is 0 or a macro lacks parentheses."""
+    plain = blanked(text)
+    function = next(each for each in functions_in(text) if each.name == name)
+    for found in re.compile(r"[(=,?:{+-]\s*((\d+)\s*/\s*(\d+))\b(?![.\w])").finditer(plain, function.opening, function.end):
+        if 0 < int(found[2]) < int(found[3]):
+            what = f"{found[1]} is 0, a quotient of whole numbers: {found[2]}.0f / {found[3]} is none"
+            yield plain.count("\n", 0, found.start()) + 1, what
+    for macro, parameters, value in _MACRO.findall(plain):
+        for call in re.compile(rf"\b{macro}\s*(\()").finditer(plain, function.opening, function.end) if parameters else ():
+            given = split(plain[call.end() : after_bracket(plain, call.start(1)) - 1])
+            for parameter, argument in zip(split(parameters[1:-1]), given, strict=False):
+                is_sum = re.search(r"[\w)\]]\s*[+-]\s*\w", re.sub(r"\[[^\]]*\]|\([^()]*\)", "", argument))
+                if is_sum and re.search(rf"[*/%]\s*{parameter}\b|\b{parameter}\s*[*/%]", value):
+                    what = f"{macro} puts {argument} for {parameter} in {value.strip()}: ({parameter}) is missing"
+                    yield plain.count("\n", 0, call.start()) + 1, what
 
 
 def extents_of(plain: str, constants: Mapping[str, int]) -> dict[str, tuple[int, ...]]:

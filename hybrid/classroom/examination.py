@@ -7,15 +7,15 @@ from __future__ import annotations
 import math
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from hybrid.classroom.cuda_text import arrays_of_threads, joined, loops_in
-from hybrid.classroom.launch import Launch, Meaning, indices_of, is_written, launch_of
+from hybrid.classroom.cuda_text import arrays_of_threads, joined, loops_in, misread
+from hybrid.classroom.launch import Launch, Meaning, indices_of, is_written, launch_of, strict_launches
 from hybrid.classroom.mistakes import Finding, astray
 from hybrid.classroom.repairs import MOST, Repair, repairs_of, uses_narrow_integers
 from hybrid.classroom.report import Case, Examination, Sizes, without_repetition
@@ -25,13 +25,14 @@ from hybrid.core.problem import record
 from hybrid.emulation.child import new_folder
 from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.kernel import ORDERS
-from hybrid.emulation.observed import ELEMENTS, REQUESTS, TRACE, Access, Site
+from hybrid.emulation.observed import ELEMENTS, REQUESTS, TRACE, VERSIONS, Access, Site
 from hybrid.errors import UsageError, one_line
 
 _MOST_TRACED = 1 << 15  # multiplications of a launch that is traced
 _LARGE = 1 << 21  # multiplications; in larger launches requests to memory are counted apart, and only for a single shape
 _MANY = 1 << 15  # elements of C
 _LONG = 261  # overflows a byte
+_EFFECTS = ("out-of-bounds", "no-value", "uninitialised", "wrong-elements", "never-written")
 _LEAST, _MOST = 8, 64  # bounds of the tile that shapes are made for
 
 
@@ -61,39 +62,23 @@ class Trials:
                         trials = replace(other, launch=replace(other.launch, why=why))
                         cases = trials._in_time([*trials._cases(program, own)])
                         break
+            if self.launch.is_guess and all(case.is_right for case in cases):
+                for other in (replace(trials, launch=launch) for launch in strict_launches(self.kernel, trials.launch)):
+                    also = [*other._cases(program, shapes[:2][-1:])]
+                    if not all(case.is_right for case in also):
+                        trials, cases = other, [*cases, *also]
+                        break
             cases = trials._repaired(_without_refuted(cases), folder)
         return Examination(self.kernel, self.meaning, trials.launch, trials._traced_astray(cases), static)
 
     def _repaired(self, cases: list[Case], folder: Path) -> list[Case]:
-        """The cases; if no wrong one is explained, or narrow integers may have overflowed, the smallest gets a hint from a change
-        of the kernel that makes it right."""
-        wrong = sorted((case for case in cases if not case.is_right and any(case.grid)), key=lambda case: math.prod(case.sizes))
-        is_explained = any(case.faults or case.hints or any(each.mistake for each in case.outcomes) for case in wrong)
         kept = repairs_of(self.file, self.kernel, ELEMENT_TYPES[self.meaning.dtype])
-        is_explained |= bool(wrong) and math.prod(wrong[0].sizes) > _LARGE
-        repairs = [each for each in kept if each.is_of_narrow or not is_explained][:MOST] if wrong else []
-        versions = {number: each.text for number, each in enumerate(repairs)}
-        while versions:
+
+        def built(versions: Mapping[int, str]) -> Program:
             text = of_matrices(self.file, self.kernel, self.instance, self.meaning, versions)
-            try:
-                program = Program(self.file, self.kernel, text, folder / f"repairs_{len(versions)}")
-                break
-            except EmulationError as error:  # without the version that does not compile
-                bad = re.search(r"version (\d+):", str(error))
-                if bad is None or versions.pop(int(bad[1]), None) is None:
-                    return cases
-        mending: list[Repair] = []
-        for number in versions:
-            is_other = mending and not repairs[number].resembles(mending[0])
-            if not is_other and all(self._is_right(program, case.sizes, number) for case in wrong[:2]):
-                mending.append(repairs[number])
-        if not mending:
-            return cases
-        found = Finding("; or in ".join(each.what for each in mending[:2]), "wrong-terms")
-        told = [replace(each, hints=(found,)) for each in wrong]
-        if mending[0].is_of_narrow:  # explains accesses out of bounds, too
-            told = [replace(each, faults=(found, *each.faults)) for each in wrong]
-        return [told[wrong.index(each)] if each in wrong else each for each in cases]
+            return Program(self.file, self.kernel, text, folder / f"repairs_{len(versions)}")
+
+        return _told(cases, kept, built, self._is_right, self.file.path.name)
 
     def _is_right(self, program: Program, sizes: Sizes, version: int = 0) -> bool:
         """Whether the kernel is right on this shape, with its threads in one order."""
@@ -101,7 +86,7 @@ class Trials:
             task = self.task(sizes)
         except UsageError:
             return False
-        look, outcomes, _ = program.launched(task, orders=1, watch=ELEMENTS, version=version)
+        look, outcomes, _ = program.launched(task, orders=1, watch=ELEMENTS | VERSIONS * bool(version), version=version)
         return bool(outcomes) and Case(task.sizes, task.grid, task.block, outcomes, faults=look.findings).is_right
 
     def usual_shapes(self) -> list[Sizes]:
@@ -177,6 +162,7 @@ class Trials:
             Finding(f"line {line}: each thread has an array {name} of its own: is __shared__ missing before it?", "no-value")
             for name, line in arrays_of_threads(self.file.text, self.kernel.line, self.kernel.body)
         )
+        own += tuple(Finding(f"line {line}: {what}", "wrong-terms") for line, what in misread(self.file.text, self.kernel.name))
         seconds, refused, loops = self.seconds, list[UsageError](), loops_in(self.file.text, self.kernel.name)
         sites: tuple[Site, ...] = ()
         for sizes in shapes:
@@ -205,6 +191,48 @@ class Trials:
                 sites = program.sites(counts) or (sites if case.wrong else ())  # another shape has the same lines
                 case = replace(case, sites=sites, branches=program.branches(counts))
             yield case
+
+
+def _told(
+    cases: list[Case],
+    kept: Iterable[Repair],
+    built: Callable[[Mapping[int, str]], Program],
+    is_right: Callable[[Program, Sizes, int], bool],
+    name: str,
+) -> list[Case]:
+    """The cases; if no wrong one is explained, or narrow integers may have overflowed, the wrong ones are told which of these
+    changes makes them right; if some have no accesses out of bounds and the like, only those. `name`: of the file."""
+    wrong = sorted((case for case in cases if not case.is_right and any(case.grid)), key=lambda case: math.prod(case.sizes))
+    is_explained = any(_is_explained(case) for case in wrong)
+    wrong = [case for case in wrong if not case.faults] or wrong
+    tried = [case.sizes for case in wrong if math.prod(case.sizes) <= _LARGE][:3]
+    repairs = dict(enumerate([each for each in kept if each.is_of_narrow or not is_explained][:MOST] if tried else [], 1))
+    while repairs:
+        try:
+            program = built({number: each.text for number, each in repairs.items()})
+            break
+        except EmulationError as error:  # without the version that does not compile
+            bad = re.search(r"version (\d+):", str(error))
+            if bad is None or repairs.pop(int(bad[1]), None) is None:
+                return cases
+    mending: list[Repair] = []
+    for number, each in repairs.items():
+        if (not mending or each.resembles(mending[0])) and all(is_right(program, sizes, number) for sizes in tried):
+            mending.append(each)
+    if not mending:
+        return cases
+    text = "; or in ".join(each.what for each in mending[:2] if each is mending[0] or each.line != mending[0].line)
+    found = Finding(text, "wrong-terms", ((name, mending[0].line),))
+    told = [replace(each, faults=(found, *each.faults)) for each in wrong]
+    return [told[wrong.index(each)] if each in wrong else each for each in cases]
+
+
+def _is_explained(case: Case) -> bool:
+    """Whether what was found tells the cause: not an access out of bounds or a variable without a value, and not a race of
+    threads that only write; nor sums with missing terms."""
+    unexplained = [fault.code in _EFFECTS or (fault.code == "data-race" and " reads " not in fault.text) for fault in case.faults]
+    mistakes = {each.mistake[0] for each in case.outcomes if each.mistake} - {"wrong-terms"}
+    return not all(unexplained) or bool(mistakes) or any(each.code not in _EFFECTS for each in case.hints)
 
 
 def _may_be_launched_wrongly(cases: Sequence[Case]) -> bool:
@@ -286,7 +314,7 @@ _ROWS = re.compile(r"h|height|ny|rows?|num_?rows", re.IGNORECASE)
 _OF_BINS = re.compile(r"bin|range|level", re.IGNORECASE)
 _NAMES = {  # what a kernel of this name promises
     r"axpy": "a·x + y", r"transpose": "transpose", r"hist": "histogram", r"stencil": "stencil", r"dot|inner": "dot product",
-    r"(vec|mat|arr).*(add|sum)|(add|sum).*(vec|mat|arr)|^add": "x + y", r"reduc|^sum|total": "sum", r"scale": "a·x",
+    r"(vec|mat|arr).*(add|sum)|(add|sum).*(vec|mat|arr)|^add": "x + y", r"reduc|^(block_?)?sum|total": "sum", r"scale": "a·x",
     r"copy": "copy", r"relu": "max(x, 0)", r"exclusive": "exclusive scan", r"scan|prefix": "inclusive scan",
 }  # fmt: skip
 # Their right result is known; the others have variants.
@@ -333,11 +361,14 @@ class FirstKernel:
         """Run the kernel on these shapes, up to one on which it does not end. EmulationError if it does not compile."""
         cases: list[Case] = []
         with new_folder() as folder:
-            program = Program(self.file, self.kernel, of_arrays(self.file, self.kernel, self.instance), folder / "program")
+            program = self._program(folder)
             for sizes in shapes:
                 cases.append(self._case(sizes, program))
                 if any(each.code == "no-end" for each in cases[-1].faults):
                     break
+            if self.is_plain:
+                kept = repairs_of(self.file, self.kernel, "", self.result)
+                cases = _told(cases, kept, lambda versions: self._program(folder, versions), self._is_right, self.file.path.name)
         computes = self.promised if self.is_plain else ""
         return Examination(self.kernel, None, self.launch, tuple(cases), None, computes)
 
@@ -355,7 +386,14 @@ class FirstKernel:
             return [(many * threads,), (many * threads - 3,), (3,)]
         return [(4 * threads,), (4 * threads - 27,), (3,), (40_001,)]
 
-    def _case(self, sizes: Sizes, program: Program) -> Case:
+    def _program(self, folder: Path, versions: Mapping[int, str] | None = None) -> Program:
+        text = of_arrays(self.file, self.kernel, self.instance, versions)
+        return Program(self.file, self.kernel, text, folder / f"program_{len(versions or ())}")
+
+    def _is_right(self, program: Program, sizes: Sizes, version: int) -> bool:
+        return self._case(sizes, program, version).is_right
+
+    def _case(self, sizes: Sizes, program: Program, version: int = 0) -> Case:
         """Run the kernel on arrays of `sizes`: rows and columns, or the number of elements."""
         rows, columns = (1, *sizes)[-2:]
         launch = self.launch.at({**self.file.constants, "n": sizes[0], "m": columns})
@@ -377,13 +415,16 @@ class FirstKernel:
             size = _BINS if _OF_BINS.search(each.name) else rows if each.name == self.rows else columns
             numbers.append(size if each.is_number else _SCALE)
         places = [(name, 0, len(content)) for name, (content, _) in zip(self.arrays, arrays, strict=True)]
-        watch = ELEMENTS | (REQUESTS if math.prod(sizes) <= _COUNTED else 0)
-        looked, ended = program.run(launch, arrays, numbers, places, self.seconds, watch=watch)
+        watch = ELEMENTS | VERSIONS * bool(version) | REQUESTS * (math.prod(sizes) <= _COUNTED)
+        looked, ended = program.run(launch, arrays, [*numbers, version], places, self.seconds, watch=watch)
         found = looked.findings
         if not ended:
             found = found or (Finding("it ended without a result", "kernel-crashed"),)
         elif not found:
             found = tuple(self._compared(sizes, begun, ended[0]["ended"][list(self.arrays).index(self.result)]))
+            if found or not self.is_plain:
+                slips = misread(self.file.text, self.kernel.name)
+                found = (*(Finding(f"line {line}: {what}", "wrong-terms") for line, what in slips), *found)
         grid, block, shared = launch
         use = () if found else (program.sites(ended[0]), program.branches(ended[0]))
         return Case(sizes, grid, block, (), *(use or ((), ())), shared, found, printed=looked.printed)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hybrid.classroom.cuda_text import extents_of, shared_arrays, split, value_of
@@ -361,6 +361,24 @@ def _guesses(
             found.append((covering, each))
     # First the usual sizes along x and y in all blocks, then exchanged ones in the first.
     return list(dict.fromkeys([*found[::2], found[1]]))
+
+
+def strict_launches(kernel: StudentKernel, launch: Launch) -> Iterator[Launch]:
+    """Other launches on which a kernel that is right with this guess must be right: of few blocks where it strides by the grid,
+    and of blocks that are not square where it mixes their axes."""
+    grid = list(launch.grid)
+    for axis, name in enumerate("xy"):
+        strides = "|".join([rf"[^;]*\bgridDim\.{name}\b", *re.findall(rf"(\w+)\s*=(?!=)[^;=]*\bgridDim\.{name}\b", kernel.body)])
+        if re.search(rf"\+=\s*(?:{strides})", kernel.body):
+            grid[axis] = "2"
+    if grid != list(launch.grid):
+        yield replace(
+            launch, grid=tuple(grid), why="since the kernel strides by its grid, it has to be right with a small one, too"
+        )
+    mixed = re.search(r"\bblock(?:Idx|Dim)\.(?:x\s*\*\s*block(?:Idx|Dim)\.y|y\s*\*\s*block(?:Idx|Dim)\.x)", kernel.body)
+    if mixed and launch.block == (str(_DEFAULT_TILE),) * 2 and "__shared__" not in kernel.body:
+        grid = [re.sub(rf"\b{_DEFAULT_TILE}\b", of, text) for of, text in zip(("32", "8"), launch.grid, strict=True)]
+        yield replace(launch, grid=tuple(grid), block=("32", "8"), why=f"{mixed[0]} is right in square blocks alone")
 
 
 def _step(kernel: StudentKernel, axis: str, constants: Mapping[str, int]) -> str | None:

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""Small changes of a wrong kernel, such as a wider type or exchanged indices. The one that mends the kernel tells the cause.
+"""Small changes of a wrong kernel, such as another guard, a wider type or exchanged indices. One that mends it tells the cause.
 `hybrid.classroom.examination` compiles them together and runs them where the kernel is wrong."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from hybrid.classroom.cuda_text import Function, blanked, edited, functions_in, origin
+from hybrid.classroom.cuda_text import Function, after_bracket, blanked, edited, functions_in, origin
 from hybrid.classroom.student_file import StudentFile, StudentKernel
 from hybrid.core.problem import record
 
-MOST = 24  # changes that are tried
+MOST = 48  # changes that are tried
 _NARROW = r"(?:(?:unsigned|signed)\s+)?(?:char|short)(?:\s+int)?|u?int(?:8|16)_t"
 _DECLARED = re.compile(
     rf"(?<![\w:<(])(?:const\s+)?\b({_NARROW}|(?:unsigned\s+)?int|unsigned|half|__half|float)\s+(\w[^;(){{}}]*(?:[({{][^;]*)?);"
@@ -20,7 +20,20 @@ _ARRAYS = re.compile(r"\b(?:float|double|int|half|__half)\s+([^;()]*)")
 _REFERENCE = re.compile(r"(?<![\w.])(\w+)\s*\[([^\[\]]+)\](?:\s*\[([^\[\]]+)\])?")
 _ZERO = re.compile(r"\b(\w+)\s*=\s*0(?:\.0?)?f?\s*;")
 _LOOP, _VARIABLE = re.compile(r"\bfor\s*\([^{}]*\)\s*\{"), re.compile(r"\bfor\s*\(\s*(?:(?:unsigned|int|size_t)\s+)+(\w+)\s*=")
-_ONE_OFF = re.compile(r"\((\w+)\s*[-+]\s*1\)")
+_CONDITION = re.compile(r"\b(?:if|while)\s*(\()|\bfor\s*\([^;{}]*(;)|=\s*(\()(?=[^;]*\?)")
+_OPPOSITES = {"||": "&&", "&&": "||", ">": ">=", "<=": "<", ">=": ">", "<": "<="}
+_OPERATOR = re.compile(r"\|\||&&|(?<![<>\-])[<>]=?(?![<>])")
+_FLAT = re.compile(r"(\w+)\s*\*\s*(\w+)\s*\+\s*(\w+)\s*<(?=[^<=])")
+_VALUE = r"(?<=[;{}\n])[ \t]*(?:float|double|int|half|__half)\s+"
+_LIKELY = (  # what is replaced, by what, and the cause
+    (rf"{_VALUE}(\w+)(?=\s*;.*\b\1\s*(?:\+=|=\s*\1\b))", r"\g<0> = 0", "{1} has no value where the sum begins"),
+    (rf"{_VALUE}(\w+)\s*\[[^;]*\](?=;.*\b\1\s*\[[^;]*\]\s*\+=)", r"\g<0> = {}", "{1} has no values where the sums begin"),
+    (r"(?<![\w.])(SIZE)\s*/\s*([\w.]+)", r"((\1 + \2 - 1) / \2)", "{0} is rounded down"),
+    (r"([\w.]+)\s*\+\s*([\w.]+\s*<<\s*\w+)", r"(\1 + (\2))", "+ comes before << in {0}"),
+    (r"\b(block(?:Idx|Dim))\.([xy])(\s*\*\s*block(?:Idx|Dim))\.(?!\2)[xy]", r"\1.\2\3.\2", "x and y are mixed in {0}"),
+    (r"(=\s*blockDim\.x)(?=\s*;[^;)]*>\s*0\s*;[^;)]*(?:>>=\s*1|/=\s*2)\b)", r"\1 / 2", "the first step is a whole block"),
+    (r"\((\w+)\s*[-+]\s*1\)", r"(\1)", "{0} is one off"),
+)
 
 
 @record
@@ -42,18 +55,26 @@ def uses_narrow_integers(kernel: StudentKernel) -> bool:
     return re.search(rf"(?<![\w<*])(?:{_NARROW})\s+\w+\s*[=;,]", kernel.indices) is not None
 
 
-def repairs_of(file: StudentFile, kernel: StudentKernel, element: str) -> Iterator[Repair]:
-    """Changes of the kernel, the most plausible first. `element`: the C type of the matrices."""
+def repairs_of(file: StudentFile, kernel: StudentKernel, element: str, result: str = "C") -> Iterator[Repair]:
+    """Changes of the kernel, the most plausible first. `element`: the C type of the matrices; "" for any."""
     function = next((each for each in functions_in(file.compiled) if each.name == kernel.name), None)
     if function is None:
         return
     plain = blanked(file.compiled)
     matrices = "|".join(each.name for each in kernel.parameters if each.is_pointer or each.type in file.structs)
-    for make in (_wider(plain, function, matrices, element), _from_0_again(plain, function), _other_indices(plain, function)):
+    names = [each.name for each in kernel.parameters if each.is_number]
+    structs = [each.name for each in kernel.parameters if each.type in file.structs]
+    for make in (
+        *(_wider(plain, function, matrices, element), _from_0_again(plain, function)),
+        *(_likely(plain, function, names), _other_conditions(plain, function)),
+        *(_other_sizes(plain, function, names, structs), _other_indices(plain, function)),
+    ):
         for begin, end, instead, what in make:
             _, line = origin(file.compiled, begin, file.path.name)
             text = edited(file.compiled, [(begin, end, instead)])
-            yield Repair(line, f"line {line}: {what} C would be right", text, re.fullmatch(_NARROW, plain[begin:end]) is not None)
+            yield Repair(
+                line, f"line {line}: {what} {result} would be right", text, re.fullmatch(_NARROW, plain[begin:end]) is not None
+            )
 
 
 _Change = tuple[int, int, str, str]  # where it begins and ends, what stands there then, and what is wrong
@@ -70,21 +91,59 @@ def _wider(plain: str, function: Function, matrices: str, element: str) -> Itera
         after = plain[found.end() : function.end]
         has_elements = "[" in declared.partition("=")[0] or re.search(rf"\b(?:{matrices})\s*(?:\.\w+\s*)?\[", declared)
         is_sum = any(re.search(rf"\b{name}\s*(?:\+=|=\s*[^;]*\b{name}\b)", after) for name in names)
-        if kind != element and (has_elements or is_sum) and (kind != "float" or element == "double"):
+        if element and kind != element and (has_elements or is_sum) and (kind != "float" or element == "double"):
             yield *found.span(1), element, f"{of_type} rounds: with {element} in its place"
 
 
 def _from_0_again(plain: str, function: Function) -> Iterator[_Change]:
-    """Sums set to 0 in the loop after their declaration."""
+    """Sums set to 0 in the loop after their declaration, and variables that begin again in a loop without a begin."""
     for found in _ZERO.finditer(plain, function.opening, function.end):
         loop = _LOOP.search(plain, found.end(), function.end)
         if loop and re.search(rf"\b{found[1]}\s*\+=", plain[loop.end() : function.end]):
             again = f"{found[1]} begins with 0 before the loop, and not in each of its iterations: so"
             yield found.start(), loop.end(), f"{plain[found.start() : loop.end()]} {found[1]} = 0;", again
+    for found in re.compile(r"\bfor\s*\(\s*(?=;\s*(\w+))").finditer(plain, function.opening, function.end):
+        if begun := re.search(rf"\b{found[1]}\s*=(?!=)[^;,]*", plain[function.opening : found.start()]):
+            again = f"the loop goes on with the last {found[1]}: with for ({begun[0]}; …) in its place"
+            yield *found.span(), f"for ({begun[0]}", again
+
+
+def _likely(plain: str, function: Function, names: Sequence[str]) -> Iterator[_Change]:
+    """The changes of `_LIKELY`. `names`: of sizes."""
+    for pattern, instead, cause in _LIKELY:
+        of_names = re.compile(pattern.replace("SIZE", "|".join(names) or "(?!)"), re.DOTALL)
+        for found in of_names.finditer(plain, function.opening, function.end):
+            new = found.expand(instead)
+            yield *found.span(), new, f"{cause.format(found[0].strip(), found[1])}: with {new.strip(' ;')} in its place"
+
+
+def _other_conditions(plain: str, function: Function) -> Iterator[_Change]:
+    """Conditions with another logical operator or comparison, and of a flat index with a bound of its column, too."""
+    for found in _CONDITION.finditer(plain, function.opening, function.end):
+        begin = next(place for place in map(found.end, (1, 2, 3)) if place >= 0)
+        end = plain.index(";", begin) if found[2] else after_bracket(plain, begin - 1) - 1
+        condition = " ".join(plain[begin:end].split())
+        for operator in dict.fromkeys(_OPERATOR.findall(condition)):
+            other = _OPERATOR.sub(lambda each, of=operator: _OPPOSITES[of] if each[0] == of else each[0], condition)  # type: ignore[misc]
+            yield begin, end, other, f"{operator} is wrong in {condition}: with {other} in its place"
+        for flat in _FLAT.finditer(condition):
+            bound = f"{flat[3]} < {flat[2]} && {condition}"
+            yield begin, end, bound, f"{condition} lets {flat[3]} beyond the row: with {bound} in its place"
+
+
+def _other_sizes(plain: str, function: Function, names: Sequence[str], structs: Sequence[str]) -> Iterator[_Change]:
+    """Sizes in place of others."""
+    pattern = rf"(?<![\w.])(?:({'|'.join(names) or '(?!)'})\b|({'|'.join(structs) or '(?!)'})(\.[whrc]\w*))"
+    for found in re.compile(pattern).finditer(plain, function.opening, function.end):
+        others = [f"({found[1]} * {found[1]})"] if names == [found[1]] else names if found[1] else structs
+        is_index = re.search(r"\[[^\]\n]*$", plain[function.opening : found.start()])
+        for other in (each for each in others if each not in found.groups() and not is_index):
+            new = f"{other}{found[3] or ''}"
+            yield *found.span(), new, f"{found[0]} is not the size meant here: with {new} in its place"
 
 
 def _other_indices(plain: str, function: Function) -> Iterator[_Change]:
-    """References to the kernel's arrays with exchanged indices or a loop's variable as an index; and indices that are one off."""
+    """References to the kernel's arrays with exchanged indices or a loop's variable as an index."""
     body = plain[function.opening : function.end]
     arrays = {name for each in _ARRAYS.findall(body) for name in re.findall(r"(?:^|[,\]])\s*(\w+)\s*\[", each)}
     loops = [(found.start(), found[1]) for found in _VARIABLE.finditer(plain, function.opening, function.end)]
@@ -100,5 +159,3 @@ def _other_indices(plain: str, function: Function) -> Iterator[_Change]:
             for number in (2, 3) if second and variable not in (first, second) else (2,) * (variable != first):
                 instead = f"{plain[found.start() : found.start(number)]}{variable}{plain[found.end(number) : found.end()]}"
                 yield *found.span(), instead, f"the index {variable} is missing: with {instead} in place of {found[0]}"
-    for found in _ONE_OFF.finditer(plain, function.opening, function.end):
-        yield *found.span(), f"({found[1]})", f"{found[0]} is one off: with {found[1]} in its place"

@@ -19,6 +19,7 @@ from hybrid.classroom.cuda_text import (
     element_text,
     extents_of,
     functions_in,
+    loops_in,
     split,
 )
 from hybrid.classroom.mistakes import Finding, Judged, Place, judged
@@ -439,11 +440,19 @@ class Telling:
         return f"{named} (allocated in line {line})" if line else named
 
     def _left(self, text: str) -> str:
-        """Where threads leave a kernel early, for a message about those that have left it and a barrier."""
+        """The conditions around a barrier that some threads do not reach, and where threads leave the kernel early."""
         barrier = re.search(rf"{re.escape(self._own)}:(\d+)", text)
-        if barrier is None or "has left the kernel" not in text:
+        if barrier is None:
             return ""
         plain, line = blanked(self._own_text), int(barrier[1])
+        ifs = {
+            first
+            for each in functions_in(self._own_text)
+            for first, last in loops_in(self._own_text, each.name, "if")
+            if first <= line <= last
+        }
+        if ifs or "has left the kernel" not in text:
+            return f"; the barrier stands within the if of {' and '.join(f'line {each}' for each in sorted(ifs))}" if ifs else ""
         places = (
             plain.count("\n", 0, found.start()) + 1
             for each in functions_in(self._own_text)

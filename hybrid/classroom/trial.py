@@ -26,8 +26,9 @@ from hybrid.errors import UsageError
 
 ELEMENT_TYPES = {"float32": "float", "float64": "double", "int32": "int", "float16": "half"}
 _SHAPES = {"A": "nl", "B": "lm", "C": "nm"}
-_EXACT = {"float32": 2**24, "float64": 2**53, "float16": 2**11, "int32": 2**31 - 1}  # integers up to this are exact
+_EXACT = {"float32": 2**24, "float64": 2**52, "float16": 2**11, "int32": 2**31 - 1}  # integers up to this are exact
 _LARGEST = {"float32": 99, "float64": 1 << 20, "float16": 99, "int32": 99}  # in float64, a sum in float32 is then wrong
+_NO_FLOAT = 1 << 22  # with eighths, more digits than a float has
 _FRACTION = 8  # elements are multiples of 1/8, so a sum in an int is wrong
 _COUNTED, _TRACED = ("-fsanitize-coverage=trace-pc,trace-cmp",), ("-O0",)  # -O0 merges no iterations of a loop
 
@@ -46,6 +47,9 @@ def operands(
     most = min(_LARGEST[dtype], math.isqrt(_EXACT[dtype] // max(1, terms)))
     parts = 1 if dtype == "int32" else _FRACTION
     a, b = ((random.integers(1, most, shape, endpoint=True) / parts).astype(dtype) for shape in ((n, l), (l, m)))
+    if dtype == "float64" and l > 1:  # of other factors than each other, so that their sums stay exact
+        a[:, 0] += _NO_FLOAT
+        b[-1] += _NO_FLOAT
     c = np.full((n, m), np.iinfo(dtype).min if parts == 1 else np.nan, dtype)
     right = alpha * (a.astype(np.float64) @ b.astype(np.float64))
     if beta:
@@ -192,7 +196,7 @@ def _outcome(task: Task, event: Mapping[str, Any], begun: Sequence[np.ndarray], 
         first_writer=next((_block_and_thread(writer - 1, task) for writer in wrong_writers if writer), ()),
         nan=int(np.isnan(c).sum()),
         digest=hashlib.sha256(c.tobytes()).hexdigest(),
-        mistake=mistake_in(is_now, should_be, a, b) if first else None,
+        mistake=(_again(c - right, before, beta) if beta else None) or mistake_in(is_now, should_be, a, b) if first else None,
         never=tuple(np.flatnonzero(writers == 0).tolist()),
         several=tuple(np.flatnonzero(writers < 0).tolist()),
         writers=int(np.count_nonzero(np.unique(abs(writers)))),
@@ -200,6 +204,14 @@ def _outcome(task: Task, event: Mapping[str, Any], begun: Sequence[np.ndarray], 
         loads=(loads_of_a, loads_of_b),
         stores=stores,
     )
+
+
+def _again(more: np.ndarray, before: np.ndarray, beta: float) -> tuple[str, str] | None:
+    """The mistake that adds beta·C several times."""
+    times = more.flat[0] / (beta * before.flat[0]) + 1
+    if times > 1 and (more == (times - 1) * beta * before).all():
+        return "wrong-terms", f"beta·{{C}} is added {times:g} times, and once is right: it may stand in the loop over k"
+    return None
 
 
 def _block_and_thread(number: int, task: Task) -> tuple[tuple[int, ...], ...]:
@@ -233,13 +245,14 @@ def of_matrices(
     return _text(file, kernel, [*lines, f"lab_launched.call({', '.join(arguments)});"], versions)
 
 
-def of_arrays(file: StudentFile, kernel: StudentKernel, instance: str) -> str:
-    """The text of a program that launches the kernel on an array for each pointer and a number for each other parameter."""
+def of_arrays(file: StudentFile, kernel: StudentKernel, instance: str, versions: Mapping[int, str] | None = None) -> str:
+    """The text of a program that launches the kernel on an array for each pointer and a number for each other parameter; one more
+    number is the version, as in `of_matrices`."""
     arguments, counts = [instance], {True: 0, False: 0}
     for each in kernel.parameters:
         arguments.append((_array if each.is_pointer else _number)(each.type, counts[each.is_pointer]))
         counts[each.is_pointer] += 1
-    return _text(file, kernel, [f"lab_launched.call({', '.join(arguments)});"])
+    return _text(file, kernel, [f"lab_launched.call({', '.join(arguments)});"], versions, counts[False])
 
 
 def _number(kind: str, number: int) -> str:
@@ -253,7 +266,10 @@ def _array(element: str, number: int) -> str:
 _LAUNCH = "void lab_launch(cuda_on_cpu::Launched& lab_launched, void* const* lab_arrays, const long long* lab_numbers)"
 
 
-def _text(file: StudentFile, kernel: StudentKernel, body: Sequence[str], versions: Mapping[int, str] | None = None) -> str:
+def _text(
+    file: StudentFile, kernel: StudentKernel, body: Sequence[str], versions: Mapping[int, str] | None, chooses: int = 3
+) -> str:
+    """The program's text. `chooses`: the number that is the version."""
     headers = "".join(f"#include <{name}>\n" for name in file.headers)
 
     def launching(name: str, compiled: str) -> str:
@@ -269,7 +285,7 @@ def _text(file: StudentFile, kernel: StudentKernel, body: Sequence[str], version
         cases = (
             f"case {number}: return version_{number}::lab_launch(lab_launched, lab_arrays, lab_numbers);" for number in versions
         )
-        whole = "\n".join([*headers_of_ours, *parts, _LAUNCH, "{", "switch (lab_numbers[3]) {", *cases, "}", "}"])
+        whole = "\n".join([*headers_of_ours, *parts, _LAUNCH, "{", f"switch (lab_numbers[{chooses}]) {{", *cases, "}", "}"])
     return f"""{headers}namespace {{
 {whole}
 }}

@@ -15,7 +15,7 @@ import numpy as np
 
 from hybrid.core.problem import record
 
-ELEMENTS, REQUESTS, TRACE = 1, 2, 4  # bits of what the observers watch
+ELEMENTS, REQUESTS, TRACE, VERSIONS = 1, 2, 4, 8  # bits of what the observers watch
 SHARED, _DYNAMIC = 3, 4  # spaces: static and dynamic shared memory; a matrix's number is its space
 SECTOR_BYTES = 32
 DYNAMIC = "extern __shared__"

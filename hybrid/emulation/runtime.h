@@ -236,9 +236,10 @@ namespace observers {
 enum Watch {  // bits
     ELEMENTS = 1,  // bytes of A, B and C read and written, and the writers of C
     REQUESTS = 2,  // a line's requests to memory, and divergent branches
-    TRACE = 4  // each access, in order
+    TRACE = 4,  // each access, in order
+    VERSIONS = 8  // of a kernel there are several, whose shared memory together may be more than a block has
 };
-extern int watched;
+extern int watched __attribute__((weak));
 
 // The next three allocations are A, B and C. `item`: bytes of an element.
 void launch_begins(int watch, size_t item, size_t elements_of_c);

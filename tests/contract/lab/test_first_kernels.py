@@ -38,6 +38,7 @@ FAULTS = [
     ("reduce", "        __syncthreads();\n", "", "data-race", "s[t] ="),
     ("reduce", "atomicAdd(out, s[0])", "*out += s[0]", "data-race", "*out"),
     ("shift", "float next = s[t + 1];\n    __syncthreads();", "float next = s[t + 1];", "data-race", "float next"),
+    ("shift", "float next = s[t + 1];", "float next = 1 / 2 * s[t + 1];", "wrong-terms", "1 / 2"),
     ("histogram", "atomicAdd(&bins[data[i]], 1)", "bins[data[i]]++", "data-race", "bins"),
     ("transpose", "tile[threadIdx.x][threadIdx.y]", "tile[threadIdx.y][threadIdx.x]", "wrong-elements", "out["),
     ("stencil", "d <= R", "d < R", "wrong-elements", "out[i]"),

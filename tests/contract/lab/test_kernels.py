@@ -51,6 +51,9 @@ FAULTS = {
     # memory that is not there
     "one term too many": ("element", [("k < l;", "k <= l;")], {(BEYOND, "sum += a")}),
     "no test of the rows": ("element", [(LEAVE, "if (column >= m) return;")], {(BEYOND, "sum += a")}),
+    "and for or": ("element", [("n || column", "n && column")], {(BEYOND, "sum += a"), (TERMS, "n && column")}),
+    "mixed axes": ("element", [("lab:", ""), ("blockIdx.y * blockDim.y", "blockIdx.y * blockDim.x")],
+        {(NEVER, "] = sum"), (TERMS, "int row"), (WRONG, "")}),
     "no test at A's edge": ("tiles", [(LOAD_A, LOAD_A.replace("row < n && ", ""))], {(BEYOND, "a_tile[y][x] =")}),
     "no test before the store": ("tiles", [("if (row < n && column < m) c[", "c[")],
         {(BEYOND, "c[row * m"), (RACE, "c[row * m")}),
@@ -61,7 +64,8 @@ FAULTS = {
     "a null pointer": ("element", [(STORE, f"float* p = nullptr;\n    p[row] = sum;\n    {STORE}")],
         {("illegal-address", "p[row]")}),
     # values that nobody has written
-    "a sum that is never begun": ("element", [("float sum = 0;", "float sum;")], {("no-value", "= sum"), (WRONG, "")}),
+    "a sum that is never begun": ("element", [("float sum = 0;", "float sum;")],
+        {("no-value", "= sum"), (TERMS, "float sum"), (WRONG, "")}),
     "a part of a tile": ("tiles", [(LOAD_A, "if (row < n && first + x < l) a_tile[y][x] = a[row * l + first + x];")],
         {(NO_VALUE, "sum += a_tile"), (WRONG, "")}),
     # loops, launches, arithmetic
@@ -74,8 +78,8 @@ FAULTS = {
     "a test too strict": ("element", [(LEAVE, "if (row >= n - 1 || column >= m) return;")], {(NEVER, "= sum"), (WRONG, "")}),
     # what C is instead
     "one k too few": ("element", [("k < l;", "k < l - 1;")], {(TERMS, "sum += a"), (WRONG, "")}),
-    "an integer sum": ("element", [("float sum", "int sum")], {(TERMS, "sum += a"), (WRONG, "")}),
-    "a float sum of doubles": ("doubles", [("double sum", "float sum")], {(WRONG, "")}),
+    "an integer sum": ("element", [("float sum", "int sum")], {(TERMS, "sum += a"), (TERMS, "int sum"), (WRONG, "")}),
+    "a float sum of doubles": ("doubles", [("double sum", "float sum")], {(TERMS, "float sum"), (WRONG, "")}),
     "one wrong element": ("element", [("= sum;", "= row == 18 && column == 5 ? 0 : sum;")], {(WRONG, "")}),
     "every second tile": ("tiles", [("first += TILE)", "first += 2 * TILE)")], {(TERMS, "sum += a_tile"), (WRONG, "")}),
     "A's tile turned": ("tiles", [("a_tile[y][x] =", "a_tile[x][y] =")], {(TERMS, "a_tile[x][y] ="), (WRONG, "")}),
