@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from hybrid.classroom import cuda_text
 from hybrid.classroom.examination import Trials
 from hybrid.classroom.mistakes import Finding
 from hybrid.classroom.report import Case, Sizes, about, heading
@@ -102,7 +103,7 @@ def _arguments(trials: Trials, task: Task) -> Iterator[Argument]:
     scales = dict(zip(("alpha", "beta"), task.scales, strict=True))
     for parameter, of in zip(trials.kernel.parameters, trials.meaning.of, strict=True):
         if parameter.is_number or parameter.is_scale:
-            yield _C_TYPES[parameter.type], {**sizes, **scales}[of]
+            yield _C_TYPES[parameter.type], scales[of] if parameter.is_scale else cuda_text.value_of(of, sizes)
         elif parameter.is_pointer:
             yield "matrix", "ABC".index(of)
         else:

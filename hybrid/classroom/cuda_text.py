@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -261,6 +261,10 @@ def shared_arrays(plain: str) -> dict[str, tuple[str, ...]]:
     return found
 
 
+_CAST_ARRAY = re.compile(  # ((float4*)A)[…]
+    r"\(\s*(?:\([^()]*\*\s*\)|reinterpret_cast\s*<[^<>]*>)\s*\(?\s*(\w+)\s*\)+\s*(?=\[)"
+)
+_POINTER = re.compile(r"\*\s*(?:(?:const|__restrict__|__restrict)\s+)*(\w+)\s*=(?!=)\s*(?=([^;]*);)")
 _BUILT_IN = r"(?:threadIdx|blockIdx|blockDim)\b"
 _OF_GROUP = re.compile(r"(?:[\w:]+\s*(?:\(\s*\))?\s*\.\s*)(thread|group)_index\s*\(\s*\)")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([^)\n]*\))?[ \t]+(.+)$", re.MULTILINE)
@@ -295,6 +299,25 @@ def with_indices(body: str, text: str) -> str:
         for name, value in of_variables:
             body = re.sub(rf"(?<![\w.]){name}\b(?!\s*=(?!=))" + r"(?=\s*\.)" * ("." not in value), value, body)
     return body
+
+
+def with_arrays(body: str, arrays: Sequence[str]) -> str:
+    """A kernel's body with elements of these arrays in place of those of pointers into them: with float* a = A + i * n, a[k]
+    becomes A[i * n + k]. ((float4*)A)[k], *(A + k) and an atomic operation's A + k become A[k], too."""
+    place, named = 0, rf"(?<![\w.])({'|'.join(arrays) or '(?!)'})\b"
+    body = _CAST_ARRAY.sub(r"\1", body)
+    while found := _POINTER.search(body, place):
+        name, text, place = found[1], split(found[2])[0], found.end()
+        owners = re.findall(named, re.sub(r"\[[^\]]*\]", "", text))
+        if len(owners) == 1 and not re.fullmatch(named, name):
+            offset = re.sub(rf"\([^()]*\*\s*\)|\w+_cast\s*<[^<>]*>|[&\[\]]|{named}", " ", text)
+            offset = " ".join(re.sub(r"\(\s*\)", "", offset).split()).strip(" +")
+            element, first = f"{owners[0]}[{offset}{' + ' * bool(offset)}", f"{owners[0]} + {offset or 0}"
+            rest = re.sub(rf"(?<![\w.]){name}\s*\[", lambda _, own=element: own, body[place:])  # type: ignore[misc]
+            body = body[:place] + re.sub(rf"(?<![\w.]){name}\b", lambda _, own=first: own, rest)  # type: ignore[misc]
+    inner = r"((?:[^()]|\((?:[^()]|\([^()]*\))*\))*?)"
+    body = re.sub(rf"(\batomic\w+\s*\(\s*){named}\s*\+{inner}\s*(?=,)", r"\1&\2[\3]", body)
+    return re.sub(rf"\*\s*(?:\(\s*{named}\s*\+{inner}\s*\)|{named}\s*\+([^;=]*)(?==))", r" \1\3[\2\4]", body)
 
 
 def arrays_of_threads(text: str, first: int, body: str) -> list[tuple[str, int]]:

@@ -15,7 +15,17 @@ from pathlib import Path
 import numpy as np
 
 from hybrid.classroom.cuda_text import arrays_of_threads, joined, loops_in, misread
-from hybrid.classroom.launch import Launch, Meaning, indices_of, is_written, launch_of, strict_launches
+from hybrid.classroom.launch import (
+    Launch,
+    Meaning,
+    indices_of,
+    is_by_rows,
+    is_updated,
+    is_written,
+    launch_of,
+    multiples_of,
+    strict_launches,
+)
 from hybrid.classroom.mistakes import Finding, astray
 from hybrid.classroom.repairs import MOST, Repair, repairs_of, uses_narrow_integers
 from hybrid.classroom.report import Case, Examination, Sizes, without_repetition
@@ -58,8 +68,7 @@ class Trials:
                 for other in (replace(self, launch=launch) for launch in self.launch.others):
                     own = other.usual_shapes() if shapes == self.usual_shapes() else shapes
                     if other._is_right(program, own[:2][-1]):
-                        why = f"guessed, since the kernel is right with it, and wrong with {self.launch}"
-                        trials = replace(other, launch=replace(other.launch, why=why))
+                        trials = replace(other, launch=other.launch.instead_of(self.launch))
                         cases = trials._in_time([*trials._cases(program, own)])
                         break
             if self.launch.is_guess and all(case.is_right for case in cases):
@@ -69,7 +78,9 @@ class Trials:
                         trials, cases = other, [*cases, *also]
                         break
             cases = trials._repaired(_without_refuted(cases), folder)
-        return Examination(self.kernel, self.meaning, trials.launch, trials._traced_astray(cases), static)
+        cases, is_usual = trials._traced_astray(cases), shapes == self.usual_shapes()
+        stated = multiples_of(self.file, self.kernel) if is_usual else {}
+        return Examination(self.kernel, self.meaning, trials.launch, tuple(cases), static, stated=stated)
 
     def _repaired(self, cases: list[Case], folder: Path) -> list[Case]:
         kept = repairs_of(self.file, self.kernel, ELEMENT_TYPES[self.meaning.dtype])
@@ -102,7 +113,11 @@ class Trials:
             shapes = [(size,) * 3 for size in (2 * tile, 2 * tile + 5, 3, _LONG)]
         elif uses_narrow_integers(self.kernel):  # A, B and C of more elements than a short can number
             shapes = [*shapes[:3], (_LONG, _LONG, 3), (3, _LONG, _LONG), (_LONG, 3, _LONG)]
-        return [self.meaning.on(shape) for shape in shapes]
+        stated = multiples_of(self.file, self.kernel)
+        named = zip(self.kernel.parameters, self.meaning.of, strict=True)
+        parts = {of: stated[each.name][0] for each, of in named if each.name in stated}
+        multiples = [parts.get("n" if self.meaning.square else of, 1) for of in "nlm"]
+        return list(dict.fromkeys(self.meaning.on(_rounded(shape, multiples)) for shape in shapes))
 
     def _in_time(self, cases: list[Case]) -> list[Case]:
         """The cases, without a large shape that ran out of time: a slow kernel is not wrong."""
@@ -112,13 +127,13 @@ class Trials:
         cases[0] = replace(cases[0], notes=(*cases[0].notes, *notes))
         return [case for case in cases if case not in late]
 
-    def _traced_astray(self, cases: list[Case]) -> tuple[Case, ...]:
+    def _traced_astray(self, cases: list[Case]) -> list[Case]:
         """The cases; if no wrong one is explained, the smallest gets a hint from a trace of its accesses to memory."""
         outcomes = {i: case.outcomes[0] for i, case in enumerate(cases) if case.outcomes and not case.faults}
         first = {i: each.first_wrong[0] for i, each in outcomes.items() if each.first_wrong}
         small = [i for i, is_now in first.items() if math.isfinite(is_now) and math.prod(cases[i].sizes) <= _MOST_TRACED]
         if not small or any(each.mistake for each in outcomes.values()) or any(case.hints for case in cases):
-            return tuple(cases)
+            return cases
         i = min(small, key=lambda each: math.prod(cases[each].sizes))
         a, b, before, _ = operands(cases[i].sizes, self.meaning.dtype, self.seed, self.meaning.scales)
         (alpha, beta), element = self.meaning.scales, outcomes[i].wrong[0]
@@ -126,7 +141,7 @@ class Trials:
         with suppress(EmulationError):
             found = astray(self.traced(cases[i].sizes)[1], a, b, element, is_now / alpha, self.meaning.names(self.kernel))
             cases[i] = replace(cases[i], hints=(*cases[i].hints, *([found] if found else [])))
-        return tuple(cases)
+        return cases
 
     def traced(self, *shapes: Sizes) -> tuple[Case, list[Access]]:
         """The first of these shapes on which the kernel is wrong, else the first of all, with all accesses to memory in order,
@@ -235,6 +250,11 @@ def _is_explained(case: Case) -> bool:
     return not all(unexplained) or bool(mistakes) or any(each.code not in _EFFECTS for each in case.hints)
 
 
+def _rounded(shape: Sizes, multiples: Sequence[int]) -> Sizes:
+    """The shape with each size rounded up to a multiple."""
+    return tuple(size + -size % of for size, of in zip(shape, multiples, strict=False))
+
+
 def _may_be_launched_wrongly(cases: Sequence[Case]) -> bool:
     """Whether a wrong guess of the launch may explain what is wrong: elements that several threads or none write, accesses out of
     bounds, missing values. A race of a read and a write misses a barrier."""
@@ -243,7 +263,7 @@ def _may_be_launched_wrongly(cases: Sequence[Case]) -> bool:
         fault
         for case in first
         for fault in without_repetition(case.faults)
-        if fault.code != "data-race" or " reads " not in fault.text
+        if fault.code != "no-end" and (fault.code != "data-race" or " reads " not in fault.text)
     ]
     return not any(case.is_right for case in first) and (bool(faults) or any(case.never or case.uncertain for case in first))
 
@@ -284,6 +304,11 @@ def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[Stu
     launched = set(re.findall(rf"\b{kernel.name}\s*<([^<>;]*)>\s*<<<", file.text))
     if kernel.template and "<" not in wanted and len(launched) == 1:
         wanted = f"{kernel.name}<{launched.pop()}>"  # from the host code
+    if kernel.template and "<" not in wanted:  # the first explicit instance, or of float
+        instances = re.findall(rf"\btemplate\s+__global__\s+void\s+{kernel.name}\s*<([^<>;]*)>\s*\(", file.text)
+        if set(kernel.template) <= {each.type for each in kernel.parameters}:
+            instances.append(", ".join(["float"] * len(kernel.template)))
+        wanted = f"{kernel.name}<{instances[0]}>" if instances else wanted
     inner = re.fullmatch(r"[^<]*<(.*)>\s*", wanted)
     arguments = [text.strip() for text in inner[1].split(",")] if inner else []
     if arguments and not kernel.template:
@@ -366,15 +391,32 @@ class FirstKernel:
                 cases.append(self._case(sizes, program))
                 if any(each.code == "no-end" for each in cases[-1].faults):
                     break
-            if self.is_plain:
+            first = self
+            for launch in self.launch.others if _may_be_launched_wrongly(cases) else ():
+                other = replace(self, launch=launch)
+                own = other.usual_shapes() if shapes == self.usual_shapes() else shapes
+                with suppress(UsageError):
+                    if all(other._case(sizes, program).is_right for sizes in own[:2]):
+                        first = replace(other, launch=launch.instead_of(self.launch))
+                        cases = [first._case(sizes, program) for sizes in own]
+                        break
+            if first.is_plain:
                 kept = repairs_of(self.file, self.kernel, "", self.result)
-                cases = _told(cases, kept, lambda versions: self._program(folder, versions), self._is_right, self.file.path.name)
-        computes = self.promised if self.is_plain else ""
-        return Examination(self.kernel, None, self.launch, tuple(cases), None, computes)
+                cases = _told(cases, kept, lambda versions: self._program(folder, versions), first._is_right, self.file.path.name)
+        stated = multiples_of(self.file, self.kernel) if shapes == self.usual_shapes() else {}
+        return Examination(self.kernel, None, first.launch, tuple(cases), None, self.promised if self.is_plain else "", stated)
 
     def usual_shapes(self) -> list[Sizes]:
-        """A shape of whole blocks, one with a partial block, a tiny one and a large one."""
+        """A shape of whole blocks, one with a partial block, a tiny one and a large one; of multiples that the file states."""
+        parts = {name == self.rows: of for name, (of, _) in multiples_of(self.file, self.kernel).items()}
+        shapes = [_rounded(sizes, [parts.get(len(sizes) > 1, 1), parts.get(False, 1)]) for sizes in self._shapes()]
+        return list(dict.fromkeys(shapes))
+
+    def _shapes(self) -> list[Sizes]:
         names = [each.name for each in self.kernel.parameters if each.is_number and not _OF_BINS.search(each.name)]
+        if is_by_rows(self.kernel):
+            threads = self.launch.block_at({**self.file.constants, "n": 1, "m": 1})[0]
+            return [(5, 4 * threads), (7, 4 * threads - 27), (2, 3), (190, 200)]
         if len(names) > 1:
             return [(64, 96), (37, 50), (2, 3), (190, 200)]
         is_strided = names and re.search(rf"\* *{names[0]}\b|\b{names[0]} *\*", self.kernel.body)
@@ -397,7 +439,8 @@ class FirstKernel:
         """Run the kernel on arrays of `sizes`: rows and columns, or the number of elements."""
         rows, columns = (1, *sizes)[-2:]
         launch = self.launch.at({**self.file.constants, "n": sizes[0], "m": columns})
-        of_length = {"one": 1, "blocks": launch[0][0], "bins": _BINS, "all": rows * columns}
+        bins = max([_BINS, *(value for name, value in self.file.constants.items() if _OF_BINS.search(name))])
+        of_length = {"one": 1, "blocks": launch[0][0], "bins": min(bins, _COUNTED), "all": rows * columns}
         begun: dict[str, np.ndarray] = {}
         arrays, random = [], np.random.default_rng([self.seed, len(self.arrays)])
         for name, (kind, begins, length) in self.arrays.items():
@@ -469,7 +512,7 @@ def _computed(inputs: list[np.ndarray], sizes: Sizes, radius: int, length: int) 
     if x.min() >= 0:
         yield "histogram", np.bincount(x.astype(int), minlength=length).astype(float)
     yield from (("inclusive scan", np.cumsum(x)), ("exclusive scan", np.cumsum(x) - x))
-    if len(sizes) > 1:
+    if len(sizes) > 1 and len(x) == math.prod(sizes):
         yield "transpose", x.reshape(sizes).T.ravel()
     if len(x) > 2 * radius:
         for name, weights in (("stencil", np.ones(2 * radius + 1)), (_WEIGHTED, np.array(_WEIGHTS))):
@@ -490,14 +533,16 @@ def first_kernel(
     arrays = [each for each in kernel.parameters if each.is_pointer]
     numbers = [each for each in kernel.parameters if each.is_number]
     others = [each for each in kernel.parameters if not each.is_pointer and each not in numbers and each.type not in _TYPES]
-    indices = {index for each in arrays for index in indices_of(each.name, kernel.body)}
+    body = kernel.accesses
+    indices = {index for each in arrays for index in indices_of(each.name, body)}
     is_product = len(arrays) == 3 and (not indices or (len(indices) > 1 and any(set("*(") & set(index) for index in indices)))
     is_other = others or not arrays or len(numbers) not in (1, 2) or (is_product and not wanted)
     if is_other or not {each.type for each in arrays} <= _TYPES.keys():
         return None
-    roles = {each.name: (_TYPES[each.type], *_role(each.name, kernel.body)) for each in arrays}
-    result = next((name for name in roles if is_written(name, kernel.body)), "")
-    if wanted == "histogram" and result:
+    roles = {each.name: (_TYPES[each.type], *_role(each.name, body)) for each in arrays}
+    result = next((name for name in roles if is_written(name, body)), "")
+    is_histogram = re.search("hist", kernel.name, re.IGNORECASE) and is_updated(result, body)
+    if result and (wanted == "histogram" or is_histogram):
         roles[result] = (roles[result][0], "zeros", "bins")
     if wanted == "sum" and result and roles[result][2] == "all":
         roles[result] = (*roles[result][:2], "blocks")
@@ -506,7 +551,7 @@ def first_kernel(
     # The rows are the size with such a name, else the first that is no factor in an index of an input.
     names = [each.name for each in numbers] if len(numbers) > 1 else []
     inputs = [name for name, (_, begins, _) in roles.items() if begins == "values"]
-    read = " ".join(index for name in inputs for index in indices_of(name, kernel.body))
+    read = " ".join(index for name in inputs for index in indices_of(name, body))
     no_factors = [name for name in names if not re.search(rf"\* *{name}\b|\b{name} *\*", read)]
     rows = next(iter([*filter(_ROWS.fullmatch, names), *no_factors]), "")
     launch = launch_of(file, kernel, None, flags, rows)
@@ -516,10 +561,10 @@ def first_kernel(
 def _role(name: str, body: str) -> tuple[str, str]:
     """An array's begin and length, as in `FirstKernel`."""
     indices = {each.replace(" ", "") for each in indices_of(name, body)}
-    atomic = re.search(rf"\batomic\w+\s*\(\s*&?\s*\(?\s*{name}\b", body) is not None
+    atomic = is_updated(name, body)
     by_value = any("[" in each for each in indices) or (atomic and "threadIdx.x" in indices)
     length = "bins" if by_value else "all"
-    if indices <= {"0"}:
+    if indices <= {"0"} and (indices or re.search(rf"\*\s*{name}\b|\batomic\w+\s*\(\s*{name}\s*,", body)):
         length = "one"
     elif indices <= {"blockIdx.x", "bid"}:
         length = "blocks"

@@ -64,13 +64,14 @@ def page_of(
     file: StudentFile, examination: Examination, gpu: OnGpu | None, steps: Picture | str, parts: Sequence[Part] = ()
 ) -> str:
     """The page of a kernel. `steps`: of a small launch, or why they are not shown, or "". `parts`: of an exercise's judgement."""
-    names, told, title = examination.names, report.verdict(examination), f"{file.path.name}, {examination.kernel.name}"
+    names, title = examination.names, f"{file.path.name}, {examination.kernel.name}"
+    told, _, assumed = report.verdict(examination).partition("; ")
     body = [
         f"<h1>{escape(title)}: {_coloured(told, examination.is_right)}</h1>",
         *_points_for(parts),
         *(
             f'<p class="soft">{escape(line)}</p>'
-            for line in report.about(examination.kernel, examination.meaning, examination.launch)
+            for line in (*report.about(examination.kernel, examination.meaning, examination.launch), *filter(None, [assumed]))
         ),
         *(line for case in examination.cases for line in _case(case, names)),
         "<h2>The kernel, line by line</h2>",

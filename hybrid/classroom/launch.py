@@ -9,7 +9,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from hybrid.classroom.cuda_text import extents_of, shared_arrays, split, value_of
+import numpy as np
+
+from hybrid.classroom.cuda_text import blanked, extents_of, shared_arrays, split, value_of
 from hybrid.classroom.student_file import ELEMENTS, SCALES, Parameter, StudentFile, StudentKernel
 from hybrid.core.problem import record
 from hybrid.errors import UsageError
@@ -34,6 +36,7 @@ _BY_MATRIX = {  # the size that a name such as wA, height_B or CColumns means
     for name in (f"{extent}{matrix}", f"{extent}_{matrix}", f"{matrix}{extent}", f"{matrix}_{extent}")
 }
 _LEADING = {f"ld{line}{matrix}": {"b": "l"}.get(matrix, "n") for line in ("", "_") for matrix in "abc"}  # column-major
+_PITCH = re.compile(r"(?:pitch|p)_?([abc])|([abc])_?pitch|pitch", re.IGNORECASE)  # of a matrix's rows
 _TURNED = {"A": "B", "B": "A", "n": "m", "m": "n"}
 _VECTOR = re.compile(r"vec", re.IGNORECASE)
 ALPHA, BETA = 2, 3  # whole numbers, so that sums stay exact
@@ -43,16 +46,17 @@ ALPHA, BETA = 2, 3  # whole numbers, so that sums stay exact
 class Meaning:
     """The meaning of a kernel's parameters."""
 
-    of: tuple[str, ...]  # for each parameter "A", "B", "C", "n", "l", "m", "alpha" or "beta"
+    of: tuple[str, ...]  # for each parameter "A", "B", "C", "n", "l", "m", "alpha", "beta", or a pitch such as "4 * n"
     dtype: str
     square: bool  # one size is all three, or n and l if B is a vector
     vector: bool = False  # B is a vector, so m is 1
     by_columns: bool = False  # column-major: the kernel's A is our Bᵀ, its B our Aᵀ, its C our Cᵀ, and n and m are exchanged
+    adds: bool = False  # the kernel only adds to C, atomically: C = A·B + C
 
     @property
     def scales(self) -> tuple[float, float]:
         """The values of alpha and beta in C = alpha·A·B + beta·C."""
-        return (ALPHA if "alpha" in self.of else 1), (BETA if "beta" in self.of else 0)
+        return (ALPHA if "alpha" in self.of else 1), (BETA if "beta" in self.of else int(self.adds))
 
     def on(self, sizes: Sequence[int]) -> tuple[int, int, int]:
         """This shape, or the nearest that a kernel of square matrices or of a vector can take."""
@@ -75,7 +79,8 @@ class Meaning:
             pairs = [(name, ("n = l" if self.vector else "n = l = m") if of == "n" else of) for name, of in pairs]
         values = dict(zip(SCALES, self.scales, strict=True))
         pairs = [(name, f"{values[of]:g}" if of in values else of) for name, of in pairs]
-        told = "; ".join([*(f"{name} is {of}" for name, of in pairs if name != of), *(["m is 1"] * self.vector), self.dtype])
+        also = ["m is 1"] * self.vector + ["the kernel adds to C"] * self.adds
+        told = "; ".join([*(f"{name} is {of}" for name, of in pairs if name != of), *also, self.dtype])
         return f"{told}, stored column by column: transposes are told" if self.by_columns else told
 
 
@@ -108,18 +113,32 @@ def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str],
             code="lab-parameters",
         )
     numbers = [each for each in kernel.parameters if each.is_number]
-    names, sizes = [each.name for each in matrices], [each.name for each in numbers]
-    by_a_vector, known = _by_a_vector(names, sizes, kernel.body)
+    names, body = [each.name for each in matrices], kernel.accesses
+    pitches = {each.name: found for each in numbers if each.name not in let and (found := _PITCH.fullmatch(each.name))}
+    pitches = pitches if len(pitches) < len(numbers) else {}
+    sizes = [each.name for each in numbers if each.name not in pitches]
+    by_a_vector, known = _by_a_vector(names, sizes, body)
     if by_columns:
         if not all(each.is_pointer for each in matrices):
             raise UsageError(f"{kernel}: --layout columns is for pointers, and no structs", code="option-combination")
         known |= {name: _LEADING[name.lower()] for name in sizes if name.lower() in _LEADING}
-    letters = dict(zip(names, by_a_vector or _letters(names, kernel.body), strict=True))
-    of_names = {**_sizes(sizes, let, known), **letters}
+    letters = dict(zip(names, by_a_vector or _letters(names, body), strict=True))
+    dtype = ELEMENTS[elements.pop()]
+    in_bytes = f"{np.dtype(dtype).itemsize} * " * bool(re.search(r"\bchar\s*(?:const\s*)?\*", kernel.indices))
+    columns = {name: {"a": "l", "": "n"}.get((found[1] or found[2] or "").lower(), "m") for name, found in pitches.items()}
+    columns = {name: in_bytes + ("n" if len(sizes) == 1 else size) for name, size in columns.items()}
+    of_names = {**_sizes(sizes, let, known), **columns, **letters}
     of = tuple(of_names.get(each.name, each.name.lower()) for each in kernel.parameters)
     of = tuple(_TURNED.get(each, each) for each in of) if by_columns else of
     vector = bool(by_a_vector) or any(letter == "B" and _VECTOR.search(name) for name, letter in letters.items())
-    return Meaning(of, ELEMENTS[elements.pop()], len(numbers) == 1, vector, by_columns)
+    adds = "beta" not in of and _is_only_added_to(next(name for name, letter in letters.items() if letter == "C"), body)
+    return Meaning(of, dtype, len(sizes) == 1, vector, by_columns, adds)
+
+
+def may_be_by_columns(file: StudentFile, kernel: StudentKernel) -> bool:
+    """Whether a comment speaks of column-major matrices, or the kernel has BLAS's leading dimensions."""
+    said = re.search(r"\bcol(?:umn)?s?[- ]?major|\bFortran\b|\bcolumn by column", file.text, re.IGNORECASE)
+    return said is not None or any(each.name.lower() in _LEADING for each in kernel.parameters)
 
 
 def _letters(names: Sequence[str], body: str) -> str:
@@ -171,9 +190,17 @@ def indices_of(name: str, body: str) -> list[str]:
 
 def is_written(name: str, body: str) -> bool:
     """Whether the kernel stores to this array, as in name[…] =, name.elements[…] += or *name =, or updates it atomically."""
-    element = rf"(?<![\w.]){name}(?:\.\w+)?\s*\[(?:[^\[\]]|\[[^\[\]]*\])*\]|(?:^|[;{{}})])\s*\*\s*{name}"
-    atomic = rf"\batomic\w+\s*\(\s*&?\s*\(?\s*{name}\b"
-    return re.search(rf"(?:{element})\s*(?:[-+*/]?=(?!=)|\+\+)|{atomic}", body) is not None
+    element = rf"(?<![\w.]){name}(?:\.\w+)?\s*\[(?:[^\[\]]|\[[^\[\]]*\])*\](?:\.[xyzw]\b)?|(?:^|[;{{}})])\s*\*\s*{name}"
+    return re.search(rf"(?:{element})\s*(?:[-+*/]?=(?!=)|\+\+)", body) is not None or is_updated(name, body)
+
+
+def is_updated(name: str, body: str) -> bool:
+    """Whether the kernel updates this array atomically."""
+    return re.search(rf"\batomic\w+\s*\(\s*&?\s*\(?\s*{name}\b", body) is not None
+
+
+def _is_only_added_to(name: str, body: str) -> bool:
+    return is_updated(name, body) and not is_written(name, re.sub(r"\batomicAdd\b", "", body))
 
 
 def _element(file: StudentFile, parameter: Parameter) -> str:
@@ -214,6 +241,24 @@ def _sizes(names: Sequence[str], let: Mapping[str, str], known: Mapping[str, str
     return sizes
 
 
+_NOT_STATED = re.compile(r"\b(?:not|no|need|any|even|if|when|otherwise|or|unless|pad\w*)\b|n't\b", re.IGNORECASE)
+
+
+def multiples_of(file: StudentFile, kernel: StudentKernel) -> dict[str, tuple[int, int]]:
+    """The sizes that the file says are multiples of a constant, in a comment or an assert: for each the constant and the line."""
+    sizes, found = "|".join(each.name for each in kernel.parameters if each.is_number) or "(?!)", dict[str, tuple[int, int]]()
+    is_multiple = rf"\b({sizes})\b(?=(?:[^.;\w]+\w+){{1,6}}?\s+(?:multiples? of|divisible by)\s+(\w+))"
+    leaves_none = rf"\b({sizes})\s*%\s*(\w+)\s*==\s*0\b"
+    for number, (line, plain) in enumerate(zip(file.lines, blanked(file.text).split("\n"), strict=True), 1):
+        comment = next((line[place:] for place, letter in enumerate(plain) if letter != line[place]), "")
+        asserted = re.search(r"\bassert\s*\(.*", plain)
+        said = asserted[0] if asserted else "" if _NOT_STATED.search(comment) else comment
+        for name, text in re.findall(is_multiple, said) + re.findall(leaves_none, said):
+            if value := value_of(text, file.constants):
+                found[name] = value, number
+    return found
+
+
 # --- the launch
 
 Extents = tuple[int, ...]  # x and y, or x, y and z
@@ -228,6 +273,8 @@ _OF_NAME = re.compile(r"(\w+(?=\()|kernel|grid|block|shared)\s*\(((?:[^()]|\((?:
 _LONGEST = 32  # side of a square block
 _DEFAULT_TILE, _WARP = 16, 32
 _MOST_THREADS, _MOST_DEEP, _MOST_SHARED = 1024, 64, 227 << 10  # of a block, and of its z
+_ENOUGH_SHARED = "49152"  # bytes that every GPU has
+_OF_VECTOR = re.compile(r"\b(?:float|int|uint|double)([24])\s*\*")
 
 
 @record
@@ -265,6 +312,10 @@ class Launch:
         """The block for these sizes and constants, even if it cannot be launched."""
         return tuple(_evaluated(text, sizes) for text in self.block)
 
+    def instead_of(self, wrong: Launch) -> Launch:
+        """This launch, with which the kernel is right, in place of a guess with which it is wrong."""
+        return replace(self, why=f"guessed, since the kernel is right with it, and wrong with {wrong}")
+
     def __str__(self) -> str:
         text = f"grid({', '.join(self.grid)}) block({', '.join(self.block)})"
         return text + (f" shared({self.shared})" if self.shared != "0" else "")
@@ -286,7 +337,8 @@ def launch_of(
     `flags`: the options; like the comment, they may use n, l and m or the kernel's own names of sizes.
     """
     body, is_product = kernel.indices, meaning is not None
-    of = meaning.of if meaning is not None else ["n" if each.name == rows or not rows else "m" for each in kernel.parameters]
+    by_rows = bool(rows) or is_by_rows(kernel)
+    of = meaning.of if meaning is not None else ["n" if each.name == rows or not by_rows else "m" for each in kernel.parameters]
     own = {each.name: size for each, size in zip(kernel.parameters, of, strict=True) if each.is_number}
     given = {name: flags.get(name) or within_comment(file.launch_comment, name) for name in ("grid", "block", "shared")}
     said = {name: re.sub(r"\b[A-Za-z_]\w*", lambda word: own.get(word[0], word[0]), text) for name, text in given.items()}
@@ -308,31 +360,47 @@ def launch_of(
     block = _extents(said["block"]) if said["block"] else block
     covering = (_blocks_of(outer[0], block[0]), _blocks_of(outer[1], block[1])) if has_y else (_blocks_of(whole, block[0]), "1")
     grid = _extents(said["grid"]) if said["grid"] else covering if has_blocks else ("1", "1")
-    guesses = _guesses(file, kernel, grid, block, outer) if is_product and has_blocks and not is_told else [(grid, block)]
-    if guesses[0] != (grid, block):
+    if not is_product and is_by_rows(kernel) and not said["grid"]:
+        grid, why = ("n", "1"), "guessed: a block for each row"
+    is_dynamic = "cuda_on_cpu::dynamic_shared_memory" in file.compiled and not said["shared"]
+    guesses = _guesses(file, kernel, grid, block, outer, whole) if has_blocks and not is_told else [(grid, block)]
+    if is_product and guesses[0] != (grid, block):
         why = "guessed from the factors of blockIdx"
-    (grid, block), *others = guesses
-    shared = said["shared"] or "0"
-    if "cuda_on_cpu::dynamic_shared_memory" in file.compiled and not said["shared"]:
-        shared = f"8 * {block[0]} * {block[1]}"
-        if is_product:
-            text = f"{file.path.name} has dynamic shared memory: --shared BYTES, or // lab: shared(BYTES), tells how much"
-            raise UsageError(text, code="lab-launch")
-    guess = Launch(grid, block, shared, why, not is_told, not said["grid"])
-    return replace(guess, others=tuple(replace(guess, grid=grid, block=block) for grid, block in others))
+    item = 2 * np.dtype(meaning.dtype).itemsize if meaning is not None else 8  # a tile of A and one of B
+    launches = [
+        Launch(grid, block, said["shared"] or (f"{item} * {block[0]} * {block[1]}" if is_dynamic else "0"), why)
+        for grid, block in guesses
+    ]
+    if is_dynamic:
+        launches.insert(1, replace(launches[0], shared=_ENOUGH_SHARED))
+    first, *others = (replace(each, is_guess=not is_told or is_dynamic, follows_block=not said["grid"]) for each in launches)
+    return replace(first, others=tuple(others))
+
+
+def is_by_rows(kernel: StudentKernel) -> bool:
+    """Whether a block's first element is its number times a size: a row begins there."""
+    sizes = "|".join(each.name for each in kernel.parameters if each.is_number) or "(?!)"
+    return (
+        not _Y.search(kernel.indices)
+        and re.search(rf"\bblockIdx\.x\s*\*\s*(?:{sizes})\b|\b(?:{sizes})\s*\*\s*blockIdx\.x", kernel.indices) is not None
+    )
 
 
 def _guesses(
-    file: StudentFile, kernel: StudentKernel, grid: tuple[str, ...], block: tuple[str, ...], outer: tuple[str, str]
+    file: StudentFile, kernel: StudentKernel, grid: tuple[str, ...], block: tuple[str, ...], outer: tuple[str, str], whole: str
 ) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Plausible grids and blocks of a kernel that multiplies matrices. `grid`, `block`: the guess for a thread to each element.
-    `outer`: the sizes along x and y.
+    """Plausible grids and blocks of a kernel. `grid`, `block`: the guess for a thread to each element. `outer`: the sizes along x
+    and y. `whole`: the number of elements.
 
     What multiplies blockIdx is the part of C that a block computes; without a factor, a block computes a row, a column or an
     element. An axis without threadIdx has a single thread.
     """
     body, steps = kernel.indices, [_step(kernel, axis, file.constants) for axis in "xy"]
-    length, blocks = _threads_of_arrays(file, kernel), list[tuple[str, ...]]()
+    length, blocks, is_product = _threads_of_arrays(file, kernel), list[tuple[str, ...]](), whole != "n"
+    if not is_product and not _Y.search(body):
+        is_scaled = not is_by_rows(kernel)
+        blocks = [(each, "1") for each in (length, steps[0], "128", "512", "1024") if each and each != "1"]
+        return [(grid, block), *(((_blocks_of(whole, each[0]) if is_scaled else grid[0], "1"), each) for each in blocks)]
     if not _Y.search(body):
         blocks = [(length, "1"), block] if length else [block]
         is_scaled = steps[0] != "1" or "gridDim" in body
@@ -350,7 +418,8 @@ def _guesses(
         blocks = [(str(a), str(b)) for a, b in parts if min(a, b) > 1 and _WARP <= a * b <= _MOST_THREADS]
         if blocks and (x, y) == (int(blocks[0][0]), int(blocks[0][1])):
             blocks[0] = (steps[0] or "", steps[1] or "")
-        is_coarse = any("*" in (step or "") for step in steps)  # such as blockIdx.y * TILE * 2
+        # such as blockIdx.y * TILE * 2
+        is_coarse = not is_product or any("*" in (step or "") for step in steps)
         blocks = [block, *blocks] if is_coarse or not blocks else [blocks[0], block, *blocks[1:]]
         steps = [None if step == "1" else step for step in steps]
     found = []
@@ -359,8 +428,11 @@ def _guesses(
         for sizes in (outer, outer[::-1]):
             covering = tuple(size if of == "1" else _blocks_of(size, of) for size, of in zip(sizes, parts_of_c, strict=True))
             found.append((covering, each))
-    # First the usual sizes along x and y in all blocks, then exchanged ones in the first.
-    return list(dict.fromkeys([*found[::2], found[1]]))
+    wide = [
+        ((_blocks_of(outer[0], f"{each[0]} * {of}"), y), each) for (_, y), each in found[:1] for of in _OF_VECTOR.findall(body)
+    ]
+    # First the usual sizes along x and y in all blocks, then exchanged ones in the first, then threads of several columns.
+    return list(dict.fromkeys([*found[::2], found[1], *wide]))
 
 
 def strict_launches(kernel: StudentKernel, launch: Launch) -> Iterator[Launch]:

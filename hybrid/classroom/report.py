@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -82,6 +82,7 @@ class Examination:
     cases: tuple[Case, ...]
     static_shared: int | None  # bytes of a block's __shared__ variables; None if unknown
     computes: str = ""  # what a kernel that multiplies no matrices was compared with; "" for nothing
+    stated: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # of sizes: what they are multiples of, and the line
 
     @property
     def is_right(self) -> bool:
@@ -367,10 +368,6 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
     """The report's lines."""
     kernel, meaning, launch = examination.kernel, examination.meaning, examination.launch
     yield f"{file.path.name}, line {kernel.line}: " + "\n  ".join(about(kernel, meaning, launch))
-    if launch.is_guess and meaning is not None and not any(case.is_right for case in examination.cases):
-        yield "  this guess may be wrong: --grid and --block, or a line // lab: grid(…) block(…), tell another launch"
-    if meaning is not None and not (examination.is_right or meaning.by_columns) and "ld" in f"{kernel}".lower():
-        yield "  matrices are taken as stored row by row: --layout columns takes them as BLAS does"
     if file.has_main:
         yield "  host code is left out: main() does not run, and the lab launches the kernel"
     shown = _Shown()
@@ -408,11 +405,17 @@ def verdict(examination: Examination) -> str:
         sizes = ("×".join(map(str, case.sizes)) for case in examination.cases if not case.is_right)
         return f"right on the first shape, wrong on {', '.join(sizes)}"
     if not all(right):
-        return "wrong"
+        told = "--grid and --block, or a line // lab: grid(…) block(…), tell another launch"
+        may_be = f"; the launch is a guess, and this guess may be wrong: {told}"
+        return f"wrong{may_be if examination.launch.is_guess and not any(right) else ''}"
+    stated = (f"{name} is a multiple of {of}, as line {line} says" for name, (of, line) in examination.stated.items())
+    only = f"; {', '.join(stated)}: other sizes were not tried" if examination.stated else ""
+    if examination.meaning is not None and examination.meaning.adds:
+        only += f"; {examination.names[2]} has values before, and the kernel adds to them"
     if examination.computes:
-        return f"right: {examination.computes}"
+        return f"right: {examination.computes}{only}"
     unknown = f"no error found; what {examination.kernel.name} should compute is not known, so its results were not compared"
-    return "right" if examination.meaning is not None else unknown
+    return f"{'right' if examination.meaning is not None else unknown}{only}"
 
 
 def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> Iterator[str]:

@@ -80,6 +80,11 @@ class StudentKernel:
         """The body with threadIdx and the like in place of other names for them, and with what it calls."""
         return cuda_text.with_indices(self.body, self.whole)
 
+    @property
+    def accesses(self) -> str:
+        """The body with the parameters' elements in place of those of pointers into them."""
+        return cuda_text.with_arrays(self.body, [each.name for each in self.parameters if each.is_pointer])
+
     def instance(self, arguments: Sequence[str]) -> StudentKernel:
         """The instance with these template arguments."""
         values = dict(zip(self.template, arguments, strict=True))

@@ -231,7 +231,7 @@ def of_matrices(
     element, lines, arguments = ELEMENT_TYPES[meaning.dtype], [], [instance]
     for parameter, of in zip(kernel.parameters, meaning.of, strict=True):
         if parameter.is_number:
-            arguments.append(_number(parameter.type, "nlm".index(of)))
+            arguments.append(_number(parameter.type, "nlm".index(of[-1]), of[:-1]))
         elif parameter.is_scale:
             arguments.append(f"{parameter.type}({dict(zip(SCALES, meaning.scales, strict=True))[of]})")
         elif parameter.is_pointer:
@@ -255,8 +255,8 @@ def of_arrays(file: StudentFile, kernel: StudentKernel, instance: str, versions:
     return _text(file, kernel, [f"lab_launched.call({', '.join(arguments)});"], versions, counts[False])
 
 
-def _number(kind: str, number: int) -> str:
-    return f"static_cast<{kind}>(lab_numbers[{number}])"
+def _number(kind: str, number: int, factor: str = "") -> str:
+    return f"static_cast<{kind}>({factor}lab_numbers[{number}])"
 
 
 def _array(element: str, number: int) -> str:

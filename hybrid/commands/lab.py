@@ -138,10 +138,10 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", default="", metavar="NAME", help="which kernel; a template with its arguments (the only one)")
     parser.add_argument("--grid", default="", metavar="X,Y[,Z]", help="blocks, as arithmetic of n, l, m and constants")
     parser.add_argument("--block", default="", metavar="X,Y[,Z]", help="threads of a block")
-    parser.add_argument("--shared", default="", metavar="BYTES", help="dynamic shared memory (0)")
+    parser.add_argument("--shared", default="", metavar="BYTES", help="dynamic shared memory (guessed)")
     parser.add_argument("--let", action="append", default=[], type=_let, metavar="NAME=SIZE", help="this parameter is n, l or m")
     parser.add_argument(
-        "--layout", choices=("rows", "columns"), default="rows", help="columns: matrices are column-major, as in BLAS (rows)"
+        "--layout", choices=("rows", "columns"), help="columns: matrices are column-major, as in BLAS (rows, or as the file says)"
     )
     parser.add_argument(
         "--stall", type=at_least(1), metavar="S", help="give up a launch after S seconds (20), or a whole program (60)"

@@ -27,7 +27,7 @@ from hybrid.classroom.examination import FirstKernel, Trials, chosen, first_kern
 from hybrid.classroom.exercise import EXERCISES, Exercise, Part, judged_on_ranks, named
 from hybrid.classroom.gpu_models import model_of, table
 from hybrid.classroom.lab_page import picture, small_steps, with_tile
-from hybrid.classroom.launch import launch_of, meaning_of, within_comment
+from hybrid.classroom.launch import launch_of, may_be_by_columns, meaning_of, within_comment
 from hybrid.classroom.student_file import StudentFile, StudentKernel, parsed, read, refuse_as_nvcc, texts_of
 from hybrid.commands.lab import NAME
 from hybrid.commands.lectures import example_or_file
@@ -127,6 +127,11 @@ def _run(options: argparse.Namespace) -> int:
     shapes = [tuple(options.sizes)] if options.sizes else trials.usual_shapes()
     with Progress(part=lambda: f"run {file.path.name}"):
         examination = trials.examined(shapes)
+        if isinstance(trials, Trials) and not (examination.is_right or options.layout) and may_be_by_columns(file, trials.kernel):
+            options.layout = "columns"
+            other = _trials(file, options)
+            found = other.examined([tuple(options.sizes)] if options.sizes else other.usual_shapes())
+            options.layout, trials, examination = ("columns", other, found) if found.is_right else ("rows", trials, examination)
     trials = replace(trials, launch=examination.launch)
     gpu = report.on_gpu(model, examination) if model else None
     stream = text_stream(options.json)
@@ -276,8 +281,9 @@ def _judged(exercise: Exercise, options: argparse.Namespace, path: str) -> _Judg
             raise UsageError(f"{path}: the kernel's parameters are not those of {exercise.name}", code="lab-parameters")
     else:
         trials = _trials(file, options)
-        if not exercise.vector:  # the exercise decides whether B is a vector, and not the kernel
-            trials = replace(trials, meaning=replace(trials.meaning, vector=False))
+        # The exercise decides whether B is a vector and what C begins with, and not the kernel.
+        meaning = replace(trials.meaning, vector=trials.meaning.vector and exercise.vector, adds=False)
+        trials = replace(trials, meaning=meaning)
     examination = trials.examined(shapes)
     parts = exercise.judged(examination.cases, len(shapes))
     page = lab_page.page_of(trials.file, examination, None, "", parts) if options.pages else ""

@@ -160,6 +160,10 @@ static inline float __fdividef(float x, float y) { return x / y; }
 #define __powf powf
 #define __sinf sinf
 #define __cosf cosf
+#define CUDART_INF_F HUGE_VALF  // these of math_constants.h
+#define CUDART_INF HUGE_VAL
+#define CUDART_PI_F 3.141592654f
+#define CUDART_PI 3.1415926535897931
 static inline float __saturatef(float x) { return fminf(fmaxf(x, 0), 1); }
 #if !defined(__GLIBC__) || (__GLIBC__ == 2 && __GLIBC_MINOR__ < 41)  // newer ones have these as C has them
 static inline float rsqrtf(float x) { return 1 / sqrtf(x); }

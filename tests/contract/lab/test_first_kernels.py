@@ -80,6 +80,15 @@ def test_one_size_is_the_width_of_a_square_matrix(tmp_path):
 
 ALSO_RIGHT = [  # dynamic shared memory may be declared right behind the brace; of signed numbers those count that have a bin
     ("vector_add", "{ int i", "{extern __shared__ double s[]; s[threadIdx.x] = 0; int i"), ("histogram", "unsigned char", "int"),
+    ("histogram", "&bins[data[i]]", "bins + data[i]"),  # the launch is tried with other blocks, and one for each row
+    ("transpose", KERNELS["transpose"].partition("[17];")[2],
+     "\n    int x = threadIdx.x, left = blockIdx.x * 16, top = blockIdx.y * 16;\n    for (int y = threadIdx.y; y < 16; y += 4)\n"
+     "        if (top + y < height && left + x < width) tile[y][x] = in[(top + y) * width + left + x];\n    __syncthreads();\n"
+     "    for (int y = threadIdx.y; y < 16; y += 4)\n        if (top + x < height && left + y < width)\n"
+     "            out[(left + y) * height + top + x] = tile[x][y];\n}"),
+    ("shift", f"const float* in, float* out, int n) {{\n    __shared__ float s[129];\n    {INDEX}",
+     "const float* from, float* to, int n) {\n    __shared__ float s[129];\n    const float* in = from + blockIdx.x * n;\n"
+     "    float* out = &to[blockIdx.x * n];\n    int i = threadIdx.x;"),
 ]  # fmt: skip
 
 

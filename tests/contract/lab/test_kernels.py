@@ -155,6 +155,8 @@ def test_a_kernel_for_whole_tiles_alone_is_told_so(tmp_path, base):
     first, *others = (case["right"] for case in verdict.record["cases"])
     assert (first, {*others}) == (True, {False})
     assert "right on the first shape" in verdict.said
+    path.write_text(f"// n, l and m are multiples of 16; Width is a multiple of 16.\n{path.read_text()}")
+    assert judged("run", path).code == 0
 
 
 def test_the_page_s_finding_is_printed_with_both_lines_and_once(tmp_path):
@@ -243,10 +245,10 @@ VECTOR = """__global__ void gemv(int m, int n, const float* A, const float* x, f
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("text", [COLUMNS, VECTOR], ids=["matrix", "vector"])
 def test_matrices_by_columns_are_right_where_the_layout_says_so(tmp_path, text):
-    """As BLAS has them, with leading dimensions; the option is named where it is not given."""
+    """As BLAS has them, with leading dimensions; or where the file says so."""
     path = tmp_path / "mine.cu"
-    path.write_text(text)
-    assert "column" in lab("run", path).stdout
+    path.write_text(f"// column-major\n{text}")
+    assert judged("run", path).code == 0
     assert judged("run", path, "--layout", "columns").code == 0
     path.write_text(changed(text, [("] = sum", "] = sum + 1")]))
     assert judged("run", path, "--layout", "columns").code == 1

@@ -34,7 +34,6 @@ REFUSED = {
     "too deep": (f"// lab: block(2, 2, 65)\n{ABC}, int n) {{ blockIdx.x; }}", "lab-launch", 0),
     "no arithmetic": (f"// lab: block(n.x)\n{ABC}, int n) {{ blockIdx.x; }}", "lab-launch", 0),
     "a word that is not known": (f"// lab: blocks(16, 16)\n{ABC}, int n) {{}}", "lab-launch", 0),
-    "dynamic shared memory": (f"extern __shared__ float s[];\n{ABC}, int n) {{ c[n * n - 1] = s[0] + a[0]; }}", "lab-launch", 0),
     "PTX": (KERNEL.replace("BODY", 'asm volatile("nop;");'), "lab-unsupported", 3),
     "matrix units": ("#include <mma.h>\n" + KERNEL.replace("BODY", "nvcuda::wmma::fill_fragment(f, 0);"), "lab-unsupported", 4),
     "groups of several blocks": (KERNEL.replace("BODY", "cooperative_groups::this_grid().sync();"), "lab-unsupported", 3),
