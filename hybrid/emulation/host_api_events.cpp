@@ -162,11 +162,11 @@ void host_waits(cudaStream_t stream)
     forget_what_is_over();
 }
 
-bool host_may_use(const char* at, bool writes, std::string& meanwhile)
+const std::string* may_still_use(const char* at, bool writes)
 {
     for (const Use& each : uses_so_far)
-        if (at >= each.begin && at < each.end && (writes || each.writes)) return meanwhile = each.what, false;
-    return true;
+        if (at >= each.begin && at < each.end && (writes || each.writes)) return &each.what;
+    return nullptr;
 }
 
 // A host that reads the clock before a launch and after it, without waiting, measures only the launch.

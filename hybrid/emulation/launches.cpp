@@ -49,6 +49,7 @@ std::vector<long long> numbers;  // among the launch's arguments
 std::vector<double> scales;
 std::vector<std::vector<size_t>> product_arrays;  // handed over: the factors, C, C before, its writers
 std::vector<char> first;                          // C after the first order
+bool is_cut;  // a launch, whose results then are unknown
 
 void add_pointer(const char* at, char kind)
 {
@@ -143,6 +144,20 @@ struct Trial {
 };
 Trial* trial_now;
 
+// What the blocks that were left out have not written becomes 0.
+void cut_short(const dim3& grid)
+{
+    if (!std::exchange(is_cut, true))
+        tell("cut", "kernel", under_way.kernel, "line", under_way.line, "left_out", blocks_left_out, "blocks",
+             1ull * grid.x * grid.y * grid.z);
+    for (Region* each : live_regions()) {
+        if (!memory_check::was_used(*each) || !each->writes.count || each->kind == Region::MANAGED) continue;
+        for (size_t at = 0; at < each->bytes; at += 4)
+            if (!each->cells[at / 4].written) memset(each->begin + at, 0, min(size_t{4}, each->bytes - at));
+        mark_written(*each, 0, each->bytes);
+    }
+}
+
 std::string product_text(const dim3& size)
 {
     return std::to_string(size.x) + "×" + std::to_string(size.y) + (size.z == 1 ? "" : "×" + std::to_string(size.z));
@@ -195,7 +210,7 @@ void Launched::run(void (*thread)(void*), void* argument, size_t bytes, const Gi
     const Contents begun(end > order + 1);
     if (!ends_well({thread, argument, bytes}, order, false)) return;
     unsigned long long threads = 1ull * grid_.x * grid_.y * grid_.z * block_.x * block_.y * block_.z;
-    if (!begun.is_kept() || (!trial_now && (!memory_check::has_few_reads() || threads > FEW_THREADS))) return;
+    if (!begun.is_kept() || is_cut || (!trial_now && (!memory_check::has_few_reads() || threads > FEW_THREADS))) return;
     const Contents ended(true);
     const std::string shown = printed;
     for (++order; order < end; ++order) {
@@ -217,6 +232,7 @@ bool Launched::ends_well(const Work& work, int order, bool is_again) const
     char error[1000];
     bool is_well = !cuda_on_cpu::run(launch, work, error, sizeof(error));
     memory_check::launch_ends();
+    if (blocks_left_out) cut_short(grid_);
     memory_check::kernels_run = true;
     for (Region* each : live_regions(true)) {
         if (!memory_check::was_used(*each)) continue;
@@ -233,7 +249,7 @@ bool Launched::ends_well(const Work& work, int order, bool is_again) const
     }
     if (trial_now)
         trial_now->ends(is_well);
-    else if (is_well)
+    else if (is_well && !is_cut)
         tell_product(grid_, block_, is_again ? order : 0);
     return is_well;
 }
@@ -246,6 +262,7 @@ int trial(char** words, const char* kernel, void (*launch)(Launched&, void* cons
     static Trial own{
         static_cast<int>(orders), static_cast<int>(watch), static_cast<unsigned long long>(seed), static_cast<size_t>(item), {}};
     trial_now = &own;
+    seconds_left = INFINITY;
     std::vector<void*> of_launch;
     size_t place = 0;
     for (int i = 0; i < count; ++i, words += 2) {

@@ -337,9 +337,9 @@ void note_slowly(const void* at, size_t bytes, bool writes, const void* instruct
         tell_of_host("variable", instruction, {"writes", writes, "bytes", bytes, "variable", offset_of(at)});
     else if (memory_check::kernels_run && is_managed(access.at))
         found("early", access, region_around(access.at));
-    else if (std::string meanwhile; memory_check::copies_run && !order::host_may_use(access.at, writes, meanwhile) &&
-                                    told.insert({"pinned", access.instruction, 0}).second)
-        tell("finding", "kind", "pinned", "at", access.instruction, "writes", writes, "text", meanwhile, "kernel", "");
+    else if (auto* meanwhile = memory_check::copies_run ? order::may_still_use(access.at, writes) : nullptr;
+             meanwhile && told.insert({"pinned", access.instruction, 0}).second)
+        tell("finding", "kind", "pinned", "at", access.instruction, "writes", writes, "text", *meanwhile, "kernel", "");
     else if (heap::parts && !writes && heap::is_unwritten(access.at, bytes))
         heap::read_unwritten(at, bytes, instruction);
 }

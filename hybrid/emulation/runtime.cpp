@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <map>
@@ -408,7 +409,36 @@ int report(char* error, size_t error_size)
     return !failure.empty();
 }
 
+// Whether a launch of so many groups of blocks takes longer than there is time, judged by the last second of those that ran: the
+// first ones take longer, since all of their reads are checked.
+class Pace {
+public:
+    bool is_too_slow(unsigned long long done, unsigned long long all)
+    {
+        double now = seconds();
+        if (now - since_ < 1) return false;
+        double needed = (now - since_) / (done - done_) * (all - done);
+        since_ = now, done_ = done;
+        return now - begun_ > std::min(4.0, seconds_left / 8) && now - begun_ + needed > seconds_left;
+    }
+    ~Pace() { seconds_left -= seconds() - begun_; }
+
+private:
+    static double seconds()  // of this thread's CPU time: not by a function that programs call to measure, see READS_CLOCK
+    {
+        rusage used;
+        getrusage(RUSAGE_THREAD, &used);
+        return used.ru_utime.tv_sec + used.ru_stime.tv_sec + (used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-6;
+    }
+    const double begun_ = seconds();
+    double since_ = begun_;
+    unsigned long long done_ = 0;
+};
+
 }  // namespace
+
+double seconds_left = INFINITY;
+unsigned long long blocks_left_out;
 
 // Another thread sets this to stop a launch after the current block.
 extern "C" __attribute__((visibility("default"))) volatile int stop_asked = 0;
@@ -469,8 +499,11 @@ int run(const Launch& launch, const Work& work, char* error, size_t error_size)
         std::shuffle(turn.begin(), turn.end(), random_engine);
     }
     stop_asked = 0;
+    Pace pace;
+    blocks_left_out = 0;
     for (unsigned long long i = 0; i < groups && failure.empty(); ++i) {
         if (stop_asked) return refuse("launch|stopped between two blocks", error, error_size);
+        if (i + 1 < groups && pace.is_too_slow(i, groups)) blocks_left_out = groups - 1 - i, i = groups - 1;
         unsigned long long first = (turns == SHUFFLED ? turn[i] : turns == REVERSE ? groups - 1 - i : i) * clustered;
         std::vector<char*> memory;
         cluster.clear();

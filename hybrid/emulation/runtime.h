@@ -205,6 +205,11 @@ WHERE_WATCHED size_t look_at(const void* at, size_t bytes, bool writes, const vo
 
 constexpr size_t STACK = 256 << 10;  // bytes of a kernel's thread
 
+// --- runtime.cpp: a launch that would take longer is cut short: after some of its blocks only the last one runs
+
+extern double seconds_left;  // of CPU time, for this launch and later ones
+extern unsigned long long blocks_left_out;  // of the last launch
+
 // --- memory_check.cpp checks each access of instrumented kernels: is the memory theirs, is the access ordered, was a value
 // written?
 
@@ -297,8 +302,8 @@ void begins(cudaStream_t stream, const std::string& what, Place place);
 void uses(const char* begin, const char* end, bool writes, const Region* region);
 void host_waits();  // for all work of the device
 void host_waits(cudaStream_t stream);  // for the stream's work
-// Whether no copy may still use this page-locked memory; else `meanwhile` is the copy's text.
-WHERE_WATCHED bool host_may_use(const char* at, bool writes, std::string& meanwhile);
+// The text of a copy that may still use this page-locked memory; null for none.
+WHERE_WATCHED const std::string* may_still_use(const char* at, bool writes);
 void forget_what_is_over();
 void launched();  // the work that has begun was a kernel
 void clock_is_read();
