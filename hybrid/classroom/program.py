@@ -47,10 +47,11 @@ class Account:
     failed: str  # a line about the first CUDA call that failed; "" for none
     sources: Mapping[str, Sequence[str]]  # the lines of each file, the program's own first
     looked_at: str = ""  # what was checked and what was not; "" for a program that was killed
+    is_cut: bool = False  # some blocks did not run, for lack of time: its exit status says nothing
 
     @property
     def is_right(self) -> bool:
-        return not (self.status or self.findings or self.failed)
+        return not ((self.status and not (self.is_cut and self.looked_at)) or self.findings or self.failed)
 
 
 def account_of(ran: ProcessResult, program: Path, warnings: str, sources: Mapping[str, Sequence[str]], seconds: int) -> Account:
@@ -64,7 +65,8 @@ def account_of(ran: ProcessResult, program: Path, warnings: str, sources: Mappin
         unused, more = telling.unused()
         found, notes = [*found, *unused], [*more, *notes]
     launches = end["launches"] if end else None
-    return Account(ran.status, launches, tuple(found), tuple(notes), failed, sources, _looked_at(end, telling) if end else "")
+    looked = _looked_at(end, telling) if end else ""
+    return Account(ran.status, launches, tuple(found), tuple(notes), failed, sources, looked, any(telling.of("cut")))
 
 
 def _launches(number: int, what: str = "launch") -> str:
@@ -77,9 +79,13 @@ def _looked_at(end: Mapping[str, int], telling: Telling) -> str:
     looked = [f"every access of {_launches(launches - sampled)}"] if launches > sampled or not sampled else []
     looked += [f"accesses of some blocks of {_launches(sampled)}, all writes among them"] if sampled else []
     looked += [f"the product of {_launches(compared)}"] if compared else []
-    left = "" if compared else "products (no launch has the shape of one), "
     looked.append("copies, streams, CUDA's calls and host memory")
-    return f"looked at: {', '.join(looked)}; not: {left}what the host computes"
+    if cut := next(telling.of("cut"), None):
+        left = f"results: {cut['left_out']:,} of {cut['blocks']:,} blocks of the launch in line {cut['line']} were left out, "
+        left += "which would take too long here: smaller sizes run whole"
+    else:
+        left = f"{'' if compared else 'products (no launch has the shape of one), '}what the host computes"
+    return f"looked at: {', '.join(looked)}; not: {left}"
 
 
 def _first_failed(events: Sequence[dict[str, Any]], dropped: set[Place], telling: Telling) -> str:

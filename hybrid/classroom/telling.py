@@ -51,6 +51,8 @@ _CODES = {  # by the kind of a finding
     **dict.fromkeys(("unwritten", "copies unwritten", *_OF_UNWRITTEN_HOST), "uninitialised"),
     **dict.fromkeys(("early", "race", "race of blocks", "order", "pinned"), "data-race"),
     "clock": "too-early",
+    "bytes": "wrong-elements",
+    "too small": "never-written",
 }
 _MUCH = 8  # an unread end is told if it is at least this fraction of an array: 1/8
 _PARTNERS = {  # of MPI calls: the argument with the rank, and what the call waits for
@@ -135,6 +137,9 @@ class Allocations:
     def item(self, number: int) -> int:
         """Bytes of an element, from the sizeof where the array is allocated."""
         return self._called.get(number, ("", _USUAL))[1]
+
+    def size_in_bytes(self, number: int) -> int:
+        return int(self._of[number]["bytes"])
 
     def size(self, number: int, item: int) -> str:
         """A clause with the array's number of elements."""
@@ -268,9 +273,8 @@ class Telling:
             yield f"never freed: {', '.join(dict.fromkeys(names))} (line {line}{many})"
         if not self.findings():
             yield from dict.fromkeys(each.text for each in self._arithmetic())
-        for each in self.of("bytes"):
-            filled = f"each of {each['items']:,} elements becomes {each['item']:,.8g}, not {each['value']}"
-            yield f"line {each['line']}: cudaMemset sets bytes: {filled}"
+        told = {each["line"] for each in self.of("finding") if each["kind"] == "bytes"}
+        yield from (f"line {each['line']}: {_set(each)}" for each in self.of("bytes") if each["line"] not in told)
         yield from (_NOTES[each["kind"]] for each in self.of("note"))
 
     def of_launch(self, printed: str) -> LaunchFindings:
@@ -305,7 +309,7 @@ class Telling:
             if each["filled"] and not (each["read"] or each["written"] or each["consumed"]):
                 found.append(self._unused(number, "no kernel reads {}, and no copy either"))
             if each["written"] and not each["consumed"]:
-                unseen = self._unused(number, "kernels write {}, and it is never copied back")
+                unseen = self._unused(number, f"kernels write {{}}, last in the launch of line {each['launched']}, and it is never copied back")
                 if number in of_products:
                     lost.append(unseen)
                 elif number not in missed:
@@ -357,6 +361,11 @@ class Telling:
                 if event["stop"] == "barrier"
                 else str(event["text"])
             )
+        if kind == "bytes":
+            reads = f"{event['latest']}, launched in line {event['latest_line']}, reads them"
+            return f"wrong values: {line} fills {self._allocations.name(event['number'])}, and {reads}: {_set(event)}"
+        if kind == "too small":
+            return f"too few threads: the launch in {line} {self.told(event['text'])}"
         if kind == "order":
             return f"data race: {self.told(event['text'])}"
         if kind == "pinned":
@@ -413,7 +422,7 @@ class Telling:
         if kind == "device":
             return f"illegal address: {does} {what} of another device: cudaSetDevice, or cudaDeviceEnablePeerAccess, is missing"
         if kind == "freed":
-            freed_by = "cudaFree" if event["number"] > 0 else f"{self._line(other)} has freed it"
+            freed_by = event["freed_by"] if event["number"] > 0 else f"{self._line(other)} has freed it"
             return f"illegal address: {does} {what} after {freed_by}"
         if kind == "misaligned":
             size = event["bytes"]
@@ -424,10 +433,16 @@ class Telling:
                 source = self._copied(event["source"], (self._own, event["copied_in"]))
                 copied = f"which line {event['copied_in']} copied from {source}"
                 return f"uninitialised: {does} {what}, {copied}, where nothing had written it"
-            in_shared = " in shared memory, which its block has not written"
-            return f"uninitialised: {does} {what}{in_shared if event['space'] in (_SHARED, _DYNAMIC) else f', {never}'}"
+            if event["space"] in (_SHARED, _DYNAMIC):
+                return f"uninitialised: {does} {what} in shared memory, which its block has not written"
+            if event["part"] > 0:
+                whole = self._allocations.size_in_bytes(event["number"])
+                never += f": the copy in line {event['part']} has {event['part_bytes']:,} of its {whole:,} bytes"
+            line = self._allocations.place(event["number"])[1]
+            return f"uninitialised: {does} {what}{f' (allocated in line {line})' if line else ''}, {never}"
         if kind == "early":
-            early = f"{does} managed memory {what} on the host while the kernel may still run"
+            kernel = f"{event['latest']}, launched in line {event['latest_line']},"
+            early = f"{does} managed memory {what} on the host while {kernel} may still run"
             return f"data race: {early}: no cudaDeviceSynchronize() stands between them"
         return self._race(event, what, place, other)
 
@@ -516,8 +531,10 @@ class Telling:
                 "out-of-bounds",
             )
         elif name == signal.SIGSEGV and event["number"]:
+            why = "is in device memory: cudaMemcpy copies it"
+            why = f"was freed by {event['freed_by']}" if event["freed_by"] else why
             array = self._allocations.name(event["number"])
-            text = f"segmentation fault: {where} of the host code uses {array}, which is in device memory: cudaMemcpy copies it"
+            text = f"segmentation fault: {where} of the host code uses {array}, which {why}"
         elif name == signal.SIGFPE:
             text = f"{who} divides a whole number by zero in {at}"
         else:
@@ -575,6 +592,11 @@ def _waits_in(source: str) -> str:
     place, whom = _PARTNERS.get(found[1], (0, "the ranks that have not called it"))
     partner = arguments[place] if place < len(arguments) else ""
     return f"{found[1]} waits for {whom.format(partner)}, which never came"
+
+
+def _set(event: Mapping[str, Any]) -> str:
+    filled = f"each of {event['items']:,} elements becomes {event['item']:,.8g}, not {event['value']}"
+    return f"cudaMemset sets bytes: {filled}"
 
 
 def _index_text(event: Mapping[str, Any], what: str) -> str:

@@ -96,8 +96,8 @@ void tell_use(const Region& region)
     while (unread < cells && !is_read(region.cells[cells - 1 - unread])) ++unread;
     tell("use", "number", region.number, "managed", region.kind == Region::MANAGED, "filled", region.is_filled, "read",
          region.is_read, "written", region.was_written, "consumed", region.is_consumed, "written_by", region.written_by, "seen",
-         region.is_seen, "written_to", region.writes.count ? region.writes.end - region.begin : 0, "copied_out", region.copied_out,
-         "bytes", region.bytes, "unread", min(4 * unread, region.bytes));
+         region.is_seen, "launched", region.launched, "written_to", region.writes.count ? region.writes.end - region.begin : 0,
+         "copied_out", region.copied_out, "bytes", region.bytes, "unread", min(4 * unread, region.bytes));
 }
 
 void release(Region& region, std::string by)
@@ -171,7 +171,12 @@ void mark(Region& region, size_t byte, bool is_written)
 
 void mark_written(Region& region, size_t offset, size_t bytes, bool is_written)
 {
-    for (size_t byte = offset; byte < offset + bytes; ++byte) mark(region, byte, is_written);
+    for (size_t byte = offset, end = offset + bytes; byte < end;) {
+        if (byte % 4 || end - byte < 4)
+            mark(region, byte++, is_written);
+        else
+            region.cells[byte / 4].written = is_written ? 15 : 0, byte += 4;
+    }
 }
 
 void mark_as(Region& to, size_t to_offset, const Region& from, size_t from_offset, size_t bytes)
@@ -181,7 +186,7 @@ void mark_as(Region& to, size_t to_offset, const Region& from, size_t from_offse
 
 long long first_unwritten(const Region& region, size_t offset, size_t bytes)
 {
-    for (size_t byte = offset; byte < offset + bytes; ++byte)
+    for (size_t byte = offset; byte < offset + bytes; byte += byte % 4 || region.cells[byte / 4].written != 15 ? 1 : 4)
         if (!is_written(region, byte)) return static_cast<long long>(byte);
     return -1;
 }

@@ -64,7 +64,8 @@ void ended(int signal, siginfo_t* info, void*)
 {
     for (int each : ENDING) ::signal(each, SIG_DFL);
     const Region* region = signal == SIGSEGV ? region_around(static_cast<char*>(info->si_addr)) : nullptr;
-    tell("ended", "signal", signal, "frames", frames(), "number", region ? region->number : 0, where());
+    tell("ended", "signal", signal, "frames", frames(), "number", region ? region->number : 0, "freed_by",
+         region ? region->freed_by : "", where());
     if (signal == SIGALRM && is_rank) sleep(2);  // other ranks are about to report, and the launcher will kill them
     if (signal == SIGALRM) _exit(TIME_IS_UP);
     raise(signal);

@@ -130,12 +130,16 @@ cudaError_t copied(Call&& call, void* to, const void* from, size_t bytes, cudaMe
     Region *target = region_of(to), *source = region_of(from);
     if (source && !target) {
         if (!source->gap.line) call.reads(*source, from, bytes);
-        source->copied_out = max(source->copied_out, static_cast<const char*>(from) - source->begin + bytes);
+        const char* end = static_cast<const char*>(from) + bytes;
+        source->copied_out = max(source->copied_out, size_t(end - source->begin));
+        bool is_left_out = !source->has(end, 1) && !source->cells[(source->bytes - 1) / 4].write_segment;
+        if (is_left_out && !source->too_small.empty())
+            tell("finding", "kind", "too small", "text", std::exchange(source->too_small, ""), "kernel", "",
+                 Members(Place{call.place_.file, source->launched, 0}));
     }
     if (source) source->is_consumed = source->is_seen = true;
     if (source && !target && source->used_by > max(source->written_by, memory_check::wrote_elsewhere))
         tell("operand", call.members(), "number", source->number, "launch", source->used_by, "written", source->was_written);
-    if (target) target->is_filled = true;
     order::begins(stream == WAITS ? nullptr : stream, call.text(), call.place_);
     for (auto [region, at, writes] : {std::tuple{source, from, false}, {target, const_cast<const void*>(to), true}})
         if (auto* begin = static_cast<const char*>(at); region || (stream != WAITS && pinned_around(begin)))
@@ -146,7 +150,13 @@ cudaError_t copied(Call&& call, void* to, const void* from, size_t bytes, cudaMe
     if (target && !source) unwritten = heap::unwritten_in(static_cast<const char*>(from), bytes);
     memmove(to, from, bytes);
     size_t offset = target ? static_cast<char*>(to) - target->begin : 0;
-    if (target && bytes == target->bytes) target->gap = {};
+    if (target && bytes == target->bytes)
+        target->gap = {}, target->set = {}, target->part = {};
+    else if (target && !target->part.line && !target->is_filled)
+        target->part = {call.place_.line, bytes};
+    else if (target)
+        target->part.line = -1;
+    if (target) target->is_filled = true;
     if (target && source && source->kind != Region::MANAGED) {  // the host's writes to managed memory are not seen
         mark_as(*target, offset, *source, static_cast<const char*>(from) - source->begin, bytes);
         if (source->gap.line) target->gap = source->gap;
@@ -187,7 +197,7 @@ cudaError_t filled(Call&& call, void* to, int value, size_t bytes, cudaStream_t 
     order::uses(static_cast<char*>(to), static_cast<char*>(to) + bytes, true, target);
     ForDevice now;
     memset(to, value, bytes);
-    if (target) mark_written(*target, static_cast<char*>(to) - target->begin, bytes);
+    if (target) mark_written(*target, static_cast<char*>(to) - target->begin, bytes), target->set = {}, target->part.line = -1;
     return cudaSuccess;
 }
 
@@ -241,8 +251,9 @@ cudaError_t mapped(void** pointer, void* host, Place place)
                           "its host memory is not page-locked: cudaHostAlloc gives such memory, and cudaHostRegister makes it so");
 }
 
-void note_bytes(int value, double item, size_t items, Place place)
+void note_bytes(void* to, int value, double item, size_t items, bool is_real, Place place)
 {
+    if (Region* region = region_of(to); region && is_real) region->set = {place, value, item, items};
     tell("bytes", place, "value", value, "item", item, "items", items);
 }
 

@@ -178,7 +178,7 @@ constexpr char kind_of()
 cudaError_t copy_symbol(const char* call, void* symbol, size_t size, size_t offset, void* host, const void* from, size_t bytes,
                         Place place);
 cudaError_t address_of_symbol(void** pointer, void* symbol, size_t size);
-void note_bytes(int value, double item, size_t items, Place place);
+void note_bytes(void* to, int value, double item, size_t items, bool is_real, Place place);
 void allow_shared(int bytes);
 cudaError_t allocated(const char* call, void** pointer, size_t bytes, bool is_managed, Place place);
 cudaError_t allocated_pinned(const char* call, void** pointer, size_t bytes, Place place);
@@ -251,9 +251,13 @@ cudaError_t cudaMemset(T* to, int value, size_t bytes, CALLED_FROM)
     if constexpr (std::is_arithmetic_v<T> && sizeof(T) > 1) {
         T item;
         memset(&item, value, sizeof(T));
-        if (value > 0 && value < 32) cuda_on_cpu::note_bytes(value, static_cast<double>(item), bytes / sizeof(T), place);
+        cudaError_t error = cudaMemset(static_cast<void*>(to), value, bytes, place);
+        bool is_odd = !error && value > 0 && value < 32;
+        if (is_odd) cuda_on_cpu::note_bytes(to, value, item, bytes / sizeof(T), std::is_floating_point_v<T>, place);
+        return error;
+    } else {
+        return cudaMemset(static_cast<void*>(to), value, bytes, place);
     }
-    return cudaMemset(static_cast<void*>(to), value, bytes, place);
 }
 
 template <typename T>

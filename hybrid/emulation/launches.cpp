@@ -158,6 +158,38 @@ void cut_short(const dim3& grid)
     }
 }
 
+// Why a grid with a thread for each element of an array, of n or height × width elements, leaves out the last of them; "" if it
+// does not.
+std::string too_small_for(const Region& c, const dim3& grid, const dim3& block)
+{
+    size_t all = c.item ? c.bytes / c.item : 0, x = size_t{grid.x} * block.x, y = size_t{grid.y} * block.y;
+    if (!all || c.writes.begin != c.begin || grid.z * block.z != 1) return "";
+    auto is_told = [](size_t number) { return std::count(numbers.begin(), numbers.end(), static_cast<long long>(number)) > 0; };
+    std::vector<size_t> widths(numbers.begin(), numbers.end());
+    widths.push_back(static_cast<size_t>(std::sqrt(all)));
+    for (size_t one : std::vector(numbers.begin(), numbers.end()))
+        if (one && all % one == 0 && is_told(all / one)) widths.push_back(all);
+    for (size_t width : widths) {
+        size_t height = width ? all / width : 0, across = min(x, width), down = min(y, height), written = across * down;
+        bool is_flat = height == 1, is_square = width == height,
+             is_rounded = x >= width / block.x * block.x && y >= height / block.y * block.y;
+        if (!height || width * height != all || written == all || !(is_flat || is_square || is_told(height)) || is_told(written))
+            continue;
+        if (!is_rounded && !(x >= height && y >= width)) continue;
+        char* end = c.begin + ((down - 1) * width + across) * c.item;
+        if (static_cast<size_t>(c.writes.count) != written || c.writes.end != end) continue;
+        for (const Region* each : live_regions())  // as for a stencil, whose result is smaller
+            if (memory_check::was_used(*each) && each->reads.count < 32 * c.writes.count && each->bytes == c.bytes &&
+                each->reads.count && each->reads.end - each->begin > (is_flat ? end : c.begin + down * width * c.item) - c.begin)
+                return "";
+        std::string sizes = is_flat ? grouped(x) : grouped(x) + " × " + grouped(y);
+        return "has " + sizes + " threads (x × y) for the " + grouped(width) + (is_flat ? "" : " × " + grouped(height)) +
+               " elements of " + named(c) + ", and no kernel writes the last " + grouped(all - written) +
+               (is_rounded ? ": is the grid rounded down?" : ": are its x and y exchanged?");
+    }
+    return "";
+}
+
 std::string product_text(const dim3& size)
 {
     return std::to_string(size.x) + "×" + std::to_string(size.y) + (size.z == 1 ? "" : "×" + std::to_string(size.z));
@@ -238,6 +270,13 @@ bool Launched::ends_well(const Work& work, int order, bool is_again) const
         if (!memory_check::was_used(*each)) continue;
         if (each->reads.count) order::uses(each->reads.begin, each->reads.end, false, each);
         if (each->writes.count) order::uses(each->writes.begin, each->writes.end, true, each);
+        if (each->writes.count) each->launched = place_.line;
+        if (each->writes.count && is_well && !trial_now && !is_again) each->too_small = too_small_for(*each, grid_, block_);
+        size_t cells = each->set.value ? each->bytes / 4 : 0;
+        if (!std::any_of(each->cells, each->cells + cells, memory_check::was_only_read)) continue;
+        tell("finding", "kind", "bytes", "number", each->number, "value", each->set.value, "item", each->set.item, "items",
+             each->set.items, "latest", kernel_, "latest_line", place_.line, "kernel", "", each->set.place);
+        each->set.value = 0;
     }
     order::launched();
     if (!is_well) {

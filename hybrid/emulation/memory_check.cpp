@@ -51,6 +51,7 @@ struct LastUse {
     unsigned instruction;
 } last_used[SITES];  // a cache of instructions' regions
 std::set<std::tuple<std::string, unsigned, unsigned>> told;
+std::set<unsigned> told_pinned;  // instructions
 
 // Plain reads of words that other threads update atomically, by the read's instruction, until the launch ends. They are races, but
 // for reads before an update by their own thread, as in loops around atomicCAS. Of global memory only those after an own update are
@@ -109,7 +110,8 @@ void found(const char* kind, const Access& access, const Region* region, Other o
                     region ? region->kind : -1, "number", region ? region->number : 0, "offset", offset, "variable", variable,
                     "other_at", other.instruction, "other_writes", other.writes, "other_thread", other.thread, "mixed",
                     mixed_read != 0, "copied_in", region ? region->gap.line : 0, "source", region ? region->gap.source : 0,
-                    where());
+                    "freed_by", region ? region->freed_by : "", "part", region ? region->part.line : 0, "part_bytes",
+                    region ? region->part.bytes : 0, "latest", under_way.kernel, "latest_line", under_way.line, where());
     if (mixed_read)
         mixed_races.push_back({mixed_read, region->kind >= Region::SHARED, finding});
     else
@@ -338,7 +340,7 @@ void note_slowly(const void* at, size_t bytes, bool writes, const void* instruct
     else if (memory_check::kernels_run && is_managed(access.at))
         found("early", access, region_around(access.at));
     else if (auto* meanwhile = memory_check::copies_run ? order::may_still_use(access.at, writes) : nullptr;
-             meanwhile && told.insert({"pinned", access.instruction, 0}).second)
+             meanwhile && told_pinned.insert(access.instruction).second)
         tell("finding", "kind", "pinned", "at", access.instruction, "writes", writes, "text", *meanwhile, "kernel", "");
     else if (heap::parts && !writes && heap::is_unwritten(access.at, bytes))
         heap::read_unwritten(at, bytes, instruction);
@@ -474,6 +476,8 @@ bool has_few_reads() { return *reads <= FEW_READS; }
 bool was_used(const Region& region) { return region.used_by == first_of_launch; }
 
 bool was_written(const Cell& cell) { return cell.write_segment >= first_of_launch; }
+
+bool was_only_read(const Cell& cell) { return cell.read_segment >= first_of_launch && !cell.write_segment; }
 
 }  // namespace memory_check
 

@@ -2,6 +2,7 @@
 // The interfaces between the parts of the runtime.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -24,7 +25,10 @@ std::string as_json(const std::string& text);
 template <typename Number, typename = std::enable_if_t<std::is_arithmetic_v<Number>>>
 std::string as_json(Number number)
 {
-    return std::to_string(number);
+    if constexpr (!std::is_floating_point_v<Number>) return std::to_string(number);
+    char text[32];
+    snprintf(text, sizeof(text), "%.9g", static_cast<double>(number));
+    return std::isfinite(number) ? text : number > 0 ? "Infinity" : number < 0 ? "-Infinity" : "NaN";
 }
 template <typename Value>
 std::string as_json(const std::vector<Value>& list)
@@ -122,6 +126,18 @@ struct Region {
     struct {  // a copy of host memory of which nothing had written some bytes
         int line, source;  // line: 0 for none; source: the host array's number, or 0
     } gap;
+    struct {  // the only copy of host memory that filled a part; line: 0 for none or a whole one, -1 for several
+        int line;
+        size_t bytes;
+    } part;
+    struct {  // cudaMemset of floating-point numbers to what is not 0
+        Place place;
+        int value;
+        double item;
+        size_t items;
+    } set;
+    int launched;  // the line of the last launch that wrote it
+    std::string too_small;  // the grid of that launch, which has fewer threads than it needs: why
     bool is_mapped;  // page-locked memory that kernels use
     bool is_seen;  // a later launch or a copy read what the last launch that wrote it has written
 
@@ -232,6 +248,7 @@ std::pair<char*, char*> variables_of_device();  // begin and end of __device__ v
 bool is_of_device(const char* at);  // whether it is such a variable, and no __managed__ one
 bool was_used(const Region& region);  // by the running or the last launch
 bool was_written(const Cell& cell);
+bool was_only_read(const Cell& cell);  // by the last launch, and written by none
 
 }  // namespace memory_check
 
