@@ -135,6 +135,7 @@ CODES: dict[str, str] = {
     "several-writers": "elements of C are written by several threads",
     "never-written": "elements of C are written by no thread",
     "too-early": "the clock is read before the measured kernel has ended",
+    "mpi-memory": "a call of MPI is given memory of another type, that it may not use, or that has no result yet",
     "unused": "device memory is filled but not read, or computed but not copied back",
     "wrong-elements": "elements of C are wrong",
     "wrong-operand": "C is the product of one factor with itself, or of exchanged ones",

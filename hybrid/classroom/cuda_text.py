@@ -57,7 +57,7 @@ _OF_DEVICE = re.compile(r"\b__(?:global|device)__\b")
 INCLUDE = re.compile(r"^([ \t]*#[ \t]*include[ \t]*)(<[^>\n]*>|\"([^\"\n]*)\")", re.MULTILINE)
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
 _HEADERS_OF_DEVICE = {"cooperative_groups.h", "cuda_fp16.h", "cuda_bf16.h", "mma.h", "cuda_pipeline.h"}  # NVRTC has them
-_OF_OURS = {"cuda_fp16.h": "half.h", "cooperative_groups.h": "cooperative_groups.h"}  # replacements for CUDA's headers
+_OF_OURS = {"cuda_fp16.h": "half.h", "cooperative_groups.h": "cooperative_groups.h", "mpi.h": "mpi_calls.h"}  # replacements
 # Lines outside of functions with host types, or with declarations of host functions.
 _OF_HOST = re.compile(
     r"^[^\n{}#]*\b(?:std\b|cuda(?:Error|Event|Stream)_t|cudaDeviceProp|FILE)[^\n{}#]*;[ \t]*$"

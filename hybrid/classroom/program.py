@@ -25,11 +25,11 @@ from hybrid.errors import HybridError, StartError, UsageError, with_code
 from hybrid.ranks.launcher import family_of, mpirun
 
 _MOST = 8  # findings shown
-_OF_CUDA = {  # headers whose contents the CPU runtime has
+_OF_CUDA = {  # headers whose contents the CPU runtime has, or that it looks into
     *("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "driver_types.h", "vector_types.h"),
     *("device_functions.h", "math_functions.h", "builtin_types.h", "math_constants.h", "vector_functions.h"),
     *("cuda_fp16.h", "cooperative_groups.h", "cooperative_groups/reduce.h"),
-    *("cuda_pipeline.h", "cuda_pipeline_primitives.h"),
+    *("cuda_pipeline.h", "cuda_pipeline_primitives.h", "mpi.h"),
 }
 _OPENMP = re.compile(r"^[ \t]*#[ \t]*(?:pragma[ \t]+omp\b|include[ \t]*<omp\.h>)", re.MULTILINE)
 _MPI = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]mpi\.h[>\"]", re.MULTILINE)
@@ -120,6 +120,7 @@ def of_all_ranks(accounts: Sequence[Account]) -> Account:
         accounts[0],
         launches=sum(launches) if len(launches) == len(accounts) else None,
         findings=tuple(replace(finding, text=f"{ranks}: {finding}") for ranks, finding in findings),
+        is_cut=any(account.is_cut for account in accounts),
         notes=tuple(dict.fromkeys(note for account in accounts for note in account.notes)),
         failed="; ".join(f"{ranks}: {failure}" for ranks, failure in failed),
     )

@@ -52,6 +52,7 @@ _CODES = {  # by the kind of a finding
     **dict.fromkeys(("early", "race", "race of blocks", "order", "pinned"), "data-race"),
     "clock": "too-early",
     "bytes": "wrong-elements",
+    "mpi": "mpi-memory",
     "too small": "never-written",
 }
 _MUCH = 8  # an unread end is told if it is at least this fraction of an array: 1/8
@@ -364,6 +365,8 @@ class Telling:
         if kind == "bytes":
             reads = f"{event['latest']}, launched in line {event['latest_line']}, reads them"
             return f"wrong values: {line} fills {self._allocations.name(event['number'])}, and {reads}: {_set(event)}"
+        if kind == "mpi":
+            return f"wrong memory for MPI: in {line} {self.told(event['text'])}"
         if kind == "too small":
             return f"too few threads: the launch in {line} {self.told(event['text'])}"
         if kind == "order":

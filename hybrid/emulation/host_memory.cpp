@@ -9,6 +9,7 @@
 
 #include <map>
 #include <new>
+#include <set>
 
 #include "runtime.h"
 
@@ -237,6 +238,14 @@ Parts unwritten_in(const char* from, size_t bytes)
     return found;
 }
 
+// Whether this is a whole block of calloc, still zero.
+bool is_whole_and_zero(const char* at, size_t bytes)
+{
+    std::lock_guard<std::recursive_mutex> lock(one_at_a_time);
+    if (granule_at(at) <= 0 || block_around(at).begin != at || block_around(at).bytes != bytes) return false;
+    return std::all_of(at, at + bytes, [](char each) { return !each; });
+}
+
 int number_at(const char* at)
 {
     std::lock_guard<std::recursive_mutex> lock(one_at_a_time);
@@ -255,6 +264,35 @@ bool hand_over(void* begin, Maker from, Maker to)
 }  // namespace cuda_on_cpu::heap
 
 using namespace cuda_on_cpu;
+
+void cuda_on_cpu::tell_of_mpi(const std::string& text, Place place)
+{
+    static auto& told = *new std::set<int>;  // lines
+    if (told.insert(place.line).second) tell("finding", "kind", "mpi", "text", text, "kernel", "", Members(place));
+}
+
+void cuda_on_cpu::look_at_for_mpi(const char* call, const void* at, size_t bytes, bool writes, Place place)
+{
+    auto* begin = static_cast<const char*>(at);
+    if (region_around(begin)) return;
+    if (!heap::may_use(begin, bytes)) {  // MPI would overwrite other memory, or end the program
+        heap::look_at(at, bytes, writes, __builtin_return_address(0), true);
+        sleep(1);  // other ranks are about to report, and the launcher will kill them
+        _exit(1);
+    }
+    if (auto* meanwhile = order::may_still_use(begin, writes))
+        return tell_of_mpi(std::string(call) + " uses memory that " + *meanwhile + " may still use", place);
+    if (writes) return;
+    if (heap::unwritten_in(begin, bytes) == heap::Parts{{0, bytes}})
+        return tell_of_mpi(std::string(call) + " sends what nothing has written", place);
+    // Zeros from calloc in place of a kernel's result, which no copy has brought to the host yet.
+    if (heap::is_whole_and_zero(begin, bytes))
+        for (const Region* each : live_regions())
+            if (each->bytes == bytes && each->was_written && !each->is_consumed && each->kind == Region::ALLOCATION)
+                return tell_of_mpi(std::string(call) + " sends zeros, before any copy of what line " +
+                                       std::to_string(each->launched) + " computes in " + named(*each),
+                                   place);
+}
 
 #define HERE __builtin_return_address(0)
 #define FRAME *static_cast<const heap::Frame*>(__builtin_frame_address(0))

@@ -219,11 +219,14 @@ WHERE_WATCHED size_t look_at(const void* at, size_t bytes, bool writes, const vo
 
 }  // namespace heap
 
+void tell_of_mpi(const std::string& text, Place place);  // see mpi_calls.h
+void look_at_for_mpi(const char* call, const void* at, size_t bytes, bool writes, Place place);
+
 constexpr size_t STACK = 256 << 10;  // bytes of a kernel's thread
 
 // --- runtime.cpp: a launch that would take longer is cut short: after some of its blocks only the last one runs
 
-extern double seconds_left;  // of CPU time, for this launch and later ones
+extern double seconds_left;  // for this launch and later ones
 extern unsigned long long blocks_left_out;  // of the last launch
 
 // --- memory_check.cpp checks each access of instrumented kernels: is the memory theirs, is the access ordered, was a value
