@@ -136,6 +136,7 @@ CODES: dict[str, str] = {
     "never-written": "elements of C are written by no thread",
     "too-early": "the clock is read before the measured kernel has ended",
     "mpi-memory": "a call of MPI is given memory of another type, that it may not use, or that has no result yet",
+    "one-sided": "a check of a result accepts all that are too large, or all that are too small",
     "unused": "device memory is filled but not read, or computed but not copied back",
     "wrong-elements": "elements of C are wrong",
     "wrong-operand": "C is the product of one factor with itself, or of exchanged ones",

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hybrid.classroom.cuda_text import INCLUDE, blanked, joined, ours, rewritten, with_dynamic_shared
+from hybrid.classroom.cuda_text import INCLUDE, blanked, functions_in, joined, ours, rewritten, with_dynamic_shared
 from hybrid.classroom.mistakes import Finding, Place
 from hybrid.classroom.student_file import StudentFile, kernels_of, refuse_host_calls, refuse_unsupported
 from hybrid.classroom.telling import Telling, dropped_results
@@ -34,6 +34,14 @@ _OF_CUDA = {  # headers whose contents the CPU runtime has, or that it looks int
 _OPENMP = re.compile(r"^[ \t]*#[ \t]*(?:pragma[ \t]+omp\b|include[ \t]*<omp\.h>)", re.MULTILINE)
 _MPI = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]mpi\.h[>\"]", re.MULTILINE)
 _USUAL_RANKS = 2
+_NUMBERS = ("50", "70", "30", "20")  # arguments of a program that wants some and has none
+_ARGUMENT = re.compile(r"(\b(?:atoi|atol|atoll|atof|strto\w+|(?:std\s*::\s*)?sto\w+)\s*\(\s*)?\bargv\s*\[\s*([1-9])\s*\]")
+_REFERENCE = r"\w*(?:ref|expect|cpu|gold|correct|serial)\w*(?:\s*\[[^;=<>|&]*?\])?"
+_ELEMENT = r"\w+\s*\[[^;=<>|&]*?\]"
+_DIFFERENCE = re.compile(
+    rf"\bif\s*\(\s*(?:({_REFERENCE})\s*-\s*({_ELEMENT})|({_ELEMENT})\s*-\s*({_REFERENCE}))\s*>=?\s*[\w.]+(?:-\d+f?)?\s*\)",
+    re.IGNORECASE,
+)
 
 
 @record
@@ -58,7 +66,7 @@ def account_of(ran: ProcessResult, program: Path, warnings: str, sources: Mappin
     """The account of a process. `program`: the executable, which must still exist. `warnings`: the compiler's. `sources`: the
     lines of each file. `seconds`: the time limit."""
     telling = Telling(ran, program, warnings, sources, seconds)
-    found, end = telling.findings(), next(telling.of("end"), None)
+    found, end = [*telling.findings(), *_one_sided(sources)], next(telling.of("end"), None)
     failed = _first_failed(ran.findings, dropped_results(warnings), telling)
     notes = list(telling.notes())
     if end and not (ran.status or failed) and all(each.code in ("wrong-elements", "uninitialised") for each in found):
@@ -67,6 +75,19 @@ def account_of(ran: ProcessResult, program: Path, warnings: str, sources: Mappin
     launches = end["launches"] if end else None
     looked = _looked_at(end, telling) if end else ""
     return Account(ran.status, launches, tuple(found), tuple(notes), failed, sources, looked, any(telling.of("cut")))
+
+
+def _one_sided(sources: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
+    """Checks of a difference from a reference in functions that take no absolute value."""
+    name, lines = next(iter(sources.items()))
+    plain = blanked("\n".join(lines))
+    for function in functions_in(plain):
+        found = None if function.is_kernel_or_of_device else _DIFFERENCE.search(plain, function.opening, function.end)
+        if found and not re.search(r"abs|\|\||sqrt|pow|fmax", plain[function.opening : function.end]):
+            line, (one, other) = plain.count("\n", 0, found.start()) + 1, filter(None, found.groups())
+            which = "large" if found[1] else "small"
+            text = f"one-sided check: line {line} takes {one} - {other} without fabs(): a result that is too {which} passes"
+            yield Finding(text, "one-sided", ((name, line),))
 
 
 def _launches(number: int, what: str = "launch") -> str:
@@ -223,5 +244,23 @@ def ran(
     sources = {path.name: each.split("\n") for path, each in file.texts.items()}
     with new_folder() as folder:
         program, warnings = whole_program.built(folder / file.path.name, text, flags)
-        outcomes = whole_program.run(program, file.path, arguments, seconds, show, started, devices=devices or 1)
-        return of_all_ranks([account_of(outcome, program, warnings, sources, seconds) for outcome in outcomes])
+
+        def account(words: Sequence[str]) -> Account:
+            outcomes = whole_program.run(program, file.path, words, seconds, show, started, devices=devices or 1)
+            return of_all_ranks([account_of(outcome, program, warnings, sources, seconds) for outcome in outcomes])
+
+        got = account(arguments)
+        wanted = _ARGUMENT.findall(blanked(file.text))
+        number = max((int(place) for _, place in wanted), default=0)
+        if (
+            arguments
+            or not got.status
+            or got.launches != 0
+            or not 0 < number <= len(_NUMBERS)
+            or not all(call for call, _ in wanted)
+        ):
+            return got
+        given = " ".join(_NUMBERS[:number])
+        note = f"the program wants arguments: these are the findings with {given}; arguments after -- give others"
+        again = account(_NUMBERS[:number])
+        return replace(again, notes=(note, *again.notes))

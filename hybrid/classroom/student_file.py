@@ -294,8 +294,8 @@ def refuse_host_calls(text: str, name: str) -> None:
     for function in filter(lambda each: each.is_kernel_or_of_device, functions_in(text) if hosts else ()):
         for called, place in _calls(hosts, plain, function.opening + 1, function.end):
             if not re.search(rf"\b{called}\s*=[^=]", plain[function.opening : function.end]):
-                at = next((text.count("\n", 0, each.opening) + 1 for each in functions_in(text) if each.name == called), 0)
-                what = f"{called} is a function of the host: __device__ is missing before it{f' in line {at}' if at else ''}"
+                made = next(where(text, each.begin, name) for each in functions_in(text) if each.name == called)
+                what = f"{called} is a function of the host: __device__ is missing before it ({made})"
                 raise UsageError(f"{where(text, place, name)}: {what}", code="lab-unsupported")
 
 

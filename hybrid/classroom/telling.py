@@ -310,7 +310,9 @@ class Telling:
             if each["filled"] and not (each["read"] or each["written"] or each["consumed"]):
                 found.append(self._unused(number, "no kernel reads {}, and no copy either"))
             if each["written"] and not each["consumed"]:
-                unseen = self._unused(number, f"kernels write {{}}, last in the launch of line {each['launched']}, and it is never copied back")
+                unseen = self._unused(
+                    number, f"kernels write {{}}, last in the launch of line {each['launched']}, and it is never copied back"
+                )
                 if number in of_products:
                     lost.append(unseen)
                 elif number not in missed:
@@ -394,7 +396,7 @@ class Telling:
             copies = "cudaMemcpyToSymbol" if event["writes"] else "cudaMemcpyFromSymbol"
             return f"illegal address: {does} {name}, a variable of the device, in host code: {copies} copies it"
         if kind == "null":
-            why = "" if self._is_kernel else ": was it allocated with cudaMalloc?"
+            why = "" if self._is_kernel else self._by_value() or ": was it allocated with cudaMalloc?"
             return f"illegal address: {does} through a null pointer{why}"
         if kind == "host":
             if self._is_kernel:
@@ -448,6 +450,16 @@ class Telling:
             early = f"{does} managed memory {what} on the host while {kernel} may still run"
             return f"data race: {early}: no cudaDeviceSynchronize() stands between them"
         return self._race(event, what, place, other)
+
+    def _by_value(self) -> str:
+        """Where cudaMalloc sets a pointer that a function has got by value; "" for nowhere."""
+        plain = blanked(self._own_text)
+        for each in functions_in(self._own_text):
+            for call in _CALL.finditer(plain, each.opening, each.end):
+                if re.search(rf"\w\s*\*\s*{re.escape(call[1])}\s*[,)]", each.head):
+                    line = plain.count("\n", 0, call.start()) + 1
+                    return f": in line {line} cudaMalloc sets {each.name}'s own {call[1]}, not the caller's: pass a pointer to it"
+        return ""
 
     def _copied(self, number: int, place: Place) -> str:
         """The host's array that a copy in this place reads. `number`: its number, or 0."""
