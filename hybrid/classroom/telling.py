@@ -443,8 +443,8 @@ class Telling:
             if event["part"] > 0:
                 whole = self._allocations.size_in_bytes(event["number"])
                 never += f": the copy in line {event['part']} has {event['part_bytes']:,} of its {whole:,} bytes"
-            line = self._allocations.place(event["number"])[1]
-            return f"uninitialised: {does} {what}{f' (allocated in line {line})' if line else ''}, {never}"
+            made = self._allocations.place(event["number"])[1]
+            return f"uninitialised: {does} {what}{f' (allocated in line {made})' if made else ''}, {never}"
         if kind == "early":
             kernel = f"{event['latest']}, launched in line {event['latest_line']},"
             early = f"{does} managed memory {what} on the host while {kernel} may still run"

@@ -116,12 +116,15 @@ def test_what_is_found_names_the_rank(tmp_path, options, ranks):
         "int main(int argc, char** argv)\n{\n    int rank, size, *x;\n    MPI_Init(&argc, &argv);\n"
         "    MPI_Comm_rank(MPI_COMM_WORLD, &rank), MPI_Comm_size(MPI_COMM_WORLD, &size);\n    cudaMalloc(&x, 16);\n"
         "    k<<<1, 4 + (rank == 1)>>>(x);\n    cudaDeviceSynchronize();\n    cudaFree(x);\n"
-        '    if (rank == 0) printf("%d ranks\\n", size);\n    MPI_Finalize();\n}\n'
+        '    if (rank == 0) printf("%d ranks\\n", size);\n    double one = 1, ref = 2, sum[1];\n'
+        "    MPI_Reduce(&one, sum, 1, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD);\n    if (ref - sum[0] > 9.f) size = 0;\n"
+        "    MPI_Finalize();\n}\n"
     )
     verdict = judged("run", tmp_path / "ranks.cu", *options)
-    assert (verdict.code, verdict.findings, verdict.record["launches"]) == (1, {("out-of-bounds", 3)}, ranks), verdict.said
+    expected = {("out-of-bounds", 3), ("mpi-memory", 15), ("one-sided", 16)}
+    assert (verdict.code, verdict.findings, verdict.record["launches"]) == (1, expected, ranks), verdict.said
     assert f"{ranks} ranks\n" in verdict.said
-    assert "rank 1" in verdict.record["findings"][0]["text"]
+    assert re.search(r"rank 1: out of bounds", verdict.said)
     assert failed_in(verdict.record) == {("cudaErrorIllegalAddress", 11)}
 
 
@@ -168,6 +171,8 @@ def test_of_long_launches_some_blocks_are_looked_at(tmp_path):
     verdict = judged("run", tmp_path / "long.cu")
     assert (verdict.code, verdict.findings) == (0, set()), verdict.said
     assert "accesses of some blocks of 3 launches" in verdict.said
+    (tmp_path / "longer.cu").write_text(LONG.replace("64", "6400"))
+    assert "blocks of the launch in line 12 were left out" in judged("run", tmp_path / "longer.cu", "--stall", 12).said
 
 
 TWO_DEVICES = """__global__ void set(int* x) { x[threadIdx.x] = 1; }
@@ -235,6 +240,7 @@ def test_what_a_launch_computes_is_compared_with_the_product_of_what_it_was_give
         "edge": "all rows from 6 on",
         "exchanged": "gives B for a and A for b",
         "half back": "912 of 1,824 bytes of C",
+        "small grid": "has 16 × 24 threads (x × y) for the 19 × 24 elements of C",
         "": "the product of 1 launch",
         "other": "the product of 1 launch",  # that with B transposed
     }

@@ -65,6 +65,8 @@ int main(int argc, char** argv)
     cudaMemcpy(A, host, n * l * sizeof(float), cudaMemcpyHostToDevice);
     cudaMemcpy(B, host + 7, l * m * sizeof(float), cudaMemcpyHostToDevice);
     dim3 grid((m + TILE - 1) / TILE, (n + TILE - 1) / TILE), block(TILE, TILE);
+    if (is("small grid")) cudaMemset(C, 0, n * m * sizeof(float)), grid.x = m / TILE;
+    if (is("ones")) cudaMemset(B, 1, l * m * sizeof(float));  //! ones: wrong-elements
     int begin = is("first term missing") ? 1 : is("last term only") ? l - 1 : 0, end = is("rounded down") ? l / TILE * TILE : l;
     if (is("without B")) {
         square_of<<<grid, block>>>(A, B, C, n);
@@ -85,7 +87,7 @@ int main(int argc, char** argv)
     } else if (is("other")) {
         for (char what : {'m', 't', 'd', 'h'}) other<<<grid, block>>>(A, B, C, n, what);
     } else {
-        multiply<<<grid, block>>>(A, B, C, n, l, m, begin, end, is("scaled") ? 2.5f : 1);
+        multiply<<<grid, block>>>(A, B, C, n, l, m, begin, end, is("scaled") ? 2.5f : 1);  //! small grid: never-written
     }
     if (!is("kept")) cudaMemcpy(host, C, n * m * sizeof(float) / (is("half back") ? 2 : 1), cudaMemcpyDeviceToHost);
     for (float* each : {A, B, C}) cudaFree(each);
