@@ -22,10 +22,10 @@ void look_for_mpi(const char* call, const void* at, long long count, MPI_Datatyp
     MPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner);
     if (combiner != MPI_COMBINER_NAMED) return;
     MPI_Type_size(type, &bytes), MPI_Type_get_name(type, name, &length);
-    if (std::is_arithmetic_v<Element> && sizeof(std::conditional_t<std::is_void_v<Element>, char, Element>) > 1)
-        if (int own = sizeof(std::conditional_t<std::is_void_v<Element>, char, Element>); bytes > 1 && bytes != own)
-            tell_of_mpi(std::string(call) + " is given numbers of " + std::to_string(own) + " bytes as " + name + ", which has " +
-                            std::to_string(bytes),
+    if constexpr (std::is_arithmetic_v<Element>)
+        if (sizeof(Element) > 1 && bytes > 1 && bytes != sizeof(Element) && !strstr(name, "COMPLEX"))
+            tell_of_mpi(std::string(call) + " is given numbers of " + std::to_string(sizeof(Element)) + " bytes as " + name +
+                            ", which has " + std::to_string(bytes),
                         place);
     look_at_for_mpi(call, at, count * bytes, writes, place);
 }
@@ -41,39 +41,42 @@ inline int ranks_if_root(int root, MPI_Comm of)
 
 // Each argument is evaluated once.
 #define PLACE_OF_MPI cuda_on_cpu::Place{__FILE__, __LINE__, 0}
-#define GIVEN(i, at, n, type)                    \
-    [[maybe_unused]] void* at_##i = (void*)(at); \
-    int n_##i = n;                               \
-    MPI_Datatype type_##i = type;
-#define LOOK(call, i, at, times, writes) \
-    cuda_on_cpu::look_for_mpi<decltype(at)>(#call, at_##i, 1ll * n_##i * (times), type_##i, writes, PLACE_OF_MPI);
-#define OF_ONE(call, writes, at, n, type, ...) \
-    ({ GIVEN(1, at, n, type) LOOK(call, 1, at, 1, writes) call(at_1, n_1, type_1, __VA_ARGS__); })
-#define OF_TWO(call, all_1, all_2, from, n, type, to, m, type_of_to, root, ranks)                 \
-    ({                                                                                            \
-        GIVEN(1, from, n, type) GIVEN(2, to, m, type_of_to) int root_ = root;                     \
-        MPI_Comm ranks_ = ranks;                                                                  \
-        int of_root = cuda_on_cpu::ranks_if_root(root_, ranks_);                                  \
-        LOOK(call, 1, from, all_1, false)                                                         \
-        LOOK(call, 2, to, all_2, true) call(at_1, n_1, type_1, at_2, n_2, type_2, root_, ranks_); \
+#define LAB_GIVEN(i, at, n, type)   \
+    void* lab_at_##i = (void*)(at); \
+    int lab_n_##i = n;              \
+    MPI_Datatype lab_type_##i = type;
+#define LAB_LOOK(call, i, at, times, writes) \
+    cuda_on_cpu::look_for_mpi<decltype(at)>(#call, lab_at_##i, 1ll * lab_n_##i * (times), lab_type_##i, writes, PLACE_OF_MPI);
+#define LAB_OF_ONE(call, writes, at, n, type, ...) \
+    ({ LAB_GIVEN(1, at, n, type) LAB_LOOK(call, 1, at, 1, writes) call(lab_at_1, lab_n_1, lab_type_1, __VA_ARGS__); })
+#define LAB_OF_TWO(call, all_1, all_2, from, n, type, to, m, type_of_to, root, ranks)            \
+    ({                                                                                           \
+        LAB_GIVEN(1, from, n, type) LAB_GIVEN(2, to, m, type_of_to) int lab_root = root;         \
+        MPI_Comm lab_ranks = ranks;                                                              \
+        int lab_of_root = cuda_on_cpu::ranks_if_root(lab_root, lab_ranks);                       \
+        LAB_LOOK(call, 1, from, all_1, false)                                                    \
+        LAB_LOOK(call, 2, to, all_2, true)                                                       \
+        call(lab_at_1, lab_n_1, lab_type_1, lab_at_2, lab_n_2, lab_type_2, lab_root, lab_ranks); \
     })
-#define REDUCED(call, from, to, n, type, ...) \
-    ({ GIVEN(1, from, n, type) LOOK(call, 1, from, 1, false) call(at_1, to, n_1, type_1, __VA_ARGS__); })
-#define MPI_Send(...) OF_ONE(MPI_Send, false, __VA_ARGS__)
-#define MPI_Ssend(...) OF_ONE(MPI_Ssend, false, __VA_ARGS__)
-#define MPI_Isend(...) OF_ONE(MPI_Isend, false, __VA_ARGS__)
-#define MPI_Recv(...) OF_ONE(MPI_Recv, true, __VA_ARGS__)
-#define MPI_Irecv(...) OF_ONE(MPI_Irecv, true, __VA_ARGS__)
-#define MPI_Bcast(...) OF_ONE(MPI_Bcast, true, __VA_ARGS__)
-#define MPI_Scatter(...) OF_TWO(MPI_Scatter, of_root, 1, __VA_ARGS__)
-#define MPI_Gather(...) OF_TWO(MPI_Gather, 1, of_root, __VA_ARGS__)
-#define MPI_Reduce(...) REDUCED(MPI_Reduce, __VA_ARGS__)
-#define MPI_Allreduce(...) REDUCED(MPI_Allreduce, __VA_ARGS__)
-#define MPI_Sendrecv(from, n, type, target, tag, to, m, type_of_to, ...)                                                  \
-    ({                                                                                                                    \
-        GIVEN(1, from, n, type)                                                                                           \
-        GIVEN(2, to, m, type_of_to) LOOK(MPI_Sendrecv, 1, from, 1, false)                                                 \
-            LOOK(MPI_Sendrecv, 2, to, 1, true) if (at_1 == at_2 && n_1 > 0 && n_2 > 0)                                    \
-                cuda_on_cpu::tell_of_mpi("MPI_Sendrecv sends from the memory that it receives in: " #from, PLACE_OF_MPI); \
-        MPI_Sendrecv(at_1, n_1, type_1, target, tag, at_2, n_2, type_2, __VA_ARGS__);                                     \
+#define LAB_REDUCED(call, from, to, n, type, ...) \
+    ({ LAB_GIVEN(1, from, n, type) LAB_LOOK(call, 1, from, 1, false) call(lab_at_1, to, lab_n_1, lab_type_1, __VA_ARGS__); })
+#define MPI_Send(...) LAB_OF_ONE(MPI_Send, false, __VA_ARGS__)
+#define MPI_Ssend(...) LAB_OF_ONE(MPI_Ssend, false, __VA_ARGS__)
+#define MPI_Isend(...) LAB_OF_ONE(MPI_Isend, false, __VA_ARGS__)
+#define MPI_Recv(...) LAB_OF_ONE(MPI_Recv, true, __VA_ARGS__)
+#define MPI_Irecv(...) LAB_OF_ONE(MPI_Irecv, true, __VA_ARGS__)
+#define MPI_Bcast(...) LAB_OF_ONE(MPI_Bcast, true, __VA_ARGS__)
+#define MPI_Scatter(...) LAB_OF_TWO(MPI_Scatter, lab_of_root, 1, __VA_ARGS__)
+#define MPI_Gather(...) LAB_OF_TWO(MPI_Gather, 1, lab_of_root, __VA_ARGS__)
+#define MPI_Reduce(...) LAB_REDUCED(MPI_Reduce, __VA_ARGS__)
+#define MPI_Allreduce(...) LAB_REDUCED(MPI_Allreduce, __VA_ARGS__)
+#define MPI_Sendrecv(from, n, type, target, tag, to, m, type_of_to, ...)                                              \
+    ({                                                                                                                \
+        LAB_GIVEN(1, from, n, type)                                                                                   \
+        LAB_GIVEN(2, to, m, type_of_to)                                                                               \
+        LAB_LOOK(MPI_Sendrecv, 1, from, 1, false)                                                                     \
+        LAB_LOOK(MPI_Sendrecv, 2, to, 1, true)                                                                        \
+        if (lab_at_1 == lab_at_2 && lab_n_1 > 0 && lab_n_2 > 0)                                                       \
+            cuda_on_cpu::tell_of_mpi("MPI_Sendrecv sends from the memory that it receives in: " #from, PLACE_OF_MPI); \
+        MPI_Sendrecv(lab_at_1, lab_n_1, lab_type_1, target, tag, lab_at_2, lab_n_2, lab_type_2, __VA_ARGS__);         \
     })
