@@ -102,8 +102,8 @@ def _looked_at(end: Mapping[str, int], telling: Telling) -> str:
     looked += [f"the product of {_launches(compared)}"] if compared else []
     looked.append("copies, streams, CUDA's calls and host memory")
     if cut := next(telling.of("cut"), None):
-        left = f"results: {cut['left_out']:,} of {cut['blocks']:,} blocks of the launch in line {cut['line']} were left out, "
-        left += "which would take too long here: smaller sizes run whole"
+        blocks = f"{cut['left_out']:,} of {cut['blocks']:,} blocks of the launch in line {cut['line']} were left out"
+        left = f"results, and what is printed of them: {blocks}, which would take too long here: smaller sizes run whole"
     else:
         left = f"{'' if compared else 'products (no launch has the shape of one), '}what the host computes"
     return f"looked at: {', '.join(looked)}; not: {left}"
@@ -250,7 +250,7 @@ def ran(
             return of_all_ranks([account_of(outcome, program, warnings, sources, seconds) for outcome in outcomes])
 
         got = account(arguments)
-        wanted = _ARGUMENT.findall(blanked(file.text))
+        wanted = _ARGUMENT.findall(blanked("\n".join(file.texts.values())))
         number = max((int(place) for _, place in wanted), default=0)
         if (
             arguments

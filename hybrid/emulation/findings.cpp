@@ -101,7 +101,7 @@ __attribute__((constructor)) void begin()
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     for (int each : ENDING) sigaction(each, &action, nullptr);
     restart_clock();
-    seconds_left = seconds / 2.0;
+    seconds_left = seconds * 2.0 / 3;
 }
 
 }  // namespace

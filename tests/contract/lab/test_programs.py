@@ -172,7 +172,7 @@ def test_of_long_launches_some_blocks_are_looked_at(tmp_path):
     assert (verdict.code, verdict.findings) == (0, set()), verdict.said
     assert "accesses of some blocks of 3 launches" in verdict.said
     (tmp_path / "longer.cu").write_text(LONG.replace("64", "6400"))
-    assert "blocks of the launch in line 12 were left out" in judged("run", tmp_path / "longer.cu", "--stall", 12).said
+    assert "blocks of the launch in line 12 were left out" in judged("run", tmp_path / "longer.cu", "--stall", 9).said
 
 
 TWO_DEVICES = """__global__ void set(int* x) { x[threadIdx.x] = 1; }
