@@ -42,6 +42,7 @@ _MOST_TRACED = 1 << 15  # multiplications of a launch that is traced
 _LARGE = 1 << 21  # multiplications; in larger launches requests to memory are counted apart, and only for a single shape
 _MANY = 1 << 15  # elements of C
 _LONG = 261  # overflows a byte
+_BRIEF = 4  # seconds for a changed kernel
 _EFFECTS = ("out-of-bounds", "no-value", "uninitialised", "wrong-elements", "never-written")
 _LEAST, _MOST = 8, 64  # bounds of the tile that shapes are made for
 
@@ -97,6 +98,7 @@ class Trials:
             task = self.task(sizes)
         except UsageError:
             return False
+        task = replace(task, seconds=min(self.seconds, _BRIEF)) if version else task  # a change may make a loop endless
         look, outcomes, _ = program.launched(task, orders=1, watch=ELEMENTS | VERSIONS * bool(version), version=version)
         return bool(outcomes) and Case(task.sizes, task.grid, task.block, outcomes, faults=look.findings).is_right
 
@@ -459,7 +461,8 @@ class FirstKernel:
             numbers.append(size if each.is_number else _SCALE)
         places = [(name, 0, len(content)) for name, (content, _) in zip(self.arrays, arrays, strict=True)]
         watch = ELEMENTS | VERSIONS * bool(version) | REQUESTS * (math.prod(sizes) <= _COUNTED)
-        looked, ended = program.run(launch, arrays, [*numbers, version], places, self.seconds, watch=watch)
+        seconds = min(self.seconds, _BRIEF) if version else self.seconds
+        looked, ended = program.run(launch, arrays, [*numbers, version], places, seconds, watch=watch)
         found = looked.findings
         if not ended:
             found = found or (Finding("it ended without a result", "kernel-crashed"),)
@@ -470,7 +473,8 @@ class FirstKernel:
                 found = (*(Finding(f"line {line}: {what}", "wrong-terms") for line, what in slips), *found)
         grid, block, shared = launch
         use = () if found else (program.sites(ended[0]), program.branches(ended[0]))
-        return Case(sizes, grid, block, (), *(use or ((), ())), shared, found, printed=looked.printed)
+        found, notes = (tuple(dict.fromkeys([*looked.hints, *found])), ()) if found else ((), tuple(map(str, looked.hints)))
+        return Case(sizes, grid, block, (), *(use or ((), ())), shared, found, notes=notes, printed=looked.printed)
 
     def _compared(self, sizes: Sizes, begun: Mapping[str, np.ndarray], ended: np.ndarray) -> Iterator[Finding]:
         radius = next((value for name, value in self.file.constants.items() if re.match(r"R$|rad", name, re.IGNORECASE)), 1)

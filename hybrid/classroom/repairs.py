@@ -22,7 +22,7 @@ _ZERO = re.compile(r"\b(\w+)\s*=\s*0(?:\.0?)?f?\s*;")
 _LOOP, _VARIABLE = re.compile(r"\bfor\s*\([^{}]*\)\s*\{"), re.compile(r"\bfor\s*\(\s*(?:(?:unsigned|int|size_t)\s+)+(\w+)\s*=")
 _CONDITION = re.compile(r"\b(?:if|while)\s*(\()|\bfor\s*\([^;{}]*(;)|=\s*(\()(?=[^;]*\?)")
 _OPPOSITES = {"||": "&&", "&&": "||", ">": ">=", "<=": "<", ">=": ">", "<": "<="}
-_OPERATOR = re.compile(r"\|\||&&|(?<![<>\-])[<>]=?(?![<>])")
+_OPERATOR = re.compile(r"\|\||&&|(?<![<>\-])[<>]=?(?![<>]|=?\s*0\b)")
 _FLAT = re.compile(r"(\w+)\s*\*\s*(\w+)\s*\+\s*(\w+)\s*<(?=[^<=])")
 _VALUE = r"(?<=[;{}\n])[ \t]*(?:float|double|int|half|__half)\s+"
 _LIKELY = (  # what is replaced, by what, and the cause
