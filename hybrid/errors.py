@@ -137,6 +137,7 @@ CODES: dict[str, str] = {
     "too-early": "the clock is read before the measured kernel has ended",
     "mpi-memory": "a call of MPI is given memory of another type, that it may not use, or that has no result yet",
     "one-sided": "a check of a result accepts all that are too large, or all that are too small",
+    "own-check": "the program prints that its own check of the result failed",
     "unused": "device memory is filled but not read, or computed but not copied back",
     "wrong-elements": "elements of C are wrong",
     "wrong-operand": "C is the product of one factor with itself, or of exchanged ones",

@@ -341,7 +341,9 @@ def arrays_of_threads(text: str, first: int, body: str) -> list[tuple[str, int]]
 def misread(text: str, name: str) -> Iterator[tuple[int, str]]:
     """The lines of this function, and what is wrong, where a quotient of whole numbers is 0 or a macro lacks parentheses."""
     plain = blanked(text)
-    function = next(each for each in functions_in(text) if each.name == name)
+    function = next((each for each in functions_in(text) if each.name == name), None)
+    if function is None:  # a macro makes its head
+        return
     for found in re.compile(r"[(=,?:{+-]\s*((\d+)\s*/\s*(\d+))\b(?![.\w])").finditer(plain, function.opening, function.end):
         if 0 < int(found[2]) < int(found[3]):
             what = f"{found[1]} is 0, a quotient of whole numbers: {found[2]}.0f / {found[3]} is none"

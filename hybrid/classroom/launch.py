@@ -131,7 +131,7 @@ def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str],
     of = tuple(of_names.get(each.name, each.name.lower()) for each in kernel.parameters)
     of = tuple(_TURNED.get(each, each) for each in of) if by_columns else of
     vector = bool(by_a_vector) or any(letter == "B" and _VECTOR.search(name) for name, letter in letters.items())
-    adds = "beta" not in of and _is_only_added_to(next(name for name, letter in letters.items() if letter == "C"), body)
+    adds = "beta" not in of and any(letter == "C" and _is_only_added_to(name, body) for name, letter in letters.items())
     return Meaning(of, dtype, len(sizes) == 1, vector, by_columns, adds)
 
 
@@ -200,7 +200,9 @@ def is_updated(name: str, body: str) -> bool:
 
 
 def _is_only_added_to(name: str, body: str) -> bool:
-    return is_updated(name, body) and not is_written(name, re.sub(r"\batomicAdd\b", "", body))
+    """Whether the kernel only adds to this array, atomically, and stores nothing through a cast, as in cast<float4*>(C)[i] =."""
+    stored = re.search(rf"\b{name}\b[^;{{}}]*\)\s*\[[^\]]*\]\s*=(?!=)", body)
+    return is_updated(name, body) and not stored and not is_written(name, re.sub(r"\batomicAdd\b", "", body))
 
 
 def _element(file: StudentFile, parameter: Parameter) -> str:
@@ -357,6 +359,9 @@ def launch_of(
     is_told, is_asked = (any(each.get(name) for name in ("grid", "block")) for each in (said, flags))
     if is_told:
         why = "as asked for" if is_asked else "from the comment // lab:"
+    elif in_words := _in_words(file, own):
+        said |= in_words
+        is_told, why = True, "from the comment on the launch"
     block = _extents(said["block"]) if said["block"] else block
     covering = (_blocks_of(outer[0], block[0]), _blocks_of(outer[1], block[1])) if has_y else (_blocks_of(whole, block[0]), "1")
     grid = _extents(said["grid"]) if said["grid"] else covering if has_blocks else ("1", "1")
@@ -525,6 +530,29 @@ def within_comment(comment: str, name: str) -> str:
     if unknown := sorted(texts.keys() - {*_OF_COMMENT}):
         raise UsageError(f"// lab: {comment}: {unknown[0]}(…) is not known; {', '.join(_OF_COMMENT)} are", code="lab-launch")
     return texts.get(name, "").strip()
+
+
+def _in_words(file: StudentFile, own: Mapping[str, str]) -> dict[str, str]:
+    """Block and grid from a student's comment on the launch, as <<<(n + 255) / 256, 256>>> or dim3 b(16, 16), g(n / 16, 4);
+    empty without one in plain arithmetic. The block has numbers alone. A grid that divides without rounding up is left out."""
+    text = " ".join(re.findall(r"//[^\n]*|/\*.*?\*/", file.text, re.DOTALL))
+    text = re.sub(r"\bceil\(\s*\(?(?:float\))?\s*(\w+)\s*/\s*(\d+)(?:\.0*f?)?\s*\)", r"((\1 + \2 - 1) / \2)", text)
+    launch = re.search(r"<<<(.*?)>>>", text)
+    within = split(launch[1])[:2] if launch else []
+    found = [
+        (kind, re.sub(r"^dim3\((.*)\)$", r"\1", each.strip())) for kind, each in zip(("grid", "block"), within, strict=False)
+    ]
+    if re.search(r"\bdim3\b|\b(?:grid|block)\(", text):
+        found += [("", each) for _, each in _OF_NAME.findall(text)]
+    sizes, said = {**file.constants, **dict.fromkeys("nlm", 64)}, dict[str, str]()
+    for of, each in found:
+        parts = split(re.sub(r"\b[A-Za-z_]\w*", lambda word: own.get(word[0], word[0]), each))
+        if not 1 <= len(parts) <= 3 or any(value_of(part, sizes) is None for part in parts):
+            continue
+        kind = of or ("grid" if any(value_of(part, file.constants) is None for part in parts) else "block")
+        if kind == "block" or all("+" in part or "-" in part or "/" not in part for part in parts):
+            said.setdefault(kind, ", ".join(parts))
+    return said if "block" in said else {}
 
 
 def _extents(text: str) -> tuple[str, ...]:

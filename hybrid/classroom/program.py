@@ -43,6 +43,9 @@ _DIFFERENCE = re.compile(
     re.IGNORECASE,
 )
 
+# A line in which a program says that its own check failed, and not how often, as in "FAILED: 0" or "PASSED/FAILED".
+_SAYS_WRONG = re.compile(r"^(?!.*\b(?:0|no|PASS\w*)\b).*\b(FAIL(?:ED|URE)?|WRONG|INCORRECT|MISMATCH)\b", re.MULTILINE)
+
 
 @record
 class Account:
@@ -246,8 +249,17 @@ def ran(
         program, warnings = whole_program.built(folder / file.path.name, text, flags)
 
         def account(words: Sequence[str]) -> Account:
-            outcomes = whole_program.run(program, file.path, words, seconds, show, started, devices=devices or 1)
-            return of_all_ranks([account_of(outcome, program, warnings, sources, seconds) for outcome in outcomes])
+            printed = list[str]()
+
+            def shown(text: str) -> None:
+                printed.append(text)
+                show(text)
+
+            outcomes = whole_program.run(program, file.path, words, seconds, shown, started, devices=devices or 1)
+            made = of_all_ranks([account_of(outcome, program, warnings, sources, seconds) for outcome in outcomes])
+            says = None if made.is_cut or not made.is_right else _SAYS_WRONG.search("".join(printed))
+            own = Finding(f"the program says itself that its result is wrong: it prints {says[1]}", "own-check") if says else None
+            return replace(made, findings=(own,)) if own else made
 
         got = account(arguments)
         wanted = _ARGUMENT.findall(blanked("\n".join(file.texts.values())))

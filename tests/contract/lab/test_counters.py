@@ -50,7 +50,7 @@ def with_accesses(accesses, shared=""):
     """A right kernel, in which each of these adds nothing to a sum, in a line of its own."""
     lines = "".join(f"    sum += 0.0f * {access};\n" for access in accesses)
     return (
-        "// lab: block(32, 8) grid((m + 31) / 32, (n + 7) / 8)\n"
+        "/* dim3 threads(32, 8), blocks(ceil(m / 32.0), (n + 7) / 8); */\n"
         "__global__ void multiply(const float* a, const float* b, float* c, int n, int l, int m)\n{\n"
         f"{shared}    int x = threadIdx.x, row = blockIdx.y * 8 + threadIdx.y, column = blockIdx.x * 32 + x;\n"
         "    float sum = 0;\n"
@@ -127,7 +127,7 @@ def test_vectors_are_one_request_and_atomic_updates_are_counted(tmp_path):
 def test_branches_at_which_lanes_part_and_loads_for_each_multiply_add(tmp_path):
     """A warp has 2 rows of 16 threads. C's 33rd row parts 3 of 51 warps, and its 33rd column 17; the loop none."""
     text = (
-        "// lab: grid((m + 15) / 16, (n + 1) / 2) block(16, 2)\n"
+        "// launch: branch<<<dim3((m + 15) / 16, (n + 1) / 2), dim3(16, 2)>>>(A, B, C, n, l, m)\n"
         "__global__ void branch(float* A, float* B, float* C, int n, int l, int m)\n{\n"
         "    int i = blockIdx.y * 2 + threadIdx.y, j = blockIdx.x * 16 + threadIdx.x;\n"
         "    if (i >= n) return;\n    if (j >= m) return;\n    float sum = 0;\n    for (int k = 0; k < l; ++k)\n"

@@ -23,6 +23,7 @@ BASES = {
     "square": (ROOT / "docs/examples/element.cu").read_text(encoding="utf-8"),
     "doubles": (SOLUTIONS / "element.cu").read_text(encoding="utf-8").replace("float", "double"),
 }
+TOLD = "lab: block(16, 16)"
 LOOP = "for (int k = 0; k < l; ++k) sum += a[row * l + k] * b[k * m + column];"
 LEAVE = "if (row >= n || column >= m) return;"
 STORE = "c[row * m + column] = sum;"
@@ -49,10 +50,10 @@ FAULTS = {
     "a factor that is overwritten": ("element", [("const float* a", "float* a"), (STORE, f"{STORE}\n    a[row * l] = 0;")],
         {(RACE, "sum += a"), (RACE, "a[row * l] = 0"), (BEYOND, ""), (WRONG, "")}),
     # memory that is not there
-    "one term too many": ("element", [("k < l;", "k <= l;")], {(BEYOND, "sum += a")}),
+    "one term too many": ("element", [("k < l;", "k <= l;")], {(BEYOND, "sum += a"), (TERMS, "k <= l")}),
     "no test of the rows": ("element", [(LEAVE, "if (column >= m) return;")], {(BEYOND, "sum += a")}),
     "and for or": ("element", [("n || column", "n && column")], {(BEYOND, "sum += a"), (TERMS, "n && column")}),
-    "mixed axes": ("element", [("lab:", ""), ("blockIdx.y * blockDim.y", "blockIdx.y * blockDim.x")],
+    "mixed axes": ("element", [(TOLD, ""), ("blockIdx.y * blockDim.y", "blockIdx.y * blockDim.x")],
         {(NEVER, "] = sum"), (TERMS, "int row"), (WRONG, "")}),
     "no test at A's edge": ("tiles", [(LOAD_A, LOAD_A.replace("row < n && ", ""))], {(BEYOND, "a_tile[y][x] =")}),
     "no test before the store": ("tiles", [("if (row < n && column < m) c[", "c[")],

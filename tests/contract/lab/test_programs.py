@@ -66,6 +66,13 @@ def test_whether_a_program_looks_at_its_error_is_told(case):
     assert ("does not look" in said) == (case == "freed twice")
 
 
+@pytest.mark.parametrize(("says", "codes"), [("FAILED: 0", []), ("difference 3: FAILED", ["own-check"])])
+def test_a_program_that_says_that_its_check_failed_is_wrong(tmp_path, says, codes):
+    main = f'int main() {{ k<<<1, 1>>>(); cudaDeviceSynchronize(); puts("{says}"); }}'
+    (tmp_path / "own.cu").write_text(f"#include <stdio.h>\n__global__ void k() {{}}\n{main}\n")
+    assert [each["code"] for each in judged("run", tmp_path / "own.cu").record["findings"]] == codes
+
+
 def test_a_program_that_is_right_prints_what_it_prints():
     """Templates, streams, symbols, z, managed memory, pitches, events, OpenMP, groups; text that only looks like a launch."""
     path = DATA / "much_of_cuda.cu"
