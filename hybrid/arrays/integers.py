@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.interop import empty_beside, on_device_of, on_gpu, to_device_of
+from hybrid.arrays.interop import empty_beside, gpu_kernel, on_device_of, on_gpu, to_device_of
 from hybrid.core.problem import INTEGERS, Span, record
 from hybrid.errors import CheckFailed, Overflow, UsageError
 from hybrid.host.threads import CALL_BYTES, on_threads, rows_of_about
@@ -279,7 +279,7 @@ def times_words(matrix: Any, x: np.ndarray, threads: int) -> Any:
     """matrix·x modulo 2⁶⁴, on the matrix's device. Its elements are integers of any type, also floating-point ones."""
     if on_gpu(matrix):
         with on_device_of(matrix):
-            return _gpu_kernel("times_words")(matrix, to_device_of(matrix, x), axis=1)
+            return gpu_kernel("times_words")(matrix, to_device_of(matrix, x), axis=1)
     product = np.empty(len(matrix), np.int64)
 
     def multiply(rows: Span, room: Room) -> None:
@@ -299,21 +299,7 @@ def combine(product: Any, alpha: int, beta: int, c: Any, into: Any) -> None:
         if (alpha, beta) == (1, 0):
             into[...] = product
         else:
-            _gpu_kernel("combine")(product, product if c is None else c, float(alpha), float(beta), into)
-
-
-@cache
-def _gpu_kernel(name: str) -> Any:
-    """A kernel made by CuPy, which passes over memory once where CuPy's operators do so three times."""
-    import cupy
-
-    if name == "combine":
-        return cupy.ElementwiseKernel(
-            "P product, C c, float64 alpha, float64 beta", "R into", "into = static_cast<R>(alpha * product + beta * c)", name
-        )
-    word = "static_cast<unsigned long long>(static_cast<long long>(element)) * static_cast<unsigned long long>(x)"
-    sums = "a + b", "sum = static_cast<long long>(a)", "0"
-    return cupy.ReductionKernel("T element, int64 x", "int64 sum", word, *sums, name, reduce_type="unsigned long long")
+            gpu_kernel("combine")(product, product if c is None else c, float(alpha), float(beta), into)
 
 
 def wrapped(number: int) -> np.int64:
