@@ -106,7 +106,7 @@ def _looked_at(end: Mapping[str, int], telling: Telling) -> str:
     looked.append("copies, streams, CUDA's calls and host memory")
     if cut := next(telling.of("cut"), None):
         blocks = f"{cut['left_out']:,} of {cut['blocks']:,} blocks of the launch in line {cut['line']} were left out"
-        left = f"results, and what is printed of them: {blocks}, which would take too long here: smaller sizes run whole"
+        left = f"results and the program's output about them: {blocks}, to save time; smaller sizes run whole"
     else:
         left = f"{'' if compared else 'products (no launch has the shape of one), '}what the host computes"
     return f"looked at: {', '.join(looked)}; not: {left}"
