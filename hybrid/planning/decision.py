@@ -274,7 +274,7 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
     needs_reserved = (device == "cuda" and plan.has_row_blocks) and any(
         _bytes_of_arrays(plan, rank, request) > each.gpu_bytes - each.gpu_reserved for rank, each in enumerate(machine.memory)
     )
-    transport = _choose_transport(plan, gpus, machine, settings, on_gpus=request.on_gpus)
+    transport = _choose_transport(plan, gpus, machine, settings, request)
     if isinstance(transport, str):
         return decide_with(transport)
     name, transport_reason = transport
@@ -351,6 +351,9 @@ def gpu_for_arrays(machine: Machine, problem: Problem, settings: Settings) -> Gp
     return chosen[0] if chosen else None
 
 
+_CLEARLY = 1.1  # more GPUs must be faster by this factor: the model errs by as much
+
+
 def root_is_enough(
     machine: Machine, problem: Problem, settings: Settings, through_slots: int, *, of_integers: bool = False
 ) -> bool:
@@ -366,7 +369,7 @@ def root_is_enough(
     # One GPU converts integers itself; for several the host converts them to floating-point operands.
     made = problem.bytes_of_matrices / model.cpu_bytes_per_second if of_integers else 0.0
     alone, by_all = (model.gpu_seconds(problem, each, through_slots=through_slots) for each in (1, ranks))
-    return alone <= by_all + made
+    return alone <= _CLEARLY * by_all + made
 
 
 def _choose_kernel(asked_for: Kernel | None, device: str, problem: Problem, capability: int) -> Kernel:
@@ -520,13 +523,13 @@ def _bytes_of_arrays(plan: Plan, rank: int, request: PlanRequest) -> int:
 
 
 def _choose_transport(
-    plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, settings: Settings, *, on_gpus: bool
+    plan: Plan, gpus: Sequence[Gpu | None], machine: Machine, settings: Settings, request: PlanRequest
 ) -> tuple[str, str] | str:
     """The requested transport, or the fastest that works, with the reason; or the name of a test that must run first.
-    DeviceUnavailable if the requested transport does not work. `on_gpus`: A and B are on the ranks' GPUs.
+    DeviceUnavailable if the requested transport does not work.
 
     The fastest is peers; NCCL if each node has one rank, or the GPUs of a single node cannot reach each other; otherwise host,
-    and also for a small B in host memory.
+    and also for a small B that all ranks of a node see in its memory.
     """
     asked_for, nodes, size = settings.transport, len(plan.topology.nodes), plan.topology.size
     if not plan.staged:
@@ -544,7 +547,8 @@ def _choose_transport(
     if asked_for == "auto":
         order = ["nccl"] if nodes == size else ["peers"] if nodes > 1 or no["nccl"] else ["peers", "nccl"]
         bytes_of_b = plan.problem.operand_bytes(plan.problem.l, plan.problem.m)
-        if not no[order[0]] and not on_gpus and bytes_of_b < machine.model.least_exchange_bytes:
+        seen_by_all = not request.on_gpus and (nodes > 1 or request.operands is not OperandLocation.ROOT_ARRAYS)
+        if not no[order[0]] and seen_by_all and bytes_of_b < machine.model.least_exchange_bytes:
             return "host", "B is small"
     refused = [no[order[0]]] if no[order[0]] else []
     for name in order if not refused else ():

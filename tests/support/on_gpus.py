@@ -556,11 +556,12 @@ def new_arrays_are_multiplied_by_one_gpu():
         json.dump({"link_bytes_per_second": 1e6, "cpu_bytes_per_second": 5e5}, file)
         file.flush()
         os.environ["HYBRID_MACHINE"] = comm.bcast(file.name)
-        for again in (False, True):
+        for again in (False, True, True):
             with count() as counts:
                 c = hybrid.multiply(a, b, **ON_GPU)
             assert comm.rank == 0 or bool(counts.multiplications) is again
             assert comm.rank or (c == 425).all()
+        assert comm.rank == 0 or not counts.copied_in, "the root copies to all GPUs, also so small a B"
         comm.Barrier()
         del os.environ["HYBRID_MACHINE"]
 
