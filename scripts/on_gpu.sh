@@ -14,7 +14,7 @@ Runs the steps in this order, whatever becomes of those before, and ends with 1 
   tests        the tests of one process that need a GPU
   ranks        those of two ranks, which share a GPU where there is one
   check        the price of the check: bench.py check
-  wall         the time of the whole command, beside its imports alone, and what it consists of: bench.py hosts, hybrid.matmul
+  wall         the time of the whole command, and what it consists of: hybrid.matmul
   lab          the lectures' kernels, compiled and timed: hybrid.lab
   bytes        int8 beside cuBLAS: hybrid.lectures ladder
   types        complex numbers and integers beside CuPy: bench.py types
@@ -33,7 +33,7 @@ run_step() {
         tests) within 560 "${tests[@]}" -m "gpu and not mpi" -n 6 ;;
         ranks) within 300 "${LAUNCHER[@]}" -n 2 "${tests[@]}" --with-mpi -m "gpu and mpi" ;;
         check) measure 200 scripts/bench.py check --sizes 4000 8000 12000 --rounds 7 ;;
-        wall) measure 120 scripts/bench.py hosts --gpus "${GPUS[@]}" --sizes 8000 --rounds 5 --only wall --total 100 && product && product ;;
+        wall) measure 120 -m hybrid.matmul 8000 8000 8000 --device cuda ;;
         lab) lab_run multShare.cu MatMulKernel && lab_run matmul2.cu multiply ;;
         bytes) measure 200 -m hybrid.lectures ladder --dtype int8 --sizes "${shapes[@]}" --rounds 5 ;;
         types) measure 300 scripts/bench.py types --sizes 4096 --rounds 3 ;;
@@ -44,8 +44,6 @@ run_step() {
 }
 
 measure() { within "$1" "$PYTHON" "${@:2}" --json "$INTO/$STEP.jsonl"; }
-
-product() { within 120 "${LAUNCHER[@]}" -n 1 "$PYTHON" -m hybrid.matmul 8000 8000 8000 --device cuda --json "$INTO/$STEP.jsonl"; }
 
 lab_run() { measure 120 -m hybrid.lab run "docs/programs/$1" --kernel "$2" --device cuda; }
 

@@ -8,8 +8,6 @@ For each number of GPUs these are started with `mpirun -n P`, round by round and
   library      hybrid.multiply with rank 0's private arrays: checked, the same and new ones; unchecked, with and without out=
   shapes       hybrid.multiply of new arrays of 64 shapes up to n×n×n: the sum of all, each by itself, and in turn
   cublasxt     cuBLASXt's own call of one process, the best of several block sizes
-  wall         the whole command with default flags, from the second start on (fewest and most GPUs); beside it mpirun alone,
-               and a program that only loads mpi4py, NumPy and CuPy and creates its GPU's context
 
     python scripts/bench.py hosts --gpus 1 2 4 --sizes 4000 8000 16000 --json hosts.jsonl
 
@@ -27,11 +25,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from importlib import import_module
 from itertools import product
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,33 +42,20 @@ from hybrid.errors import HybridError, UsageError
 from hybrid.ranks.launcher import mpirun
 from hybrid.reporting import jsonl
 
-SIZES, WALL_SIZE = (4000, 8000, 16000), 8000
-PARTS = ("handwritten", "ours", "wires", "library", "shapes", "cublasxt", "wall")
+SIZES = (4000, 8000, 16000)
+PARTS = ("handwritten", "ours", "wires", "library", "shapes", "cublasxt")
 _LIMIT = 90.0  # seconds that a program may take
 _RECORDERS = ("schema", "command", "date", "versions", "machine")  # keys that are written for every line
-# The least that a program with MPI, NumPy and a GPU does: load them, and create the rank's CUDA context.
-_IMPORTS = """\
-import sys
-import numpy
-from mpi4py import MPI
-if "cuda" in sys.argv:
-    import cupy
-    cupy.cuda.Device(MPI.COMM_WORLD.rank % cupy.cuda.runtime.getDeviceCount()).use()
-    cupy.cuda.runtime.free(0)  # makes the context
-"""
 
 
-@dataclass(frozen=True)
-class Start:
-    """A program to start. `n`: its size, if only one. `whole`: the whole program is timed."""
+class Start(NamedTuple):
+    """A program to start. `n`: its size, if only one."""
 
     part: str
     gpus: int
     round: int
+    n: int
     command: Sequence[str]
-    n: int = 0
-    whole: bool = False
-    wanted: bool = True  # False: a warm-up
 
     @property
     def name(self) -> str:
@@ -80,55 +64,36 @@ class Start:
 
 
 def starts(options: argparse.Namespace) -> Iterator[Start]:
-    parts = [part for part in PARTS if part in options.only]
+    parts, python, repeat = [part for part in PARTS if part in options.only], [sys.executable, "-m"], str(options.repeat)
     for gpus, number in product(options.gpus, range(options.rounds)):
-        first = number % len(parts)
+        ranks, first = mpirun(gpus), number % len(parts)
         for part in parts[first:] + parts[:first]:
-            yield from _in_round(part, options, gpus, number)
-
-
-def _in_round(part: str, options: argparse.Namespace, gpus: int, number: int) -> Iterator[Start]:
-    ranks, python, repeat = mpirun(gpus), [sys.executable, "-m"], str(options.repeat)
-    program = ["experiments.bench.hosts", part, options.device, repeat, str(gpus)]
-    if part == "cublasxt":  # one process for all GPUs
-        for n in options.sizes:
-            yield Start(part, gpus, number, [*python, *program, str(n)], n)
-    elif part == "ours":
-        warmed = ["--fill", "uniform", "--device", options.device, "--repeat", repeat, "--warmup", "1"]
-        for n in options.sizes:
-            yield Start(part, gpus, number, [*ranks, *python, "hybrid.matmul", *[str(n)] * 3, *warmed], n)
-    elif part == "wall":  # default flags; on a GPU the device is also left to the command
-        n, device = options.wall_size, [] if options.device == "cuda" else ["--device", options.device]
-        imports = [*ranks, sys.executable, "-c", _IMPORTS, options.device]
-        command = [*ranks, *python, "hybrid.matmul", *[str(n)] * 3, *device]
-        for index in range(options.repeat + (number == 0) if gpus in (options.gpus[0], options.gpus[-1]) else 0):
-            # The first two ignore further arguments.
-            for name, words in (("launcher", [*ranks, "true"]), ("imports", imports), (part, command)):
-                yield Start(name, gpus, number, words, n, whole=True, wanted=name == "launcher" or number > 0 or index > 0)
-    else:  # mpi4py ends all ranks when one fails
-        yield Start(part, gpus, number, [*ranks, *python, "mpi4py", "-m", *program, *map(str, options.sizes)])
+            program = ["experiments.bench.hosts", part, options.device, repeat, str(gpus)]
+            if part == "cublasxt":  # one process for all GPUs
+                for n in options.sizes:
+                    yield Start(part, gpus, number, n, [*python, *program, str(n)])
+            elif part == "ours":
+                warmed = ["--fill", "uniform", "--device", options.device, "--repeat", repeat, "--warmup", "1"]
+                for n in options.sizes:
+                    yield Start(part, gpus, number, n, [*ranks, *python, "hybrid.matmul", *[str(n)] * 3, *warmed])
+            else:  # mpi4py ends all ranks when one fails
+                yield Start(part, gpus, number, 0, [*ranks, *python, "mpi4py", "-m", *program, *map(str, options.sizes)])
 
 
 def run(start: Start, limit: float) -> tuple[list[frame.Line], str]:
-    """Run a program for at most `limit` seconds: its results, however it ends, and why it failed."""
-    began = time.perf_counter()
+    """Run a program for at most `limit` seconds: its results, however it ends, and why it failed. Date, versions and machine are
+    added when a line is written."""
     recorded, failure = frame.ran(start.command, limit)
-    seconds = time.perf_counter() - began
-    lines = [_as_ours(line, start) for line in recorded]
-    if start.whole:
-        about = lines or [{"part": start.part, "gpus": start.gpus, "n": start.n, "round": start.round}]
-        lines = [{**line, "seconds": frame.spread([seconds]), "repeat": 1} for line in about if not failure]
+    lines = []
+    for line in recorded:
+        more = {"round": start.round, "mpi": line["versions"].get("mpi", "")}
+        if line.get("command") == "matmul":
+            prepared, about = line["seconds"].get("prepare"), {"part": start.part, "gpus": start.gpus, "n": start.n}
+            more |= {"ran_on": line["device"], "setup": prepared["median"] if prepared else None}
+            lines.append({**about, "seconds": line["total"], "repeat": line["repeat"], **more})
+        else:
+            lines.append({**{key: line[key] for key in line if key not in _RECORDERS}, **more})
     return lines, failure
-
-
-def _as_ours(line: frame.Line, start: Start) -> frame.Line:
-    """A program's line in our format; date, versions and machine are added when it is written."""
-    kept = {"round": start.round, "mpi": line["versions"].get("mpi", "")}
-    if line.get("command") != "matmul":
-        return {**{key: line[key] for key in line if key not in _RECORDERS}, **kept}
-    setup = line["seconds"].get("prepare")
-    about = {"part": start.part, "gpus": start.gpus, "ran_on": line["device"], "n": line["n"], "repeat": line["repeat"]}
-    return {**about, "seconds": line["total"], "setup": setup["median"] if setup else None, **kept}
 
 
 def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
@@ -139,7 +104,6 @@ def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
     gpus = usable_gpus() if options.device == "cuda" else []
     if gpus and max(options.gpus) > len(gpus):
         raise UsageError(f"{max(options.gpus)} GPUs are asked for, this machine has {len(gpus)}")
-    options.wall_size = WALL_SIZE if gpus else min(options.sizes)
     until = time.monotonic() + (options.total or float("inf"))
     about = {"device": options.device, "gpu": gpus[0].name if gpus else None, "gpus_there": len(gpus), "dtype": "float64"}
     left_out: set[str] = set()
@@ -150,7 +114,7 @@ def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
         lines, reason = run(start, min(_LIMIT, left)) if left > 0 else ([], "no time was left")
         if strange := {line["ran_on"] for line in lines if line.get("ran_on", options.device) != options.device}:
             raise HybridError(f"{start.name} ran on {', '.join(strange)}")
-        yield from ({**about, **line} for line in lines if start.wanted)
+        yield from ({**about, **line} for line in lines)
         if reason:
             options.failed |= start.part != "cublasxt" or bool(gpus)  # without GPUs, cuBLASXt may be missing
             left_out.add(start.name)
@@ -241,18 +205,11 @@ class Results(frame.MachineResults):
                 heads = [f"{count} {'GPU' if self.of_gpu else 'rank'}{'s' if count > 1 else ''}" for count in counts]
                 yield frame.Table(["n", "", *heads], "rl" + "r" * len(counts), rows, title)
         left_out = [line["left_out"] for line in self.lines if line["run"] == self.lines[-1]["run"] and line.get("left_out")]
-        if remarks := [*self._beside(), *(f"Left out: {text}" for text in left_out)]:
+        remarks = [f"Left out: {text}" for text in left_out]
+        remarks += [f"The best block size of {NAMES[part]}, {n} on {gpus}: {cell.block}."
+                    for (part, gpus, n), cell in self.cells.items() if cell.block]  # fmt: skip
+        if remarks:
             yield frame.remarks(remarks)
-
-    def _beside(self) -> Iterator[str]:
-        for (part, gpus, n), cell in self.cells.items():
-            if part == "wall":
-                launcher, imports = (self.cells[other, gpus, n].seconds for other in ("launcher", "imports"))
-                command = f"mpirun -n {gpus} python -m hybrid.matmul {n} {n} {n}"
-                alone = f"{launcher:.2f} s, and to load mpi4py, NumPy and CuPy and make the GPU ready {imports:.2f} s"
-                yield f"Whole command, `{command}`: {cell.seconds:.2f} s; `mpirun -n {gpus} true` takes {alone}."
-            if cell.block:
-                yield f"The best block size of {NAMES[part]}, {n} on {gpus}: {cell.block}."
 
 
 def _number(value: float) -> str:

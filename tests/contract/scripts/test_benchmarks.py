@@ -12,7 +12,6 @@ from support.commands import ROOT, module, successful
 from support.forked import quickly
 
 SMALL = {
-    "ablation": "--device cpu --gpus 1 2 --sizes 96 --rounds 1 --repeat 1",
     "accuracy": "--device emulate --sizes 8x64x8 --kinds normal",
     "check": "--device cpu --sizes 96 --rounds 1",
     "cpu": "100 --pairs 1",
@@ -24,9 +23,9 @@ SMALL = {
     "largest": "--device emulate --quick --gpu-memory 60k",
 }
 WITHOUT_LINES = {"cpu"}  # prints what it measures and records nothing
-NEEDS = {"ablation": "mpirun", "accuracy": "compiler", "cpu": "mpirun", "hosts": "mpirun", "nodes": "namespaces mpirun",
+NEEDS = {"accuracy": "compiler", "cpu": "mpirun", "hosts": "mpirun", "nodes": "namespaces mpirun",
          "precision": "compiler", "largest": "compiler"}  # fmt: skip
-LONG = {"ablation", "cpu", "nodes"}
+LONG = {"cpu", "nodes"}
 CASES = [
     pytest.param(name, marks=[pytest.mark.needs(*NEEDS.get(name, "").split()), *[pytest.mark.exhaustive] * (name in LONG)])
     for name in SMALL
