@@ -16,7 +16,8 @@ import signal
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from math import isnan
 from typing import Any
 
@@ -31,7 +32,7 @@ from hybrid.core.problem import Problem, record
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.devices.cuda_kernels import PreparedLaunch, allow_shared_memory, trust_own_cache_only
 from hybrid.emulation.child import run_child
-from hybrid.errors import DeviceUnavailable, HybridError, one_line, with_code
+from hybrid.errors import DeviceUnavailable, HybridError, UsageError, one_line, with_code
 from hybrid.kernels.catalogue import dotted
 
 LAUNCHES = 20  # timed, after the first
@@ -71,8 +72,19 @@ def usual_gpu_shapes(trials: Trials) -> list[Sizes]:
     return [trials.meaning.on((_SIZE,) * 3), trials.meaning.on(_RAGGED)]
 
 
-def ran(trials: Trials, shapes: Sequence[Sizes]) -> CudaRun:
-    """Run the kernel on each shape, in a child process. DeviceUnavailable if there is no GPU or the kernel does not compile."""
+def ran(trials: Trials, shapes: Sequence[Sizes]) -> tuple[Trials, CudaRun]:
+    """Run the kernel on each shape, in a child process: with the launch of `trials`, or another plausible one if that is a guess
+    with which the kernel is wrong. DeviceUnavailable if there is no GPU or the kernel does not compile."""
+    run = _launched(trials, shapes)
+    for launch in trials.launch.others if trials.launch.is_guess and not run.is_right else ():
+        other = replace(trials, launch=launch.instead_of(trials.launch))
+        with suppress(UsageError):  # impossible for these sizes
+            if _launched(other, shapes[-1:]).is_right and (found := _launched(other, shapes)).is_right:
+                return other, found
+    return trials, run
+
+
+def _launched(trials: Trials, shapes: Sequence[Sizes]) -> CudaRun:
     return CudaRun(tuple((task, _outcome(trials, task)) for task in map(trials.task, shapes)))
 
 

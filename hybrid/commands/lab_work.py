@@ -180,7 +180,7 @@ def _run_on_gpu(file: StudentFile, options: argparse.Namespace) -> int:
     shapes = [tuple(options.sizes)] if options.sizes else cuda_run.usual_gpu_shapes(trials)
     _refuse_impossible(trials, shapes[0])
     with Progress(part=lambda: f"run {file.path.name}"):
-        run = cuda_run.ran(trials, shapes)
+        trials, run = cuda_run.ran(trials, shapes)
     print("\n".join(cuda_run.told(trials, run)), file=text_stream(options.json))
     _write_record(options, {"seed": trials.seed, **cuda_run.as_record(trials, run)})
     return 0 if run.is_right else 1
