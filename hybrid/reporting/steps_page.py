@@ -8,7 +8,6 @@ import json
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import cache
 from html import escape
 from itertools import pairwise
@@ -21,6 +20,7 @@ from hybrid.reporting import svg
 from hybrid.reporting.html_page import document
 
 _MOST_THREADS, _MOST_WALK = 4, 8  # in text: threads with a column; printed elements of a walk
+_FEW_THREADS = 16  # told on the page
 _CELL, _SHARED, _GAP, _NAME = 27, 38, 12, 16  # sides of cells, space between arrays, space above each
 _ACROSS, _TOP, _CAPTION, _LEAST = 3, 60, 48, 400
 _MOST = 12  # panels
@@ -93,11 +93,11 @@ class Picture:
         yield f"{self.kernel}: {self.title}"
         yield from filter(None, [self.wrong])
         yield ""
-        steps, across = self.steps.get(block, ()), self.block[0]
+        steps = self.steps.get(block, ())
         numbers = sorted({touch.thread for step in steps for touch in step.touches})
         shown = numbers[:_MOST_THREADS]
         more = f" (and {counted(len(numbers) - len(shown), 'thread')} more)" if len(numbers) > len(shown) else ""
-        rows = [(f"block ({block[0]},{block[1]})", *(f"thread ({each % across},{each // across})" for each in shown))]
+        rows = [(f"block ({block[0]},{block[1]})", *(f"thread ({self.thread(each)})" for each in shown))]
         for step in steps:
             rows.append((f"line {step.line}{' ahead' if step.ahead else ''}", *(self._did(step, number) for number in shown)))
         lines = [*aligned(rows, "l" * len(rows[0]))]
@@ -118,6 +118,25 @@ class Picture:
             what = f"{array.name}[{first}] as memory numbers them{stride}" if walk else f"nothing of {array.name}"
             yield f"thread (0,0) loads {what}"
 
+    def html_of(self, block: tuple[int, int], number: int) -> dict[str, str]:
+        """For the page: which step this is, and what its threads do, as text and as HTML."""
+        steps = self.steps[block]
+        step = steps[number]
+        threads = list(dict.fromkeys(touch.thread for touch in step.touches))
+        said = f"Block ({block[0]},{block[1]}), step {number + 1} of {len(steps)}, {counted(step.barriers, 'barrier')} passed, "
+        ahead = f": {self.thread(threads[0])} runs ahead" if step.ahead else ""
+        told = [
+            f'<span class="told"><span class="thread" style="background: {_colour(each)}">{self.thread(each)}</span> '
+            f"{escape(self._did(step, each))}</span>"
+            for each in threads[:_FEW_THREADS]
+        ]
+        more = f"and {len(threads) - len(told)} more" if len(threads) > len(told) else ""
+        return {"said": f"{said}line {step.line}{ahead}", "threads": "".join([*told, more])}
+
+    def thread(self, number: int) -> str:
+        """The name x,y of a thread of a block."""
+        return f"{number % self.block[0]},{number // self.block[0]}"
+
     def _did(self, step: Step, thread: int) -> str:
         """A thread's accesses in a step: M[0][1] → Ms[0][1] for a load and a store, → Ms[0][1] for a store alone."""
         own = [touch for touch in step.touches if touch.thread == thread]
@@ -129,47 +148,63 @@ class Picture:
 
 def page(title: str, picture: Picture) -> str:
     """A page with nothing but the steps."""
-    return document(title, [f"<h1>{escape(title)}, step by step</h1>", *stage(picture)], beside("css"), beside("js"))
+    body = [f"<h1>{escape(title)}, step by step</h1>", *stage(picture)]
+    return document(title, body, svg.STYLE + page_style(), page_script())
 
 
-def stage(picture: Picture) -> list[str]:
-    """The lines of HTML that show the steps, for a page with the css and js of `beside`."""
-    data = {
-        "block": picture.block,
-        "colours": svg.COLOURS,
-        "arrays": list(map(asdict, picture.arrays)),
-        "source": picture.source,
-        "blocks": [{"at": f"{x},{y}", "steps": list(map(asdict, steps))} for (x, y), steps in picture.steps.items()],
-    }
-    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    return [
-        f'<p class="soft">{escape(f"{picture.kernel}: {picture.title}{picture.note}")}</p>',
-        *([f'<p class="wrong">{escape(picture.wrong)}</p>'] if picture.wrong else []),
-        f"<noscript><pre>{escape(chr(10).join(picture.told()))}</pre></noscript>",
-        '<div id="blocks" class="buttons" role="group" aria-label="thread block"></div>',
+def stage(picture: Picture) -> Iterator[str]:
+    """The lines of HTML that show the steps, for a page with `svg.STYLE`, `page_style` and `page_script`."""
+    yield f'<p class="soft">{escape(f"{picture.kernel}: {picture.title}{picture.note}")}</p>'
+    if picture.wrong:
+        yield f'<p class="wrong">{escape(picture.wrong)}</p>'
+    yield f"<noscript><pre>{escape(chr(10).join(picture.told()))}</pre></noscript>"
+    choice = "".join(f'<button aria-pressed="false">{x},{y}</button>' for x, y in picture.steps)
+    yield f'<div id="blocks" class="buttons" role="group" aria-label="thread block"><span>blockIdx</span>{choice}</div>'
+    yield (
         '<div class="buttons"><button id="phase-before">|◀ barrier</button><button id="before">◀ step</button>'
-        '<button id="play">▶ play</button><button id="after">step ▶</button><button id="phase-after">barrier ▶|</button></div>',
-        '<p id="said" aria-live="polite"></p>',
+        '<button id="play">▶ play</button><button id="after">step ▶</button><button id="phase-after">barrier ▶|</button></div>'
+    )
+    yield '<p id="said" aria-live="polite"></p>'
+    yield (
         '<p class="soft">Coloured: the threads (x,y) that load or store the element. Grey: loaded before. '
-        f"Bars in {escape(picture.arrays[2].name)}: how much of the sum is there.</p>",
-        '<div class="stage"><div><div id="matrices"></div>',
-        '<div id="shared"></div>',
-        '<p id="threads" class="soft"></p></div>',
-        '<pre id="source"></pre></div>',
-        f'<script type="application/json" id="data">{text}</script>',
+        f"Bars in {escape(picture.arrays[2].name)}: how much of the sum is there.</p>"
+    )
+    yield '<div class="stage"><div><div id="drawn">'
+    places, (wide, high) = _layout(picture.arrays)
+    for steps in picture.steps.values():
+        yield f'<svg viewBox="-2 0 {wide + 4} {high + 2}" style="width: {1.5 * wide:g}px">{"".join(_frames(picture, places))}'
+        yield from (
+            f'<g data-first="{first}" data-last="{last}">{one}</g>' for first, last, one in _timeline(picture, steps, places)
+        )
+        yield "</svg>"
+    yield '</div><p id="threads" class="soft"></p></div><pre id="source">'
+    yield "".join(f"<span>{number:3}  {escape(line)}\n</span>" for number, line in enumerate(picture.source, 1))
+    data = [
+        [{"line": each.line, "barriers": each.barriers, **picture.html_of(block, number)} for number, each in enumerate(steps)]
+        for block, steps in picture.steps.items()
     ]
+    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    yield f'</pre></div><script type="application/json" id="data">{text}</script>'
+
+
+_FILE = Path(__file__).resolve()
 
 
 @cache
-def beside(kind: str) -> str:
-    """The page's css or js, from the file beside this one."""
-    return Path(__file__).resolve().with_suffix(f".{kind}").read_text(encoding="utf-8")
+def page_style() -> str:
+    return _STYLE + _FILE.with_suffix(".css").read_text(encoding="utf-8")
+
+
+@cache
+def page_script() -> str:
+    return _FILE.with_suffix(".js").read_text(encoding="utf-8")
 
 
 def write_picture(path: str, title: str, picture: Picture, block: tuple[int, int]) -> None:
     """Write the picture of this block's steps to an SVG file."""
     steps = picture.steps[block]
     places, (wide, high) = _layout(picture.arrays)
+    timeline = _timeline(picture, steps, places)
     across = min(_ACROSS, len(steps))
     panels = min(_MOST, len(steps))
     size = (max(_LEAST, _GAP + across * (wide + 2 * _GAP)), _TOP + -(-panels // across) * (high + _CAPTION + _GAP))
@@ -181,11 +216,18 @@ def write_picture(path: str, title: str, picture: Picture, block: tuple[int, int
         yield svg.text(
             _GAP, 49, f"grey: loaded before; bars in {picture.arrays[2].name}: how much of the sum is there", "fill-soft"
         )
-        for number in range(panels):
+        for number, step in enumerate(steps[:panels]):
             x, y = _GAP + number % across * (wide + 2 * _GAP), _TOP + number // across * (high + _CAPTION + _GAP)
             yield f'<g transform="translate({x} {y})">'
-            yield from _panel(picture, steps, number, places, wide)
-            yield "</g>"
+            ahead = ", ahead" if step.ahead else ""
+            yield svg.text(0, 10, f"step {number + 1}: line {step.line}, {counted(step.barriers, 'barrier')} passed{ahead}")
+            code = picture.source[step.line - 1].strip() if step.line else ""
+            for line, text in enumerate(textwrap.wrap(code, wide // 6, max_lines=2, placeholder="…")):
+                yield svg.text(0, 24 + 12 * line, text, "code fill-soft")
+            yield f'<g transform="translate(0 {_CAPTION - 8})">'
+            yield from _frames(picture, places)
+            yield from (one for first, last, one in timeline if first <= number <= last)
+            yield "</g></g>"
 
     svg.write(path, title, size, drawn(), _STYLE)
 
@@ -210,69 +252,61 @@ def _layout(arrays: Sequence[Array]) -> tuple[list[tuple[int, int, int]], tuple[
     return places, (wide, high)
 
 
-def _panel(
-    picture: Picture, steps: Sequence[Step], number: int, places: Sequence[tuple[int, int, int]], wide: int
-) -> Iterator[str]:
-    now, (held, read, grown) = steps[number], _state(picture.arrays, steps, number)
-    touching: dict[Place, list[int]] = {}
-    for touch in now.touches:
-        threads = touching.setdefault((touch.array, touch.element), [])
-        if touch.thread not in threads:
-            threads.append(touch.thread)
-    code = picture.source[now.line - 1].strip() if now.line else ""
-    ahead = ", ahead" if now.ahead else ""
-    yield svg.text(0, 10, f"step {number + 1}: line {now.line}, {counted(now.barriers, 'barrier')} passed{ahead}")
-    for line, text in enumerate(textwrap.wrap(code, wide // 6, max_lines=2, placeholder="…")):
-        yield svg.text(0, 24 + 12 * line, text, "code fill-soft")
-    yield f'<g transform="translate(0 {_CAPTION - 8})">'
-    for index, (array, (x, y, side)) in enumerate(zip(picture.arrays, places, strict=True)):
+def _frames(picture: Picture, places: Sequence[tuple[int, int, int]]) -> Iterator[str]:
+    """The names and cells of all arrays."""
+    for array, (x, y, side) in zip(picture.arrays, places, strict=True):
         yield svg.text(x, y - 4, array.name + (", shared" if array.shared else ""), more='style="font-weight: 600"')
-        rows, columns = array.rows, array.columns
-        across = "".join(f"M{x} {y + at}h{columns * side}" for at in range(0, rows * side + 1, side))
-        down = "".join(f"M{x + at} {y}v{rows * side}" for at in range(0, columns * side + 1, side))
+        across = "".join(f"M{x} {y + row * side}h{array.columns * side}" for row in range(array.rows + 1))
+        down = "".join(f"M{x + column * side} {y}v{array.rows * side}" for column in range(array.columns + 1))
         yield f'<path class="stroke-line" fill="none" d="{across}{down}"/>'
-        cells = [((index, each), x + each % columns * side, y + each // columns * side) for each in range(rows * columns)]
-        for place, left, top in cells:
-            if place in read:
-                yield svg.rectangle(left, top, side, side, "was fill-ink")
-            if share := grown.get(place):
-                yield svg.rectangle(left, top + side * (1 - share), side, side * share, "grown fill-third")
-            if place in held:
-                yield svg.text(left + side / 2, top + 11, held[place], "held fill-soft")
-        for place, left, top in cells:
-            if place in touching:
-                yield from _marks(left, top, side, touching[place], picture.block[0], place in held)
-    yield "</g>"
 
 
-def _marks(x: int, y: int, side: int, threads: Sequence[int], across: int, below: bool) -> Iterator[str]:
-    """The threads that touch an element, two of them by name."""
-    yield svg.rectangle(x, y, side, side, "now stroke-ink")
+def _timeline(picture: Picture, steps: Sequence[Step], places: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, str]]:
+    """What is drawn in the arrays: the first and last step that show it, and its SVG, in the order of drawing."""
+    touches = [(number, touch) for number, step in enumerate(steps) for touch in step.touches]
+    summed = range(3, len(picture.arrays)) if len(picture.arrays) > 3 else range(2)  # arrays whose loads make up the sums
+    every = Counter(touch.thread for _, touch in touches if touch.array in summed and not touch.writes)
+    owned = {touch.thread: (2, touch.element) for _, touch in touches if touch.array == 2 and touch.writes}
+    read, grown, held = (dict[Place, dict[int, str]]() for _ in range(3))  # by element: its SVG from each step on
+    now: dict[tuple[int, Place], dict[int, None]] = {}  # by step and element: the threads, in order
+    done = Counter[int]()
+
+    def cell(place: Place) -> tuple[int, int, int]:
+        x, y, side = places[place[0]]
+        row, column = divmod(place[1], picture.arrays[place[0]].columns)
+        return x + column * side, y + row * side, side
+
+    for number, touch in touches:
+        place = touch.array, touch.element
+        x, y, side = cell(place)
+        now.setdefault((number, place), {})[touch.thread] = None
+        if touch.array < 3 and not touch.writes:
+            read.setdefault(place, {number: svg.rectangle(x, y, side, side, "was fill-ink")})
+        if touch.array >= 3 and touch.writes:
+            held.setdefault(place, {})[number] = svg.text(x + side / 2, y + 11, touch.stored, "held fill-soft")
+        if touch.array in summed and not touch.writes and touch.thread in owned:
+            done[touch.thread] += 1
+            x, y, side = cell(owned[touch.thread])
+            height = side * done[touch.thread] / every[touch.thread]
+            bar = svg.rectangle(x, y + side - height, side, height, "grown fill-third")
+            grown.setdefault(owned[touch.thread], {})[number] = bar
+    changes = [changes for layer in (read, grown, held) for changes in layer.values()]
+    spans = [(first, after - 1, of[first]) for of in changes for first, after in pairwise([*of, len(steps)])]
+    return spans + [(at, at, _marks(*cell(place), [*who], picture, place[0] >= 3)) for (at, place), who in now.items()]
+
+
+def _marks(x: int, y: int, side: int, threads: Sequence[int], picture: Picture, below: bool) -> str:
+    """The threads that touch an element, two of them by name; `below` what the element holds."""
     shown, height = threads[:2], 11
     top = y + 14 if below else y + (side - height * len(shown)) / 2
+    drawn = svg.rectangle(x, y, side, side, "now stroke-ink")
     for number, thread in enumerate(shown):
-        name = f"{thread % across},{thread // across}" + ("…" if number == 1 and len(threads) > 2 else "")
-        colour = f'fill="{svg.COLOURS[thread % len(svg.COLOURS)]}"'
-        yield f'<rect x="{x + 3:g}" y="{top + height * number:g}" width="{side - 6}" height="{height - 1}" rx="2" {colour}/>'
-        yield svg.text(x + side / 2, top + height * number + 8.2, name, "mark")
+        name = picture.thread(thread) + ("…" if number == 1 and len(threads) > 2 else "")
+        at = f'x="{x + 3:g}" y="{top + height * number:g}" width="{side - 6}" height="{height - 1}"'
+        drawn += f'<rect {at} rx="2" fill="{_colour(thread)}"/>'
+        drawn += svg.text(x + side / 2, top + height * number + 8.2, name, "mark")
+    return drawn
 
 
-def _state(arrays: Sequence[Array], steps: Sequence[Step], last: int) -> tuple[dict[Place, str], set[Place], dict[Place, float]]:
-    """The state after step `last`: the content of shared arrays, the elements of A, B and C that have been read, and the summed
-    fraction of each element of C."""
-    held: dict[Place, str] = {}
-    read: set[Place] = set()
-    owner: dict[int, Place] = {}
-    every, done = Counter[int](), Counter[int]()
-    for number, step in enumerate(steps):
-        for thread, array, element, writes, stored in step.touches:
-            if array == 2 and writes:
-                owner[thread] = (array, element)
-            if not writes and (array >= 3 if len(arrays) > 3 else array < 2):
-                every[thread] += 1
-                done[thread] += number <= last
-            if number <= last and not writes and array < 3:
-                read.add((array, element))
-            elif number <= last and writes and array >= 3:
-                held[array, element] = stored
-    return held, read, {place: done[thread] / every[thread] for thread, place in owner.items() if every[thread]}
+def _colour(thread: int) -> str:
+    return svg.COLOURS[thread % len(svg.COLOURS)]
