@@ -66,9 +66,8 @@ def matmul(ranks: int, n: int, *options: str, environment: Mapping[str, str] | N
 
 _SCALING = """How does a product scale to many nodes? python scripts/bench.py scaling LINES.jsonl
 
-For runs of hybrid.matmul on several numbers of nodes, whose JSON lines slurm/scaling.sbatch collects: the seconds of the same
-product (strong scaling), and of products with the same operations per node (weak scaling). The run on the fewest nodes is the
-reference of both.
+Of JSON lines of hybrid.matmul, which slurm/scaling.sbatch collects: the seconds of the same product (strong scaling), and of
+products with the same operations per node (weak scaling), beside the run on the fewest nodes.
 """
 
 

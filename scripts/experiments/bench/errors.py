@@ -42,13 +42,10 @@ Make = Callable[[Random, tuple[int, int]], np.ndarray]  # a matrix
 _ACCURACY = """How large are the errors of products in every arithmetic? python scripts/bench.py accuracy [--sizes 512x1024x512]
 
 For each kind of matrices and each type: errors of sampled elements of C relative to (|A||B|)ij, in units of 2^-53 or 2^-24,
-against sums in extended precision. Products go through the pipeline of hybrid.multiply: natively, by the kernel that auto
-chooses; in the arithmetic that the guard chooses with --precision auto and fast, even if native kernels would be faster; and on a
-GPU by cuBLAS. With --device emulate the CPU runs the same kernels, slowly. In brackets: the chosen arithmetic, and its proved
-error bound.
+against sums in extended precision: natively, in the arithmetic that the guard chooses with --precision auto and fast, even if
+native kernels would be faster, and on a GPU by cuBLAS. In brackets: the chosen arithmetic, and its proved error bound.
 
---matrices N takes N random pairs of any of these kinds instead, one for each seed from --seed on, and counts accepted ones; the
-exit code is 1 if errors are larger than allowed.
+--matrices N takes N random pairs of any of these kinds instead, and ends with 1 if errors are larger than allowed.
 """
 
 
@@ -282,10 +279,8 @@ accuracy = frame.experiment(
 
 _DETECTION = """Which faults does the check find? python scripts/bench.py detection [--sizes 512 2000] [--faults 1000]
 
-Faults are planted into products of n×n matrices while CPUs compute them: one bit, or two to four, of an element are flipped; its
-sign is changed, or it is set to zero; or a tile of 8×8 to 64×64 elements gets noise. The size of a fault is its largest change of
-an element, in units of the largest rounding error in the right product; for integers, whose products have none, the change
-itself. As many right products are checked, too.
+Faults are planted into products of n×n matrices while CPUs compute them, and as many right products are checked. The size of a
+fault is its largest change of an element, in units of the right product's largest rounding error; of integers, the change itself.
 """
 SMALLEST_TILE, LARGEST_TILE = 8, 64
 BOUNDS = (1.0, 3.0, 10.0, 20.0, 100.0)  # sizes between which faults are counted together

@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from itertools import product
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -142,28 +141,16 @@ NAMES = {  # of the table's rows, in their order
 }
 
 
-class Cell:
-    """A part on one number of GPUs, at one size and block size (0: none): the median over the rounds of their medians."""
+class Cell(NamedTuple):
+    """A part on one number of GPUs, at one size: the median of its starts' medians, with the best block size (0: none)."""
 
-    def __init__(self, lines: Sequence[frame.Line]) -> None:
-        self.block = lines[0].get("block", 0)
-        by_round: dict[tuple[str, int], list[float]] = defaultdict(list)
-        for line in lines:
-            by_round[line["run"], line["round"]].append(line["seconds"]["median"])
-        self.medians = {number: statistics.median(times) for number, times in by_round.items()}
-        self.seconds = statistics.median(self.medians.values())
-        # The least: rounds after the first find files and kernels in caches.
-        self.setup = min((line["setup"] for line in lines if line.get("setup") is not None), default=None)
-
-    def time(self, other: "Cell | None") -> str:
-        """The time, and the other's time as a multiple of it: the median over the rounds that have both."""
-        ratios = [other.medians[each] / own for each, own in self.medians.items() if each in other.medians] if other else []
-        ratio = f" ({_number(statistics.median(ratios))} ×)" if ratios else ""
-        return _number(1e3 * self.seconds) + ratio
+    seconds: float
+    setup: float | None  # the least: rounds after the first find files and kernels in caches
+    block: int
 
 
 class Results(frame.MachineResults):
-    """Cells by part, number of GPUs and size; cuBLASXt's with the best block size."""
+    """Cells by part, number of GPUs and size."""
 
     command, again = "bench_hosts", "python scripts/bench.py hosts"
 
@@ -172,7 +159,12 @@ class Results(frame.MachineResults):
         grouped: dict[tuple[str, int, int], dict[int, list[frame.Line]]] = defaultdict(lambda: defaultdict(list))
         for line in (line for line in lines if line.get("seconds")):
             grouped[line["part"], line["gpus"], line["n"]][line.get("block", 0)].append(line)
-        self.cells = {key: min(map(Cell, blocks.values()), key=attrgetter("seconds")) for key, blocks in grouped.items()}
+        self.cells: dict[tuple[str, int, int], Cell] = {}
+        for key, blocks in grouped.items():
+            medians = {block: statistics.median(line["seconds"]["median"] for line in of) for block, of in blocks.items()}
+            best = min(medians, key=lambda block: medians[block])
+            setups = [line["setup"] for line in blocks[best] if line.get("setup") is not None]
+            self.cells[key] = Cell(medians[best], min(setups, default=None), best)
         self.compared = {(gpus, n) for part, gpus, n in self.cells if part in NAMES}
 
     @staticmethod
@@ -192,7 +184,9 @@ class Results(frame.MachineResults):
             yield frame.remarks(["Not of a GPU: this shows only that the programs run."])
         times, setups = {}, {}
         for (part, gpus, n), cell in self.cells.items():
-            times[part, gpus, n] = cell.time(None if part in (YARDSTICK, "wires") else self.cells.get((YARDSTICK, gpus, n)))
+            by_hand = self.cells.get((YARDSTICK, gpus, n)) if part not in (YARDSTICK, "wires") else None
+            ratio = f" ({_number(by_hand.seconds / cell.seconds)} ×)" if by_hand else ""
+            times[part, gpus, n] = _number(1e3 * cell.seconds) + ratio
             setups[part, gpus, n] = "–" if cell.setup is None else _number(1e3 * cell.setup)
         counts = sorted({count for count, _ in self.compared})
         for title, texts in ((_TIMES, times), (_SETUP, setups)):

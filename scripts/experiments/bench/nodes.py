@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Is the runner as fast as the network between nodes? python scripts/bench.py nodes [--nodes 2 4] [--rate 1gbit] [--json FILE]
 
-Network namespaces act as nodes, joined by links of that rate, with one rank on each, or --ranks. In turn run our programs, whose
-products are checked, the simplest ones of mpi4py and NumPy (MPI_Allgatherv of B, a product, and MPI_Gatherv of C), and
-ScaLAPACK's pdgemm if installed. All on CPUs, one thread a rank. Either operands are generated where they are needed and C is
-gathered at rank 0; or operands and C are distributed, by blocks of rows (pdgemm: block-cyclically). Shown are a product's seconds
-and the bytes that the busiest node received, by its interface's counter. Needs root.
+Network namespaces act as nodes, with one rank and thread on each. In turn run our programs, whose products are checked, the
+simplest ones of mpi4py and NumPy (MPI_Allgatherv of B, a product, MPI_Gatherv of C), and ScaLAPACK's pdgemm if installed; with C
+at rank 0, or operands and C distributed. Shown are a product's seconds and the bytes that the busiest node received. Needs root.
 """
 
 from __future__ import annotations
@@ -73,8 +71,7 @@ _TRANSPORTS = {
 class Network:
     """A context with nodes. `rate`: of each link, in tc's notation (1gbit); empty: unlimited."""
 
-    def __init__(self, nodes: int, rate: str, ranks_per_node: int = 1) -> None:
-        self._ranks_per_node, self.ranks = ranks_per_node, nodes * ranks_per_node
+    def __init__(self, nodes: int, rate: str) -> None:
         self._prefix = f"hn{os.getpid()}-"
         self.names = [f"{self._prefix}{number}" for number in range(nodes)]
         self._switch, self._rate = f"{self._prefix}switch", rate
@@ -116,9 +113,9 @@ class Network:
 
     def launch(self) -> tuple[list[str], dict[str, str]]:
         """The words, and their environment, with which mpirun starts a command on all nodes."""
-        words, first, ssh = mpirun(self.ranks), self.names[0], str(self._folder / "launcher")
+        words, first, ssh = mpirun(len(self.names)), self.names[0], str(self._folder / "launcher")
         family = family_of(words[0])
-        hosts = ",".join(f"10.78.0.{number + 1}:{self._ranks_per_node}" for number in range(len(self.names)))
+        hosts = ",".join(f"10.78.0.{number + 1}:1" for number in range(len(self.names)))
         if family == "MPICH":
             words += ["-launcher", "ssh", "-launcher-exec", ssh, "-iface", "eth0", "-hosts", hosts]
         else:
@@ -197,9 +194,8 @@ class Results(frame.Results):
     def blocks(self) -> Iterator[frame.Table]:
         rows = []
         for line in self.lines:
-            several = f" of {line['ranks_per_node']} ranks" if line["ranks_per_node"] > 1 else ""
             shape = f"{line['shape']}, {'×'.join(map(str, line['sizes']))}"
-            about = [f"{line['nodes']}{several}", line["rate"] or "no limit", shape, line["program"]]
+            about = [str(line["nodes"]), line["rate"] or "no limit", shape, line["program"]]
             rows.append([*about, f"{line['seconds']['median']:.2f}", f"{line['received'] / 1e6:.0f} MB"])
         yield frame.Table(("nodes", "links", "shape", "program", "seconds", "busiest node received"), "llllrr", rows)
 
@@ -231,7 +227,7 @@ def _measured(options: argparse.Namespace) -> Iterator[frame.Line]:
     except HybridError as missing:
         print(f"bench_nodes: {missing}: it is not measured", file=sys.stderr)
     for nodes in options.nodes:
-        with Network(nodes, options.rate, options.ranks) as network:
+        with Network(nodes, options.rate) as network:
             for shape in options.shapes:
                 yield from _compared(network, shape, programs, options)
 
@@ -252,7 +248,7 @@ def _compared(network: Network, shape: str, programs: Mapping[str, Program], opt
             continue
         times, counts = [seconds for seconds, _ in each], [received for _, received in each]
         yield {
-            "part": "nodes", "nodes": nodes, "rate": options.rate, "ranks_per_node": options.ranks, "shape": shape,
+            "part": "nodes", "nodes": nodes, "rate": options.rate, "ranks_per_node": 1, "shape": shape,
             "sizes": list(sizes), "program": name, "seconds": frame.spread(times),
             "received": int(statistics.median(counts)),
         }  # fmt: skip
@@ -379,13 +375,12 @@ def pdgemm(side: int, n: int, l: int, m: int, rows: int, columns: int) -> None:
 
 
 def _pdgemm(side: int, network: Network, sizes: Sizes) -> float:
-    return _of_python(network, f"pdgemm{(side, *sizes, *_grid_of(network.ranks))}")
+    return _of_python(network, f"pdgemm{(side, *sizes, *_grid_of(len(network.names)))}")
 
 
 main = frame.experiment(
     __doc__, Results, _measured,
     frame.option("--nodes", nargs="+", type=frame.positive, default=[2, 4], metavar="P", help="how many (2 4)"),
-    frame.option("--ranks", type=frame.positive, default=1, metavar="R", help="on each node (1)"),
     frame.option("--rate", default="1gbit", help='of each link, both ways, as tc writes it; "" for no limit (1gbit)'),
     frame.option("--shapes", nargs="+", choices=tuple(SHAPES), default=["square"], metavar="SHAPE", help=", ".join(SHAPES)),
     frame.option("--pairs", type=frame.positive, default=3, help="how often each program runs (3)"),

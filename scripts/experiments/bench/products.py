@@ -108,8 +108,7 @@ def _case(
 _CHECK = """What does the check of every product cost? python scripts/bench.py check [--sizes 4000 8000]
 
 hybrid.multiply with and without its check, in turns, medians, by one process: of arrays in host memory with out=, and of
-RowBlocks, on the GPU if there is one. Each kind is called twice in a row, and the second call is timed, as in a program that
-repeats the same kind of product.
+RowBlocks, on the GPU if there is one. Each is called twice in a row, and the second call is timed.
 """
 
 
@@ -133,8 +132,7 @@ def _checked(device: str, sizes: Sizes, dtype: str, place: str) -> Iterator[tupl
 _PRECISION = """How fast are products from remainders beside cuBLAS? python scripts/bench.py precision [--sizes 8192]
 
 For matrices on one GPU, with C there, too: cuBLAS as CuPy calls it, unchecked, beside hybrid.multiply with its check in each
-precision: one call of each in turns, round by round, medians. Every way's product is compared with sampled rows and columns in
-float64.
+precision, in turns, medians.
 """
 _PRECISIONS = ("native", "auto", "fast")
 
@@ -163,10 +161,9 @@ def _by_library(device: str, a: Any, b: Any, dtype: str | None = None, *, from_h
 
 _TYPES = """How fast are products of complex numbers and of integers? python scripts/bench.py types [--sizes 4096 8192]
 
-hybrid.multiply with its check, beside the library's matmul (CuPy's on a GPU, NumPy's on a CPU) without one: of operands and C on
-one GPU, and of operands in host memory, where the library's time includes all copies. One call of each in turns, round by round,
-medians. Integers have int64 results: the library's time includes converting its operands. Integers fill their type, unless a sum
-could exceed int64.
+hybrid.multiply with its check, beside the library's matmul (CuPy's on a GPU, NumPy's on a CPU) without one, in turns, medians: of
+operands and C on one GPU, and in host memory, where the library's time includes all copies. Integers have int64 results: the
+library's time includes converting its operands. They fill their type, unless a sum could exceed int64.
 """
 
 

@@ -27,7 +27,6 @@ from typing import Any
 from experiments.common import frame
 from hybrid.classroom.gpu_models import MODELS, WARP, occupancy
 from hybrid.core.problem import copy_width
-from hybrid.core.settings import one_of
 from hybrid.core.text import counted
 from hybrid.devices import check_operations
 from hybrid.devices.cuda_kernels import SHIPPED, architecture_of, compile_options, packed, shipped_file
@@ -152,7 +151,6 @@ class Nvrtc:
 _MOST_EXPONENT = 53
 # Elements per copy, up to 16 bytes.
 WIDTHS = {"int8": (1, 4, 8, 16), "float16": (1, 2, 4, 8), "bfloat16": (1, 2, 4, 8), "float32": (1, 2, 4), "float64": (1, 2)}
-OTHERS = ("greeting", "check", "remainders")  # kernels outside the catalogue
 
 
 @dataclass
@@ -171,15 +169,13 @@ def of_kernel(kernel: Kernel, capability: int, *, widest: bool = False) -> Itera
             yield launch_of(kernel, dtype, 1, 1, capability, width, adds=adds)
 
 
-def of_others(name: str, target: str, capability: int) -> Iterator[Launch]:
-    """The kernels of the greeting, the check, or products from remainders. A kernel for a single architecture is compiled only
+def of_others(target: str, capability: int) -> Iterator[Launch]:
+    """The kernels of the greeting, the check, and products from remainders. A kernel for a single architecture is compiled only
     for that."""
-    if name == "greeting":
-        yield Launch(greeting.SOURCE, greeting.KERNEL, (1, 1), (greeting.MOST_BLOCK, 1), 0)
-    elif name == "check":
-        for dtype, group in product(ELEMENTS, (GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE)):
-            yield from _of_check(dtype, group)
-    elif capability >= catalogue.LEAST_FOR_BYTES:
+    yield Launch(greeting.SOURCE, greeting.KERNEL, (1, 1), (greeting.MOST_BLOCK, 1), 0)
+    for dtype, group in product(ELEMENTS, (GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE)):
+        yield from _of_check(dtype, group)
+    if capability >= catalogue.LEAST_FOR_BYTES:
         yield from (launch for launch in _of_remainders(Gpu(capability)) if launch.architecture in ("", target))
 
 
@@ -313,14 +309,11 @@ def work(options: argparse.Namespace) -> int:
     for target in targets:
         if capability_of(target) not in nvrtc.capabilities:
             raise UsageError(f"NVRTC {nvrtc.version} does not know {target}")
-    for name in options.kernels or ():
-        one_of("kernel with a source", name, [*(kernel.name for kernel in CATALOGUE if kernel.source), *OTHERS])
     wanted: dict[tuple[str, Launch], None] = {}
     for target, capability in ((target, capability_of(target)) for target in targets):
-        for kernel in (kernel for kernel in CATALOGUE if not options.kernels or kernel.name in options.kernels):
+        for kernel in CATALOGUE:
             wanted |= dict.fromkeys((target, launch) for launch in of_kernel(kernel, capability, widest=options.widest))
-        for name in (name for name in OTHERS if not options.kernels or name in options.kernels):
-            wanted |= dict.fromkeys((target, launch) for launch in of_others(name, target, capability))
+        wanted |= dict.fromkeys((target, launch) for launch in of_others(target, capability))
     compiled = compile_all(nvrtc, wanted)
     for warning in sorted(set[str]().union(*(done.warnings for done in compiled.values()))):
         print(f"warning: {warning}", file=sys.stderr)
@@ -339,7 +332,6 @@ def main() -> int:
     parser = frame.parser_of(
         __doc__,
         frame.option("--targets", nargs="+", metavar="SM", help=f"GPUs ({' '.join(TARGETS)}, as far as NVRTC can)"),
-        frame.option("--kernels", nargs="+", metavar="NAME", help="only these (all)"),
         frame.option("--widest", action="store_true", help="each form only with the widest copies"),
         frame.option("--ship", action="store_true", help="write the machine code for the wheel"),
     )

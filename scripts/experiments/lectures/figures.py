@@ -29,11 +29,7 @@ _HOCHBERG = """With and without shared memory: python -m hybrid.lectures hochber
 
 Section 2.4 of the matrix multiplication module, float32: the kernels of multNoShare and multShare against the matrices' size, and
 how many times faster shared memory makes them, by CUDA events. The published factors are of whole programs by the clock on the
-wall. The module's programs: `python -m hybrid.lectures programs`, then
-`python -m hybrid.lab run programs/multShare.cu -- 10 15 8`.
-
-Without a GPU the kernels run on the CPU's CUDA runtime at sizes 64, 100 and 130 (--quick: 64): products are checked, and nothing
-is compared.
+wall. Without a GPU the kernels run on the CPU's CUDA runtime: products are checked, and nothing is compared.
 """
 _SHARES = {"multNoShare": "naive", "multShare": "tiled"}  # programs and their kernels, without and with shared memory
 _SIZES = {  # usual and quick ones
@@ -88,12 +84,10 @@ _SIEGEL = """Matrix multiplication in three programs: python -m hybrid.lectures 
 
 The CUDA lecture's seq (three loops on one core), matmul1 (one thread per element) and matmul2 (tiles in shared memory) at
 8000×8000 in float64, beside its 13.8 s and 4.8 s on a K40c. seq takes more than an hour there; here it is timed at smaller
-sizes, in both orders of the loops. Where one is large enough to tell of 8000, the time there is extrapolated, and too short if
-larger matrices leave the caches. On several devices, a rank each:
-`mpirun -n 2 python -m hybrid.matmul 8000 8000 8000 --kernel tiled`.
+sizes, in both orders of the loops, and extrapolated where one is large enough to tell of 8000.
 
 Kernels are timed by CUDA events, and by the clock with allocation and copies. Without a GPU they run on the CPU's CUDA runtime at
-200×200: products are checked, and nothing is said of their speed. --quick takes smaller sizes.
+200×200: products are checked, and nothing is said of their speed.
 """
 _THREE = {"matmul1": ("naive", 13.8), "matmul2": ("tiled", 4.8)}  # the kernel of each, and the lecture's seconds on a K40c
 _LOOPS = {"loops": "i j k", "loops_ikj": "i k j"}  # of the sequential program's loops, by kernel
@@ -165,11 +159,9 @@ _TWO_DIMENSIONS = """CUDA in two dimensions: python -m hybrid.lectures 2d
 
 The lecture's three programs, C = A·B of width 1024 in float32 with a[y][x] = b[y][x] = x + y·width: MM-CPU (three loops on one
 core), MM-GPU-GM (one thread per element) and MM-GPU-SM (tiles in shared memory), in blocks of 32×32. Five runs each, the average,
-and times faster; a GPU's runs span allocation, copies in, kernel and copy out, as there, with the kernel alone beside them.
-Then the same at width 1000, where the lecture's programs leave out a part of C.
-
-Without a GPU the CPU runs its program at full width; the GPU's run at width 256 (1000 for the second part) on the CPU's CUDA
-runtime: their products are checked, and their times are no speeds. --quick takes widths 256, 128 and 72.
+and times faster; a GPU's runs span allocation, copies in, kernel and copy out, with the kernel alone beside them. Then the same
+at width 1000, where the lecture's programs leave out a part of C. Without a GPU the CPU's CUDA runtime runs smaller widths:
+products are checked, and times are no speeds.
 """
 _RUNS, _SIDE, _WIDTH = 5, 32, 1024  # runs, threads of a block's side, the lecture's width
 _WIDTHS = {"cuda": (_WIDTH, 256), "emulate": (256, 128)}  # usual and quick ones
@@ -250,12 +242,9 @@ two_dimensions = frame.experiment(
 _PMPP = """The exercises on multidimensional grids: python -m hybrid.lectures pmpp [--launch ROWS COLUMNS X Y]
 
 Exercise 1: a thread for each row of C and one for each column, beside a thread for each element, on a square, a tall and a wide
-C of the same work, float32; then what speaks for each, from the numbers. Exercise 2: a matrix times a vector, a thread for each
-element. Exercise 3 and the other launches of the documents: --launch shows the arithmetic for any,
-and with --picture the blocks over C, both ways.
-
-On a GPU C is 1024×1024 (--size), timed by CUDA events. Without one it is 96×96, on the CPU's CUDA runtime: the products are
-checked, and nothing is said of speed.
+C of the same work, float32. Exercise 2: a matrix times a vector. Exercise 3 and the other launches of the documents: --launch
+shows the arithmetic for any, and with --picture the blocks over C, both ways. Without a GPU C is 96×96, on the CPU's CUDA
+runtime: products are checked, and nothing is said of speed.
 """
 _MOST_THREADS, _MOST_BLOCKS = 1024, {"x": 2**31 - 1, "y": 65_535}  # of a block, and blocks of a grid, on every GPU
 Number = int | tuple[int, int]

@@ -29,13 +29,11 @@ from hybrid.runs.operands import fill_rows
 _LARGEST = """How large may N×N matrices be? python -m hybrid.lectures largest [--gpu-memory BYTES]
 
 Question 2 of the matrix multiplication module: N by memory alone, floor(sqrt(bytes / (3·bytes an element))), beside the largest N
-that really runs in core, with three matrices allocated as in multShare and multNoShare: searched from above, multiplied and
-checked with integers, so that the check is exact. Then the runner multiplies --times as large matrices out of core, or as large
-as seven eighths of the host's free memory hold: it streams parts through the GPU's memory.
+that really runs with three matrices on the GPU: searched from above, multiplied and checked exactly. Then the runner multiplies
+--times as large matrices out of core, or as large as the host's free memory allows.
 
 On a GPU its free memory counts, or --gpu-memory (HYBRID_GPU_MEMORY) of it; a search in all of a large GPU takes minutes. Without
-one, 1 MiB of the CPU's memory replaces a GPU's (--quick: 256 KiB): the module's kernels run on the CPU's CUDA runtime, and the
-runner copies into buffers of that size as into a GPU's.
+one, 1 MiB of the CPU's memory replaces a GPU's (--quick: 256 KiB).
 """
 PIECE_BYTES = 256 << 20  # of a matrix, on the host
 _THREADS = 16  # for random numbers
@@ -169,8 +167,7 @@ L[i][j] = C(i, j) and R[i][j] = (-1)^(i+j)·C(i, j) multiply to the identity. Fo
   (b) exact   every sum exact in whatever order it is added up: Σ|terms| stays within the integers that the type holds,
   (c) right   the identity in fact: all sizes up to N multiplied by the runner, with the kernel of choice.
 
-(a) and (b) are computed, (c) is measured, in seconds and without a GPU; --quick stops at the first size that is wrong, else
-larger ones that come out right by luck are looked for too.
+(a) and (b) are computed, (c) is measured; --quick stops at the first size that is wrong.
 """
 LIMITS = {"int32": 2**31 - 1, "int64": 2**63 - 1, "float32": 2**24, "float64": 2**53}  # of integers held without a gap
 MOST_SHOWN = 20  # rows and columns

@@ -4,15 +4,12 @@
 Starts jobs of 1 to 4 ranks, commands and a program over hybrid.multiply. At a random time one of their processes, or all, gets a
 signal, is stopped for good or paused; or the job has too little memory or too few files. Counts jobs that had not ended after
 30 s plus four times what their work takes alone, the slowest end, failures that were not named by exactly one line of ours, and
-processes and files left behind. If nobody of ours is left to name the failure (the launcher or a supervisor was killed, or the
-program has none), the launcher's own report is enough. Counted apart: files left then, or by a job whose MPI had not started;
-and a launcher that goes on when its job is gone or has not begun. Ends with 1 for anything that is not counted apart.
-
-As root each job has its own /dev/shm and /tmp, so that several ordeals can run at a time; --from gives one table of all their
+processes and files left behind. Counted apart: what is left where nobody of ours could name the failure or MPI had not started,
+and a launcher that goes on when its job is gone or has not begun. Ends with 1 for anything else. --from gives one table of all
 runs, including interrupted ones.
 
 --products K: instead, K random products on --ranks GPUs, or on a fake CuPy without any: is each right, and is all memory
-unpinned and freed with its array (programs/random_products.py)? Prints a line of JSON, and ends with 1 if not.
+unpinned and freed with its array? Prints a line of JSON, and ends with 1 if not.
 
 --inside: instead, one of 2 to P ranks raises at a random line of a call of hybrid.multiply, or is interrupted there. On which
 ranks is that raised, and is the next call right, or does it say that the communicator is lost?

@@ -20,7 +20,7 @@ def on_nodes(start):
 
     def one(network, *arguments):
         words, environment = network.launch()
-        return start([*PRODUCT, *arguments], network.ranks, words=words, **environment)
+        return start([*PRODUCT, *arguments], len(network.names), words=words, **environment)
 
     return one
 
