@@ -4,13 +4,11 @@ for a GPU's vector loads. And `@record`, the frozen dataclass of all packages.""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import MISSING, Field, FrozenInstanceError, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hybrid.errors import UsageError
 
@@ -23,64 +21,13 @@ else:
         return lambda decorator: decorator
 
 
-_Class = TypeVar("_Class", bound=type)
+_Class = TypeVar("_Class")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def record(cls: _Class) -> _Class:
-    """A faster `dataclass(frozen=True)`, which compiles six functions for each class: half of a command's import time. This
-    compiles only `__init__`.
-
-    `field` may have default, default_factory, compare and metadata. `dataclasses.replace`, `fields` and `asdict` work on records.
-    A record inherits no fields.
-    """
-    made: Any = cls
-    specified: dict[str, Any] = {}  # a Field each
-    for name, annotation in made.__annotations__.items():
-        if not annotation.startswith("ClassVar"):
-            value = made.__dict__.get(name, MISSING)
-            specified[name] = each = value if isinstance(value, Field) else field(default=value)
-            if each.default is not MISSING:
-                setattr(made, name, each.default)
-            elif each is value:
-                delattr(made, name)
-            each.name, each.type, each._field_type = name, annotation, dataclasses._FIELD  # type: ignore[attr-defined,union-attr]
-    compared = [name for name, each in specified.items() if each.compare]
-    # Returns these fields as a tuple, as fast as compiled code.
-    values = attrgetter(*compared) if len(compared) > 1 else lambda self: tuple(getattr(self, name) for name in compared)
-    made.__dataclass_fields__ = specified  # for the functions of `dataclasses`
-    made.__init__ = _compiled_init(made, specified)
-    made.__setattr__ = made.__delattr__ = _refuse
-    made.__repr__ = lambda self: f"{made.__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in specified)})"
-    made.__eq__ = lambda self, other: values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
-    made.__hash__ = lambda self: hash(values(self))
-    return cls
-
-
-def _compiled_init(cls: Any, specified: dict[str, Any]) -> Any:
-    """An `__init__` that sets the fields of the frozen class, and calls its `__post_init__` if it has one."""
-    known: dict[str, Any] = {"_set": object.__setattr__, "_MISSING": MISSING}
-    parameters, body = ["self"], []
-    for name, each in specified.items():
-        value = name
-        if each.default is not MISSING:
-            known[f"_default_{name}"] = each.default
-            parameters.append(f"{name}=_default_{name}")
-        elif each.default_factory is not MISSING:
-            known[f"_make_{name}"] = each.default_factory
-            parameters.append(f"{name}=_MISSING")
-            value = f"_make_{name}() if {name} is _MISSING else {name}"
-        else:
-            parameters.append(name)
-        body.append(f" _set(self, {name!r}, {value})\n")
-    if hasattr(cls, "__post_init__"):
-        body.append(" self.__post_init__()\n")
-    exec(f"def __init__({', '.join(parameters)}):\n{''.join(body) or ' pass'}", known)  # noqa: S102 (names of fields alone)
-    return known["__init__"]
-
-
-def _refuse(self: object, name: str, *value: object) -> NoReturn:
-    raise FrozenInstanceError(f"cannot change field {name!r}")
+def record(cls: type[_Class]) -> type[_Class]:
+    """`dataclass(frozen=True)`."""
+    return dataclass(frozen=True)(cls)
 
 
 ITEM_SIZES = {"float32": 4, "float64": 8}  # the types in which products are computed, and their bytes
