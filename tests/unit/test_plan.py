@@ -22,7 +22,7 @@ from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import KERNELS
 from hybrid.planning.arithmetic import BYTES, MODULI, NATIVE, Arithmetic, Summary, largest_error_bound
 from hybrid.planning.arithmetic import choose as choose_arithmetic
-from hybrid.planning.grid import Grid, GridLayout, Part, Placement, candidates, choose, costs, parse, received
+from hybrid.planning.grid import GridLayout, Part, Placement, candidates, choose, costs, received
 from hybrid.planning.machine_model import H200, MachineModel
 from hybrid.planning.plan import (
     PROCESS_BYTES,
@@ -429,15 +429,6 @@ def test_blocks_of_scalapack_cost_what_its_own_product_costs(grid):
     for rank in range(ranks):
         (rows, inner), (depth, columns) = of_grid.a[rank].shape, of_grid.b[rank].shape
         assert sum(received(chosen, rank, p, topology, of_grid)) == rows * (960 - inner) + (960 - depth) * columns
-
-
-def test_grids_are_read_and_others_refused():
-    assert parse("auto", 4) is None
-    assert [parse(text, nodes) for text, nodes in (("rows", 4), ("2x3x2", 12))] == [Grid(4, 1), Grid(2, 3, 2)]
-    for text in ("2x3", "1x2", "", "2", "2x", "0x4", "2x2x2x2", "2×2", "-1x4", "x", "2x2 ", "9999999x1"):
-        with pytest.raises(UsageError):
-            parse(text, 4)
-    assert all(len({grid.place(node) for node in range(12)}) == 12 for grid in candidates(12))
 
 
 def best(problem, nodes):

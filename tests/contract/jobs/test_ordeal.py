@@ -7,39 +7,10 @@ import sys
 import pytest
 from support.commands import ROOT, successful
 from support.commands import start as started
-from support.selection import exhaustive
 
 
 def ordeal(*arguments, limit=280.0):
     return started([sys.executable, str(ROOT / "scripts" / "ordeal.py")], *arguments, limit=limit)
-
-
-def line(**differences):
-    about = {"schema": 1, "command": "ordeal", "arguments": [], "run": "1", "date": "2026-01-01", "part": "trial", "number": 0}
-    where = {"machine": {"processor": "p", "cores": 2}, "seed": 7, "ranks": 2, "fault": "SIGKILL", "whom": "worker"}
-    ends = {"seconds": 0.5, "exit_code": 137, "ended": True, "well": True, "left": [], "apart": False, "launcher_hung": False}
-    return {**about, **where, **ends, **differences}
-
-
-# trials, hangs, slowest end, went on, not by one line, stayed, stayed (apart), launcher hung (apart); and the exit code.
-COUNTED = [
-    ({"seconds": 2.5}, "2 0 2.5 s 0 0 0 0 0", 0),
-    ({"seconds": 12.5, "exit_code": 0}, "2 0 0.5 s 1 0 0 0 0", 0),
-    ({"ended": False, "well": False}, "2 1 0.5 s 0 0 0 0 0", 1),
-    ({"ended": False, "well": False, "launcher_hung": True}, "2 0 0.5 s 0 0 0 0 1", 0),
-    ({"well": False}, "2 0 0.5 s 0 1 0 0 0", 1),
-    ({"left": ["/dev/shm/x"]}, "2 0 0.5 s 0 0 1 0 0", 1),
-    ({"left": ["/dev/shm/x"], "apart": True}, "2 0 0.5 s 0 0 0 1 0", 0),
-]
-
-
-@pytest.mark.parametrize(("differences", "row", "code"), exhaustive(COUNTED[1:6:2], COUNTED))
-def test_what_went_wrong_is_counted_over_several_runs(tmp_path, differences, row, code):
-    lines = line(run="1"), line(run="2", **differences)
-    (tmp_path / "lines").write_text("".join(f"{json.dumps(each)}\n" for each in lines))
-    done = ordeal("--from", tmp_path / "lines")
-    assert f"all {row}" in [" ".join(printed.split()) for printed in done.stdout.splitlines()], done
-    assert done.returncode == code
 
 
 def test_what_cannot_be_tried_or_summed_is_wrong_usage(tmp_path):

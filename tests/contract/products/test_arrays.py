@@ -20,13 +20,6 @@ from hybrid.errors import DoesNotFit
 KiB, MiB = 1 << 10, 1 << 20
 
 
-def test_a_matrix_may_be_both_operands(rng):
-    a = rng.random((8, 8))
-    np.testing.assert_allclose(hybrid.multiply(a, a), a @ a)
-    np.testing.assert_allclose(hybrid.multiply(a, a.T), a @ a.T)
-    np.testing.assert_allclose(hybrid.multiply(a, a, a, beta=1), a @ a + a)
-
-
 @pytest.mark.parametrize("check", [True, "host", False])
 @pytest.mark.parametrize("staged", [False, True])
 def test_nothing_keeps_arrays_when_the_caller_lets_go_of_them(staged, check):

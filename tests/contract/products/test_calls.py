@@ -233,16 +233,18 @@ print("right")
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("case", "device"),
     [
-        {"size": 400, "first": True, "pauses": [0.002 * each for each in range(6)]},
-        {"size": 60, "first": False, "pauses": [0.0]},
-        {"size": 60, "first": False, "pauses": [0.02, 0.08]},
+        ({"size": 400, "first": True, "pauses": [0.002 * each for each in range(6)]}, "cpu"),
+        ({"size": 60, "first": False, "pauses": [0.0]}, "cpu"),
+        ({"size": 60, "first": False, "pauses": [0.02, 0.08]}, "cpu"),
+        pytest.param({"size": 150, "first": True, "pauses": [0.0, 0.01]}, "emulate", marks=pytest.mark.needs("compiler")),
     ],
-    ids=["in products", "at the first product", "while modules are loaded"],
+    ids=["in products", "at the first product", "while modules are loaded", "in emulated products"],
 )
-def test_a_child_that_is_forked_while_threads_multiply_does_so_too(case):
-    assert python(FORKING.format(**case), HYBRID_THREADS="2", PYTHONWARNINGS="ignore") == ["right"]
+def test_a_child_that_is_forked_while_threads_multiply_does_so_too(case, device):
+    more = {"HYBRID_DEVICE": device, "HYBRID_THREADS": "2", "PYTHONWARNINGS": "ignore"}
+    assert python(FORKING.format(**case), **more) == ["right"]
 
 
 AMID_LOADING = """
@@ -270,11 +272,6 @@ print(os.waitpid(child, 0)[1])
 
 def test_a_fork_takes_no_lock_that_the_loading_of_modules_waits_for():
     assert python(AMID_LOADING) == ["0"]
-
-
-@pytest.mark.needs("compiler")
-def test_a_child_of_emulated_products_too():
-    assert python(FORKING.format(size=150, first=True, pauses=[0.0, 0.01]), HYBRID_DEVICE="emulate") == ["right"]
 
 
 # Several ranks

@@ -7,7 +7,6 @@ import pytest
 from support import cases
 from support.needs import lacking
 
-PARTS = 12
 RANKS = pytest.mark.mpi(min_size=2)
 SHARED = ("hybrid.empty",) * 4
 
@@ -26,30 +25,21 @@ def drawn_of_ranks(request: pytest.FixtureRequest, comm, count: int) -> list[cas
     return cases.draw(request.config.option.seed, count, ways, **more)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_a_product_is_what_it_must_be(request, part):
-    for case in drawn(request, 300)[part::PARTS]:
+def parts(few, many):
+    """A few hundred products in so many parts; with --all thousands in many more."""
+    return [(part, few) for part in range(few)] + [pytest.param(part, many, marks=pytest.mark.exhaustive) for part in range(many)]
+
+
+@pytest.mark.parametrize(("part", "of"), parts(12, 100))
+def test_a_product_is_what_it_must_be(request, part, of):
+    for case in drawn(request, 300 if of == 12 else 6000)[part::of]:
         cases.run(case)
 
 
 @RANKS
-def test_a_product_of_several_ranks_is_what_it_must_be(request, comm):
-    for case in drawn_of_ranks(request, comm, 120 // comm.size):  # four ranks take longer than two
-        cases.run(case, cases.ways_of_ranks(comm.size), comm)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("part", range(100))
-def test_thousands_of_products_are(request, part):
-    for case in drawn(request, 6000)[part::100]:
-        cases.run(case)
-
-
-@RANKS
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("part", range(20))
-def test_thousands_of_several_ranks_are(request, comm, part):
-    for case in drawn_of_ranks(request, comm, 2000)[part::20]:
+@pytest.mark.parametrize(("part", "of"), parts(1, 20))
+def test_a_product_of_several_ranks_is_what_it_must_be(request, comm, part, of):
+    for case in drawn_of_ranks(request, comm, 120 // comm.size if of == 1 else 2000)[part::of]:  # four ranks take longer
         cases.run(case, cases.ways_of_ranks(comm.size), comm)
 
 

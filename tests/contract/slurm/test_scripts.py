@@ -7,7 +7,7 @@ import re
 from collections import Counter
 
 import pytest
-from cluster import NODES, STARTS, Job, submit
+from cluster import STARTS, Job, submit
 from support.commands import ROOT
 from support.selection import exhaustive
 
@@ -192,15 +192,6 @@ def test_what_fails_is_a_failed_job(cluster, script, arguments, environment, sai
     assert said in job.output()
     assert job.exit_codes() == [code]
     assert not list(cluster.shared.glob("hacked"))
-
-
-def test_the_nodes_are_as_separate_as_a_cluster_s(cluster):
-    look = "touch /tmp/$(hostname) /dev/shm/$(hostname); echo $(hostname) $(ip -4 -o address show eth0) $(ls /tmp /dev/shm)"
-    lines = cluster.run("srun", "--nodes", str(len(NODES)), "bash", "-c", look).stdout.splitlines()
-    assert sorted(line.split()[0] for line in lines) == sorted(node.name for node in NODES)
-    assert len({line.split()[4] for line in lines}) == len(NODES)
-    for line in lines:
-        assert not set(line.split()) & ({node.name for node in NODES} - {line.split()[0]}), line
 
 
 def test_every_script_is_submitted_here():
