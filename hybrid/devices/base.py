@@ -83,9 +83,6 @@ class Device:
     name = "cpu"  # "cuda", "emulate"
     timed: bool = True  # whether `finish` must return times
     event_wait: EventWait | None = None  # None: every operation is complete when its call returns
-    # Returns a value that changes from call to call while a kernel makes progress, None if no kernel runs; any thread may call
-    # it. None on devices without this information.
-    progress: Callable[[], object] | None = None
     capability: int  # of GPUs: compute capability, times ten, for which kernels outside the catalogue are compiled
     multiprocessors: int  # of GPUs
 
@@ -334,10 +331,6 @@ class EmulatedDevice(Device):
                 self._instance(launch, EMULATED_CAPABILITY)(launch.grid, launch.block, launch.shared_bytes, (a, b, c))
 
         return self._do("multiply", work)
-
-    def progress(self) -> object:
-        under_way = (kernel.progress() for kernel in list(self._kernels.values()))
-        return next((returned for returned in under_way if returned is not None), None)
 
     def kernel(self, launch: Launch, arguments: Sequence[Any]) -> KernelCall:
         instance = self._instance(launch, self.capability)

@@ -134,7 +134,7 @@ class CudaDevice(Device):
     """
 
     name = "cuda"
-    staged = True  # `progress` is None: events do not tell whether the running operation makes progress
+    staged = True
 
     def __init__(self, gpu: Gpu) -> None:
         import cupy

@@ -108,12 +108,6 @@ class EmulatedKernel:
             kind, _, text = error.value.decode(errors="replace").partition("|")
             raise EmulationError(kind, f"{self.expression}: {self._with_lines(text)}")
 
-    def progress(self) -> int | None:
-        """How many threads have returned from the kernel; None when no launch runs."""
-        if not self._library.lock.locked():
-            return None
-        return ctypes.c_ulonglong.in_dll(self._library.code, "threads_returned").value
-
     def _watch(self, arrays: ctypes.Array[_Array], matrices: Sequence[np.ndarray]) -> None:
         """Register the matrices whose accesses are checked or counted."""
         if self._checks == "loads":

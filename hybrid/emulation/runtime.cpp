@@ -192,13 +192,6 @@ bool in_shared_memory(const void* at, int bytes)
     return within(dynamic_shared, dynamic_shared + dynamic_bytes) || within(shared_first, shared_last);
 }
 
-}  // namespace
-
-// The number of threads that have returned, in all launches: shows another thread whether a kernel makes progress.
-extern "C" __attribute__((visibility("default"))) volatile unsigned long long threads_returned = 0;
-
-namespace {
-
 // What a fiber runs: the kernel, once for each block.
 void fiber_main()
 {
@@ -206,7 +199,6 @@ void fiber_main()
         thread_body(thread_argument);
         if (!this_fiber().copies.empty()) fail_here("copy", "left the kernel with asynchronous copies under way");
         this_fiber().state = State::LEFT;
-        threads_returned = threads_returned + 1;
         switch_to_main();
     }
 }

@@ -41,7 +41,7 @@ from hybrid.host.blas import OF_ONE_THREAD, UNDIVIDED
 from hybrid.host.memory import empty_result, is_transpose
 from hybrid.host.threads import limited_blas, limited_threads, undivided, usable_cores
 from hybrid.planning.decision import Decision, core_quota_lately
-from hybrid.ranks.heartbeat import busy, computing
+from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import is_alone, team_of
 from hybrid.transport.rank_device import RankDevice
 from hybrid.verification.check import settle
@@ -343,7 +343,7 @@ class _InProcess(_Planned):
             with limited_blas(undivided(self._threads)) if self._multiply_adds > OF_ONE_THREAD else nullcontext():
                 self._device.multiply(a, b, c, [])
         else:
-            with limited_threads(self._threads), computing(self.plan.problem.operations):
+            with limited_threads(self._threads), busy():
                 self._device.multiply(a, b, c, [])
         self._device.finish()
 

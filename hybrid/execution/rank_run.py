@@ -32,7 +32,7 @@ from hybrid.planning.decision import Decision
 from hybrid.planning.plan import Plan
 from hybrid.planning.schedule import CheckLayout, Piece, group_columns, tiles_of_others
 from hybrid.planning.tiling import OperandLocation
-from hybrid.ranks.heartbeat import busy, computing
+from hybrid.ranks.heartbeat import busy
 from hybrid.transport.base import HostTransport, RankMatrices, Transport
 from hybrid.transport.rank_device import RankDevice, make_transport, operands_in_place
 from hybrid.verification.check import MOST_SUSPECTS, Check, Fault, Suspect
@@ -336,8 +336,7 @@ class RankRun:
 
     def multiply_in_phase(self) -> None:
         """`multiply` within a phase of the caller."""
-        plan, progress = self._plan, self._rank_device.device.progress
-        with computing(plan.problem.operations) if plan.device == "cpu" else busy(progress):
+        with busy():
             try:
                 if self._panels is not None and self._plan.grid_layout is not None:
                     self._panels.wait_for_panels(1)  # A arrives with the first panel
@@ -503,7 +502,7 @@ class CheckedRun(ABC):
                 if not interleaved:
                     multiply()
                 self.team.enter("multiply" if interleaved else "check")
-                with computing(plan.problem.operations):
+                with busy():
                     multiplying.mine = self._own_check.compared(seed, multiply if interleaved else None)
         self._compared = multiplying.all
         if any(each is None for each in self._compared):  # some rank's B was corrupted: only the full check can tell

@@ -82,7 +82,7 @@ class WholeCopies:
 
     def finish(self) -> None:
         """Wait until all copies are complete."""
-        with busy(self._device.progress):
+        with busy():
             self._device.finish()
 
     def to_host(self, source: Any, into: np.ndarray) -> None:

@@ -12,9 +12,7 @@ import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, ClassVar
 
 from hybrid.core.processes import is_stopped
@@ -22,8 +20,6 @@ from hybrid.core.processes import is_stopped
 AGREED, REPORTED = 1, 2  # kinds of exit code: all ranks end with it; this rank alone does, and has printed why
 _LONGEST = 2048  # bytes of a text
 _PR_SET_PDEATHSIG = 1  # for Linux's prctl
-# Bounds on a product's CPU time: at least this many operations a second, even while BLAS threads spin, plus these seconds.
-_SLOWEST, _LEAST_COMPUTING = 1e7, 5.0
 
 
 class Board(ctypes.Structure):
@@ -83,40 +79,9 @@ class _Busy:
 _busy = _Busy()
 
 
-def busy(progress: Callable[[], object] | None = None) -> AbstractContextManager[None]:
-    """A context for library calls, which may take any time and send no heartbeats.
-
-    `progress`: polled to detect stalls: returns a new value each time the work has advanced, or None if unknown.
-    """
-    return _busy if progress is None or not _supervisor else _watched(progress)
-
-
-def computing(operations: int) -> AbstractContextManager[None]:
-    """A context for a product on the CPU. It counts as progressing while the process uses CPU time, up to a bound for this many
-    operations."""
-    began, most = time.process_time(), _LEAST_COMPUTING + operations / _SLOWEST
-    return busy(lambda: int(10 * min(time.process_time() - began, most)))
-
-
-@contextmanager
-def _watched(progress: Callable[[], object]) -> Iterator[None]:
-    """A context in which another thread sends heartbeats while there is progress."""
-    done = threading.Event()
-
-    def send_heartbeats() -> None:
-        before = None
-        while not done.wait(1.0):
-            now = progress()
-            if now is None or now != before:
-                heartbeat()
-            before = now
-
-    with suppress(RuntimeError):  # no more threads: most calls end before a heartbeat is missed
-        threading.Thread(target=send_heartbeats, daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
+def busy() -> AbstractContextManager[None]:
+    """A context for library calls, which may take any time and send no heartbeats."""
+    return _busy
 
 
 def mpi_started() -> None:

@@ -44,7 +44,7 @@ from hybrid.kernels.catalogue import numbers_of
 from hybrid.planning.plan import COLUMNS_AT_ONCE, Plan, make_plan
 from hybrid.planning.schedule import GROUP_COLUMNS
 from hybrid.planning.tiling import PlanRequest
-from hybrid.ranks.heartbeat import computing
+from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 from hybrid.verification.check import (
     FEW,
@@ -254,7 +254,7 @@ def verify_alone(
     if multiply is None:
         Team().enter("check")
     seed = new_seed()
-    with computing(problem.operations):
+    with busy():
         if not suspects:
             found = _compared_by_c(problem, a, b, c, seed, threads, multiply)
             if found and (right := _passed(problem, found.totals, found.largest)):

@@ -5,12 +5,8 @@ says which rank, host and phase, and why, by its code. Nothing of it stays (docs
 import itertools
 import os
 import re
-import shutil
-import sys
 
 import pytest
-from support.commands import ROOT, own_lines
-from support.commands import start as started
 from support.jobs import open_mpi
 from support.selection import exhaustive
 
@@ -75,50 +71,6 @@ def test_a_rank_whose_process_ends_without_a_word_is_named(start, how, code, cau
     end = start(["-c", EXITS, how], 2).end()
     assert (end.code, end.codes, end.left) == (code, [cause], [])
     assert "rank 1 on" in end.lines[0]
-
-
-SLOW = """
-import hybrid.testing, runpy, sys, time
-def compute(into, source, before):
-    while time.thread_time() < 4:
-        pass
-def spin(into, source, before):
-    while True:
-        pass
-how = {"computes": compute, "sleeps": lambda into, source, before: time.sleep(300), "spins": spin}[sys.argv[1]]
-sys.argv = ["hybrid.matmul", "20", "20", "20", "--stall", "1.5"]
-with hybrid.testing.plant("multiply", rank=1, how=how):
-    runpy.run_module("hybrid.matmul", run_name="__main__")
-"""
-
-
-@pytest.mark.exhaustive
-def test_a_long_multiplication_is_no_standstill(start):
-    """As a library may take, without giving a sign."""
-    end = start(["-c", SLOW, "computes"], 2).end()
-    assert (end.code, end.lines, end.left) == (0, [], [])
-
-
-@pytest.mark.parametrize("how", exhaustive(["sleeps"], ["sleeps", "spins"]))
-def test_a_multiplication_that_takes_no_processor_time_or_far_too_much_is_a_standstill(start, how):
-    """As one that waits for a lock which nobody opens."""
-    end = start(["-c", SLOW, how], 2).end()
-    assert (end.code, end.codes, end.left) == (1, ["stalled"], [])
-
-
-@pytest.mark.exhaustive
-@pytest.mark.needs("compiler")
-def test_an_emulated_kernel_that_never_ends_is_ended(tmp_path):
-    """In a copy of the package whose kernel's loop over rows makes no step."""
-    for folder in ("hybrid", "kernels"):
-        shutil.copytree(ROOT / folder, tmp_path / "copy" / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    kernel = tmp_path / "copy" / "kernels" / "naive.cu"
-    text = kernel.read_text()
-    kernel.write_text(text.replace("row += gridDim.y * Size(blockDim.y)", "row += 0"))
-    assert kernel.read_text() != text
-    command = [sys.executable, "-m", "hybrid.matmul", 40, 30, 20, "--device", "emulate", "--kernel", "naive", "--stall", 1]
-    done = started(command[:3], *command[3:], cwd=tmp_path / "copy", limit=120)
-    assert (done.returncode, [line.rpartition(" ")[2] for line in own_lines(done.stderr)]) == (1, ["[stalled]"])
 
 
 @pytest.mark.parametrize("at", [3, 0])
