@@ -8,13 +8,14 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial, wraps
+from dataclasses import dataclass, replace
+from functools import wraps
 from numbers import Real
 from types import TracebackType
 from typing import Any, TypeVar
 
 import hybrid
-from hybrid.core.problem import Problem, Topology, record
+from hybrid.core.problem import Problem, Topology
 from hybrid.core.settings import OF_CALLS, Settings, as_int
 from hybrid.core.text import warn
 from hybrid.devices.cuda_gpus import cuda_driver, usable_gpus
@@ -31,55 +32,52 @@ _NEVER = float("inf")
 _GPU_START = 1.0  # seconds to load CuPy and start a GPU: 1.07 on an H100's host
 
 _SMALLEST, _LARGEST, _STEP = 16, 1 << 20, 1.1  # sizes of square matrices to try
-_MOST_KEPT = 1000  # shapes cached
 Shape = tuple[int, int, int, int, int]  # kind and type of blas_calls, and m, n, k
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Gain:
-    """The seconds that `hybrid.multiply` saves. `ours`: returns its seconds for a product; None: it is never faster than BLAS.
-    `threads`: of BLAS."""
+    """The seconds that `hybrid.multiply` saves, negative if BLAS is faster. `threads`: of BLAS; `gpus`: ranks with a GPU each;
+    `cpu_threads`: of all ranks without GPUs. With neither, `hybrid.multiply` never gains."""
 
-    def __init__(self, model: MachineModel, threads: int, ours: Callable[[Problem], float] | None) -> None:
-        self._model, self._threads, self._ours = model, threads, ours
-        self._known: dict[Shape, float] = {}
+    def __init__(self, model: MachineModel, threads: int, gpus: int, cpu_threads: int) -> None:
+        self._model, self._threads, self._gpus, self._cpu_threads = model, threads, gpus, cpu_threads
+        self._may_gain = bool(gpus or cpu_threads)
 
     def of(self, shape: Shape) -> float:
-        """Negative if BLAS is faster."""
-        if self._ours is None:
+        if not self._may_gain:
             return 0.0
-        if shape not in self._known:
-            if len(self._known) >= _MOST_KEPT:
-                self._known.clear()
-            kind, number, m, n, k = shape
-            # A complex product becomes a real one, with twice as many columns of A, and rows and columns of B.
-            problem = Problem(m, k, n, TYPES[number]) if number < 2 else Problem(m, 2 * k, 2 * n, TYPES[number - 2])
-            blas = self._model.blas_seconds(problem, self._threads)
-            self._known[shape] = (blas if kind == GEMM else blas / 2) - self._ours(problem)
-        return self._known[shape]
+        kind, number, m, n, k = shape
+        # A complex product becomes a real one, with twice as many columns of A, and rows and columns of B.
+        problem = Problem(m, k, n, TYPES[number]) if number < 2 else Problem(m, 2 * k, 2 * n, TYPES[number - 2])
+        blas = self._model.blas_seconds(problem, self._threads) / (1 if kind == GEMM else 2)
+        if not self._gpus:
+            return blas - self._model.cpus_seconds(problem, self._cpu_threads)
+        moved = problem.bytes_of_matrices  # through staging buffers: the arrays are new
+        return blas - min(self._model.gpu_seconds(problem, each, through_slots=moved) for each in (1, self._gpus))
 
     def threshold(self, number: int) -> float:
         """Multiply-adds of the smallest square product that gains. `number`: the index of its type in TYPES."""
         edge = _SMALLEST
-        while self._ours is not None and edge < _LARGEST:
+        while self._may_gain and edge < _LARGEST:
             if self.of((GEMM, number, edge, edge, edge)) > 0:
                 return edge**3
             edge = int(edge * _STEP)
         return _NEVER
 
 
-@record
+@dataclass
 class Report:
     """The statistics of a `use`."""
 
-    products: int  # computed by hybrid.multiply
-    operations: int  # of these: two per multiply-add
-    calls: int  # of gemm, syrk and herk in all, without other threads' calls while hybrid.multiply computed a product
-    operations_of_calls: int
-    seconds_saved: float  # by the machine model
-    faults: int  # products that failed their check and were recomputed by BLAS
-    refused: int  # products that hybrid.multiply refused and BLAS computed
-    why_refused: str  # the last reason; empty if there was none
+    products: int = 0  # computed by hybrid.multiply
+    operations: int = 0  # of these: two per multiply-add
+    calls: int = 0  # of gemm, syrk and herk in all, without other threads' calls while hybrid.multiply computed a product
+    operations_of_calls: int = 0
+    seconds_saved: float = 0.0  # by the machine model
+    faults: int = 0  # products that failed their check and were recomputed by BLAS
+    refused: int = 0  # products that hybrid.multiply refused and BLAS computed
+    why_refused: str = ""  # the last reason
 
     def __str__(self) -> str:
         share = self.operations / self.operations_of_calls if self.operations_of_calls else 0.0
@@ -137,10 +135,8 @@ class use:
         self._gain: Gain | None = None  # None: BLAS computes all products
         self._gpu_is_known, self._could_gain = False, 0.0
         self._refused: set[Shape] = set()
-        self._products = self._work = self._faults = self._times_refused = 0
-        self._saved, self._why = 0.0, ""
-        self._left = self._work_left = 0  # calls and multiply-adds left to BLAS
-        self._counted = (0, 0)
+        self._report = Report()
+        self._counted = (0, 0)  # `counts()` when last added to the report
 
     # --- start and end
 
@@ -210,15 +206,14 @@ class use:
         """The statistics so far, also after the end."""
         with _switching:
             self._count()
-        products, work = self._products, self._work
-        done = products, 2 * work, products + self._left, 2 * (work + self._work_left)
-        return Report(*done, self._saved, self._faults, self._times_refused, self._why)
+        return replace(self._report)
 
     def _count(self) -> None:
+        """Add what BLAS has computed since the last time."""
         if self in _active:
             now = counts()
-            self._left += now[0] - self._counted[0]
-            self._work_left += now[1] - self._counted[1]
+            self._report.calls += now[0] - self._counted[0]
+            self._report.operations_of_calls += 2 * (now[1] - self._counted[1])
             self._counted = now
 
     # --- what is faster
@@ -228,7 +223,7 @@ class use:
         settings = Settings.gather(self._options)
         model = MachineModel.read(settings.machine)
         threads = threads_of_ranks(Topology(((0,),)), Settings(), [this_processor()])[0].count  # of this process's BLAS
-        by_gpu, ours, ranks = may_use_gpus(settings) and cuda_driver() is not None, None, 1
+        by_gpu, ranks, cpu_threads = may_use_gpus(settings) and cuda_driver() is not None, 1, 0
         self._gpu_is_known = self._threshold is not None
         if self._gpu_is_known:
             by_gpu = by_gpu and not _why_no_gpu()
@@ -244,11 +239,8 @@ class use:
             self._requests = Requests(self._comm, self._root)
             if team.rank != self._root:
                 return False
-            of_all = sum(each.count for each in threads_of_ranks(team.topology, settings, processors))
-            ours = partial(model.cpus_seconds, threads=of_all)
-        if by_gpu:
-            ours = partial(_by_gpus, model, ranks)
-        self._gain = Gain(model, threads, ours)
+            cpu_threads = sum(each.count for each in threads_of_ranks(team.topology, settings, processors))
+        self._gain = Gain(model, threads, ranks if by_gpu else 0, cpu_threads)
         return True
 
     @property
@@ -277,7 +269,7 @@ class use:
 
     def _give_up(self, why: str) -> None:
         """Leave all products to BLAS from now on."""
-        self._gain, self._why = None, why
+        self._gain, self._report.why_refused = None, why
         _offer_to_newest()
 
     # --- one product
@@ -304,9 +296,10 @@ class use:
             except BaseException as interrupt:  # of a signal handler; C is written in part, so BLAS must not add to it
                 raise_soon(interrupt)
                 write(product, result, c)
-        self._products += 1
-        self._work += product.m * product.n * product.k // (1 if product.kind == GEMM else 2)
-        self._saved += self._gain.of(shape) if self._gain is not None else 0.0
+        report, operations = self._report, product.m * product.n * product.k * (2 if product.kind == GEMM else 1)
+        report.products, report.calls = report.products + 1, report.calls + 1
+        report.operations, report.operations_of_calls = report.operations + operations, report.operations_of_calls + operations
+        report.seconds_saved += self._gain.of(shape) if self._gain is not None else 0.0
         return True
 
     def _multiply(self, a: Any, b: Any, c: Any, out: Any, options: Mapping[str, Any]) -> Any:
@@ -321,12 +314,12 @@ class use:
         if code == "interrupted":  # on another rank
             raise_soon(KeyboardInterrupt())
         elif isinstance(error, CheckFailed):
-            self._faults += 1
+            self._report.faults += 1
             warn(f"{one_line(error)}; BLAS has computed it instead")
         else:
-            self._times_refused, self._why = self._times_refused + 1, one_line(error)
+            self._report.refused, self._report.why_refused = self._report.refused + 1, one_line(error)
             if isinstance(error, RankMissing):
-                self._give_up(self._why)
+                self._give_up(one_line(error))
             elif len(self._refused) < _MOST_REFUSED:
                 self._refused.add(shape)
 
@@ -359,11 +352,6 @@ os.register_at_fork(after_in_child=_end_in_child)
 def _stop_all() -> None:
     for each in reversed(_active[:]):
         each._stop()
-
-
-def _by_gpus(model: MachineModel, ranks: int, problem: Problem) -> float:
-    """Seconds of a product of new arrays, by these ranks' GPUs or the root's alone, whichever is faster."""
-    return min(model.gpu_seconds(problem, each, through_slots=problem.bytes_of_matrices) for each in (1, ranks))
 
 
 def _why_no_gpu() -> str:
