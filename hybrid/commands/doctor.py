@@ -70,20 +70,19 @@ def _examine(team: Team, options: argparse.Namespace, settings: Settings, error:
         threads = settle_threads(team, settings)
         from hybrid.diagnostics.checks import examine  # loads NumPy
 
-        examination = examine(team, threads, error)
+        findings, placements, measured, node_links = examine(team, threads, error)
         of_machine = {}
         if options.json:
-            gpus = [placement.gpu for placement in examination.placements]
-            of_machine = links.measure_machine(team, gpus, examination.measured.links, examination.node_links)
-    verdicts = Counter(each.verdict for each in examination.findings)
+            of_machine = links.measure_machine(team, [each.gpu for each in placements], measured.links, node_links)
+    verdicts = Counter(each.verdict for each in findings)
     with team.phase("report", timed=False):
         if team.rank == 0:
             last = f"{counted(verdicts['wrong'], 'finding')} wrong" if verdicts["wrong"] else "nothing is wrong"
             last += f", {verdicts['unknown']} unknown" if verdicts["unknown"] else ""
-            print(*finding.lines(examination.findings), last, sep="\n", file=text_stream(options.json), flush=True)
+            print(*finding.lines(findings), last, sep="\n", file=text_stream(options.json), flush=True)
             if options.json:
-                found = examination.findings, examination.placements, examination.measured, examination.node_links
-                jsonl.write({"command": "doctor", **links.as_record(*found), **of_machine}, options.json)
+                found = links.as_record(findings, placements, measured, node_links)
+                jsonl.write({"command": "doctor", **found, **of_machine}, options.json)
                 sys.stdout.flush()
     return 1 if verdicts["wrong"] else 0
 

@@ -106,10 +106,7 @@ def assumed_machine(
     """
     per_node = min(ranks, settings.ranks_per_node or gpus_per_node or ranks)
     if per_node > _MOST_OF_A_NODE:
-        raise UsageError(
-            f"{per_node} ranks are too many for a node: {_MOST_OF_A_NODE} at most, --nodes gives the number of nodes",
-            code="number",
-        )
+        raise UsageError(f"{per_node} ranks on a node: {_MOST_OF_A_NODE} at most; --nodes gives more nodes", code="number")
     topology, model = Topology.of_equal_nodes(ranks, per_node), model or MachineModel.read(settings.machine)
     kernel = named(settings.kernel)
     needs_gpus = settings.device == "cuda" or (settings.device == "auto" and kernel is not None and kernel.device == "cuda")

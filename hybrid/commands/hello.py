@@ -57,11 +57,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     """Options and settings; UsageError for what no GPU can do."""
     options = build_parser().parse_args(arguments)
     if options.blocks * options.threads_per_block > MOST_LINES:
-        raise UsageError(
-            f"{options.blocks} blocks of {options.threads_per_block} threads would print more than {MOST_LINES} lines a rank: "
-            "fewer --blocks or --threads-per-block",
-            code="number",
-        )
+        raise UsageError(f"more than {MOST_LINES} lines a rank: fewer --blocks or --threads-per-block", code="number")
     return options, settings_of(options)
 
 
@@ -73,9 +69,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     threads = agree(team, options, settings)[team.rank].count
     with team.phase("prepare", timed=False) as preparing:
         if threads > MOST_THREADS:
-            raise UsageError(
-                f"{threads} CPU threads a rank are too many to greet: --threads {MOST_THREADS} or less", code="number"
-            )
+            raise UsageError(f"{threads} CPU threads a rank are too many: --threads {MOST_THREADS} or less", code="number")
     with Progress(team.rank == 0, part=lambda: team.doing):
         gpu = _choose_gpu(team, settings)
         with team.phase("prepare", timed=False) as preparing:
@@ -108,9 +102,7 @@ def _thread_level() -> str:
     library = library_in_use()
     if not library.threads_suffice:
         raise StartError(
-            f"provided >= MPI_THREAD_FUNNELED does not hold: {library.name} provides MPI_THREAD_{library.provided} "
-            "only, and an MPI built with threads is needed",
-            code="mpi-threads",
+            f"{library.name} provides MPI_THREAD_{library.provided}, below FUNNELED: an MPI with threads", code="mpi-threads"
         )
     return f"MPI thread level {library.asked} asked for, {library.provided} provided ({library.name})"
 

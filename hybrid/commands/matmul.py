@@ -182,8 +182,7 @@ def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1, *, lo
     for key, file in files.items():
         if file.shape != shapes[key]:
             raise UsageError(
-                f"{file.path} is {file.shape[0]}×{file.shape[1]}, but {key} must be {shapes[key][0]}×{shapes[key][1]}",
-                code="shapes",
+                f"{file.path} is {'×'.join(map(str, file.shape))}, {key} must be {'×'.join(map(str, shapes[key]))}", code="shapes"
             )
     asked = options.dtype or ""
     for file in files.values():

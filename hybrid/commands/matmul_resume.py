@@ -179,8 +179,7 @@ def _read(descriptor: int, path: str) -> tuple[State | None, int]:
     begins = json.dumps(_MARK, ensure_ascii=False)[:-1].encode()
     if not (_MARK.items() <= lines[0].items() if lines else not whole and begins.startswith(torn[: len(begins)])):
         raise UsageError(
-            f"{path} is there, and is no journal of this version of the program: remove it, or name another file",
-            code="file-exists",
+            f"{path} is no journal of this version of the program: remove it, or name another file", code="file-exists"
         )
     if not lines:
         return None, end
@@ -192,9 +191,7 @@ def _read(descriptor: int, path: str) -> tuple[State | None, int]:
         if state.rows < 1 or state.columns < 0:
             raise ValueError(f"parts of {state.rows} rows and {state.columns} columns")
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"{path} is malformed ({type(error).__name__}: {error}): remove it to begin anew", code="file-format"
-        ) from None
+        raise UsageError(f"{path} is malformed ({error}): remove it to begin anew", code="file-format") from None
     return state, end
 
 
@@ -237,11 +234,7 @@ class _PartsFile:
     def __init__(self, team: Team, output: MatrixOutput, threads: int) -> None:
         """UsageError for a format that cannot be written in any order. `threads`: to write and compute digests."""
         if not output.by_rows:
-            raise UsageError(
-                f"{output.path} cannot be written part by part: --resume writes .npy, .h5 and .zarr, "
-                "in which elements have their place before they are known (a .mtx file is text)",
-                code="file-kind",
-            )
+            raise UsageError(f"{output.path}: --resume writes .npy, .h5 and .zarr, and no text", code="file-kind")
         self._team, self._output, self._threads = team, output, threads
         self._target = Path(os.path.realpath(output.path))
         self._part = self._target.with_name(f"{self._target.name}.part")
@@ -412,11 +405,7 @@ class ProductInParts:
     ) -> None:
         """Find the parts that an earlier job has written. UsageError, on all ranks, if this job cannot resume from them."""
         if product.types.converts:
-            raise UsageError(
-                "--resume writes C as it is computed, of float32, float64 or complex numbers, and not of "
-                f"{product.types.result}: leave it out, or choose another --dtype",
-                code="dtype",
-            )
+            raise UsageError(f"--resume writes float32, float64 or complex numbers, not {product.types.result}", code="dtype")
         self._session, self._team, self._settings, self._inventories = session, session.team, settings, inventories
         self._product, self._options = product, options
         self.shape = product.sizes[0], product.sizes[2]
@@ -448,9 +437,7 @@ class ProductInParts:
         if names := [name for name in {**there, **self._asked} if there.get(name) != self._asked.get(name)]:
             other = [f"{name} {there.get(name, 'not known')} there, {self._asked.get(name, 'not known')} here" for name in names]
             raise UsageError(
-                f"{self._disk.name} and {self._disk.name[:-5]}.journal are of another product ({'; '.join(other)}): remove them, "
-                "or leave out --resume",
-                code="resume-other",
+                f"{self._disk.name} and its journal are of another product ({'; '.join(other)}): remove them", code="resume-other"
             )
         wall.enter("resume")
         self._disk.look(self._tiles)
@@ -581,9 +568,7 @@ class ProductInParts:
         """HybridError if A or B has changed since this job began."""
         for name, now in _identity(self._product, self._options, self._settings).items():
             if now != self._asked[name]:
-                raise HybridError(
-                    f"{name} was changed while this job read it: it was {self._asked[name]} and is {now}", code="file-changed"
-                )
+                raise HybridError(f"{name} changed while this job ran: {self._asked[name]}, now {now}", code="file-changed")
 
     def _say_how_to_resume(self) -> None:
         """Set the message that says how to resume, for the supervisor to print if the job is ended."""

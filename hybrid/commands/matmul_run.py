@@ -135,10 +135,7 @@ class _Job:
         if options.printed:
             self._print_corners(outcome)
         if outcome.repeats < options.repeat:
-            print(
-                f"hybrid: asked to end: {outcome.repeats} of {options.repeat} products were finished [terminated]",
-                file=sys.stderr,
-            )
+            print(f"hybrid: asked to end: {outcome.repeats} of {options.repeat} products [terminated]", file=sys.stderr)
         spared = outcome.parts.spared if outcome.parts else 0
         print(run_report.table(plans, outcome.phases, outcome.total, spared), file=self.stream)
         if outcome.arithmetic:

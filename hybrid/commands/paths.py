@@ -155,19 +155,15 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> Task:
     if options.picture:
         picture.refuse(options.picture, count)
     if options.terms and count > MOST_TERMS:
-        raise UsageError(
-            f"--terms shows a term for each vertex: of {count} vertices, and {MOST_TERMS} are the most", code="number"
-        )
+        raise UsageError(f"--terms shows a term for each vertex: {count}, at most {MOST_TERMS}", code="number")
     whole = range(count if options.out else min(options.printed, count))
     rows, columns = (list(whole) if name is None else [graph.vertex(name)] for name in (options.tail, options.head))
     arithmetic = choose_arithmetic(graph.adjacency, options.length)
     entries = len(rows) * len(columns)
     need, free = arithmetic.bytes_for(entries), settings.host_memory or available_host_bytes()
     if need > free:
-        raise DoesNotFit(
-            f"{entries} numbers of up to {arithmetic.bits} bits take about {readable(need)}, {readable(free)} are free: "
-            "ask for fewer (--from, --to, --print) or a smaller --length"
-        )
+        need_of = f"{entries} numbers of up to {arithmetic.bits} bits take about {readable(need)}, {readable(free)} are free"
+        raise DoesNotFit(f"{need_of}: ask for fewer (--from, --to, --print) or a smaller --length")
     print(f"{NAME}: {options.graph}: {graph}", file=sys.stderr)
     print(f"{NAME}: {arithmetic}; {counted(arithmetic.products, 'matrix product')}", file=sys.stderr, flush=True)
     return Task(graph, rows, columns, arithmetic)

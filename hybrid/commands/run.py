@@ -74,11 +74,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     source = Path(words[0] if options.module is None else (spec and spec.origin) or "")
     launch = launched()
     if launch is not None and launch.size > 1 and source.is_file() and _USES_MPI.search(source.read_bytes()):
-        raise UsageError(
-            f"{source} uses MPI itself, and would run on rank 0 alone: start it with mpirun python, and have it call "
-            "hybrid.multiply or hybrid.use(comm)",
-            code="option-combination",
-        )
+        remedy = "start it with mpirun python, and have it call hybrid.multiply or hybrid.use(comm)"
+        raise UsageError(f"{source} uses MPI itself, and would run on rank 0 alone: {remedy}", code="option-combination")
     return options
 
 

@@ -97,12 +97,9 @@ def _launcher(first: MpiOfRank, size: int, unstarted: StartError | None) -> Find
         return note("launcher", "started alone; no mpirun on PATH: pip install mpich brings one", code="mpi-missing")
     path, family = first.mpirun
     if isinstance(first.mpi, Library) and family and family != first.mpi.family:
-        return wrong(
-            "launcher",
-            f"{path} is {family}'s, but mpi4py uses {first.mpi.name}: every rank would be 0 of 1",
-            "put the mpirun of mpi4py's MPI first on PATH (that of a pip-installed MPI is in the environment's bin folder)",
-            code="wrong-mpirun",
-        )
+        remedy = "put the mpirun of mpi4py's MPI first on PATH (a pip-installed MPI's is in the environment's bin folder)"
+        text = f"{path} is {family}'s, but mpi4py uses {first.mpi.name}: every rank would be 0 of 1"
+        return wrong("launcher", text, remedy, code="wrong-mpirun")
     return ok("launcher", f"started alone; {path}{f' ({family})' if family else ''} starts several")
 
 
@@ -124,9 +121,7 @@ def _library(library: Library | Unknown) -> Finding:
         f"threads {library.provided} ({library.asked} asked for), large counts {'yes' if library.large_counts else 'no'}"
     )
     if not library.threads_suffice:
-        return wrong(
-            "mpi", text, "install an MPI built with thread support, for example with pip install mpich", code="mpi-threads"
-        )
+        return wrong("mpi", text, "install an MPI built with threads, such as pip install mpich", code="mpi-threads")
     return ok("mpi", text)
 
 
@@ -138,13 +133,9 @@ def examine_pinned(trial: Trial | None) -> Finding:
         return ok("pinned memory", f"{text} (without a GPU no memory is pinned)")
     if not trial.pin_trouble:
         return ok("pinned memory", f"{readable(PINNED_BYTES)} pinned for the GPU; {text}")
-    return wrong(
-        "pinned memory",
-        f"{readable(PINNED_BYTES)} cannot be pinned for the GPU ({trial.pin_trouble}): copies run at a third of the link's speed "
-        f"or less; {text}",
-        "raise the limit: ulimit -l unlimited (Slurm: LimitMEMLOCK=infinity for slurmd; container: --ulimit memlock=-1)",
-        code="pinned-limit",
-    )
+    remedy = "raise the limit: ulimit -l unlimited (Slurm: LimitMEMLOCK=infinity for slurmd; container: --ulimit memlock=-1)"
+    slow = f"{readable(PINNED_BYTES)} cannot be pinned for the GPU ({trial.pin_trouble}), so copies are slow; {text}"
+    return wrong("pinned memory", slow, remedy, code="pinned-limit")
 
 
 _READ = ("JOB_ID", "JOB_NUM_NODES", "NTASKS", "STEP_NUM_TASKS", "STEP_NUM_NODES", "CPUS_PER_TASK", "GPUS_ON_NODE", "STEP_GPUS",
@@ -173,21 +164,13 @@ def judge_slurm(
     text = f"job {job['JOB_ID']} has {', '.join(given)} a task; MPI has {counted(ranks, 'rank')} on {counted(nodes, 'node')}"
     few = [rank for rank in range(ranks) if 0 < cores[rank] < _number(variables[rank], "CPUS_PER_TASK")]
     if few:
-        return wrong(
-            "slurm",
-            f"{text}; rank {few[0]} may use {counted(cores[few[0]], 'core')} only",
-            f"srun does not take -c from sbatch: srun -c {job['CPUS_PER_TASK']}; for mpirun leave binding out (--bind-to none)",
-            code="slurm-cores",
-        )
+        remedy = f"srun -c {job['CPUS_PER_TASK']}, since srun takes no -c from sbatch; for mpirun --bind-to none"
+        return wrong("slurm", f"{text}; rank {few[0]} may use {counted(cores[few[0]], 'core')} only", remedy, code="slurm-cores")
     given_gpus = [each.get("STEP_GPUS") or each.get("JOB_GPUS") or _number(each, "GPUS_ON_NODE") for each in variables]
     without = [rank for rank in range(ranks) if given_gpus[rank] and not gpus[rank]]
     if without:
-        return wrong(
-            "slurm",
-            f"{text}; the job has GPUs, and rank {without[0]} cannot use any",
-            "see the line on gpus; or give the step its GPUs: srun --gpus-per-task=1, or --gpu-bind=none for all of a node",
-            code="slurm-gpus",
-        )
+        remedy = "see the line on gpus; or srun --gpus-per-task=1, or --gpu-bind=none for all GPUs of a node"
+        return wrong("slurm", f"{text}; the job has GPUs, and rank {without[0]} cannot use any", remedy, code="slurm-gpus")
     tasks = _number(job, "STEP_NUM_TASKS") or _number(job, "NTASKS")
     if tasks > ranks and not launched:
         return note("slurm", f"{text}: this is one process; srun or mpirun starts it as {tasks} ranks", code="slurm-tasks")
@@ -210,11 +193,6 @@ _COMPILER_LIMIT = 30  # seconds to compile a small program
 _PROGRAM = b"#include <tuple>\n#include <vector>\nint main() { auto [x, y] = std::tuple{1, 2}; return x + y - 3; }\n"
 
 
-def examine_tools(*, gpus: bool) -> list[Finding]:
-    """This host's compilers and kernel caches. `gpus`: some rank's GPU works, so none is emulated."""
-    return [_examined("compiler", _compilers, gpus), _examined("kernel cache", _caches)]
-
-
 def _examined(subject: str, examine: Callable[..., Finding], *about: Any) -> Finding:
     """The finding of `examine`; unknown, with the reason, if it raises."""
     found = attempt(lambda: examine(*about))
@@ -222,6 +200,7 @@ def _examined(subject: str, examine: Callable[..., Finding], *about: Any) -> Fin
 
 
 def _compilers(gpus: bool) -> Finding:
+    """`gpus`: some rank's GPU works, so none is emulated."""
     path, and_c = "", ""
     try:
         c_compiler()
@@ -291,11 +270,7 @@ class Placement:
     cores_of_host: int = 0
 
 
-def judge_placement(placements: Sequence[Placement], topology: Topology) -> list[Finding]:
-    return [_where(placements, topology), _threads(placements, topology)]
-
-
-def _where(placements: Sequence[Placement], topology: Topology) -> Finding:
+def judge_placement(placements: Sequence[Placement], topology: Topology) -> Finding:
     parts = []
     for node in topology.nodes:
         for cores, members in ranks_by_value(placements[rank].cores for rank in node).items():
@@ -306,7 +281,7 @@ def _where(placements: Sequence[Placement], topology: Topology) -> Finding:
     return ok("placement", f"{total}: {'; '.join(parts[:_SHOWN])}{more}")
 
 
-def _threads(placements: Sequence[Placement], topology: Topology) -> Finding:
+def judge_threads(placements: Sequence[Placement], topology: Topology) -> Finding:
     counts = ranks_by_value((placement.threads.count, placement.threads.reason) for placement in placements)
     text = "; ".join(
         f"{count} a rank ({reason})" if len(counts) == 1 else f"rank {ranges(ranks)}: {count} ({reason})"
@@ -320,13 +295,11 @@ def _threads(placements: Sequence[Placement], topology: Topology) -> Finding:
     bound = [rank for rank, placement in enumerate(placements) if placement.threads.count > len(placement.cores)]
     if bound:
         first = placements[bound[0]]
-        return wrong(
-            "threads",
-            f"{text}: rank {ranges(bound)} has {counted(first.threads.count, 'thread')}, "
-            f"bound to {counted(len(first.cores), 'core')}",
-            f"bind ranks to more cores ({_ANY_BINDING} or --map-by slot:PE=N, srun -c N), or lower --threads",
-            code="threads-bound",
+        text += (
+            f": rank {ranges(bound)} has {counted(first.threads.count, 'thread')}, bound to {counted(len(first.cores), 'core')}"
         )
+        remedy = f"bind ranks to more cores ({_ANY_BINDING} or --map-by slot:PE=N, srun -c N), or lower --threads"
+        return wrong("threads", text, remedy, code="threads-bound")
     return ok("threads", text)
 
 
@@ -410,10 +383,8 @@ def interpret_gpus(report: Mapping[str, Any], ended: str, *, driver_loaded: bool
     if report["driver"] is None:
         if not driver_loaded:
             return Sight((), ok("gpus", "none: no NVIDIA driver (libcuda.so.1) on this machine"))
-        return _unusable(
-            "the machine has NVIDIA's driver, but libcuda.so.1 is not to be found",
-            "start the container with --gpus all (docker) or --nv (apptainer); outside of one install the driver's library",
-        )
+        remedy = "start the container with --gpus all (docker) or --nv (apptainer); else install the driver's library"
+        return _unusable("the machine has NVIDIA's driver, but no libcuda.so.1", remedy)
     driver = f"driver for CUDA {_cuda_version(report['driver'])}"
     if report["status"] == _NO_DEVICE or (report["status"] == 0 and report["visible"] == 0):
         visible = environment.get("CUDA_VISIBLE_DEVICES")
@@ -505,12 +476,8 @@ def _used_gpus(sights: Sequence[Sight], chosen: Sequence[Gpu | None], hosts: Seq
     text = f"{len(by_uuid)} usable, {about}; {'; '.join(shown)}"
     shared = [ranks for ranks in users.values() if len(ranks) > 1]
     if shared and idle:  # only where ranks see different GPUs
-        return wrong(
-            "gpus",
-            f"{text}; rank {ranges(shared[0])} share a GPU, and {idle[0]} is idle",
-            "let every rank see all GPUs of its host: srun --gpu-bind=none, the same CUDA_VISIBLE_DEVICES for all",
-            code="gpu-shared",
-        )
+        remedy = "let every rank see all GPUs of its host: srun --gpu-bind=none, the same CUDA_VISIBLE_DEVICES for all"
+        return wrong("gpus", f"{text}; rank {ranges(shared[0])} share a GPU, and {idle[0]} is idle", remedy, code="gpu-shared")
     if shared:
         return note("gpus", f"{text}; rank {ranges(shared[0])} share a GPU: one rank a GPU is faster", code="gpu-shared")
     if idle:
@@ -530,18 +497,11 @@ _SLOW = 2.0  # times as long as the others: other jobs may use a link, too
 T = TypeVar("T")
 
 
-@record
-class Examination:
-    """All findings, and the data about ranks and links."""
-
-    findings: tuple[Finding, ...]
-    placements: tuple[RankPlacement, ...]
-    measured: links.Measurements
-    node_links: tuple[links.NodeLink, ...]
+Examination = tuple[list[Finding], list[RankPlacement], links.Measurements, list[links.NodeLink]]
 
 
 def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None = None) -> Examination:
-    """Examine everything. Every rank calls it and gets the same result.
+    """Examine everything; returns the findings, and data about ranks and links. Every rank calls it and gets the same result.
 
     `threads[rank]`: the rank's threads. `unstarted`: why this launched process is no rank of a job.
     """
@@ -565,22 +525,25 @@ def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None
     works = [trial is not None for trial in working]
 
     own = of_all("blas", lambda: [_examined("blas", examine_blas, threads[team.rank].count), examine_pinned(working[team.rank])])
-    tools = of_all("tools", lambda: examine_tools(gpus=any(works)) if team.leads_node else None)
+    compilers = of_all("compilers", lambda: [_examined("compiler", _compilers, any(works))] if team.leads_node else None)
+    caches = of_all("caches", lambda: [_examined("kernel cache", _caches)] if team.leads_node else None)
     measured = links.measure(team, [gpu if works[rank] else None for rank, gpu in enumerate(chosen)])
     hosts = [rank.host for rank in placements]
     between_nodes = links.measure_node_links(team, hosts)
     launched = unstarted is None and bool(mpi_of_ranks[0].launcher)
     findings = [
         *judge_mpi(mpi_of_ranks, unstarted),
-        *judge_placement(placements, team.topology),
+        judge_placement(placements, team.topology),
+        judge_threads(placements, team.topology),
         *links.judge_node_links(between_nodes, _SLOW),
         judge_slurm(slurm_variables, [len(rank.cores) for rank in placements], works, team.topology, launched=launched),
         *judge_gpus(sights, chosen, trials, hosts),
         *merged(own),
         *links.judge(measured, _SLOW, note),
-        *merged(tools),
+        *merged(compilers),
+        *merged(caches),
     ]
     findings.sort(key=lambda finding: _SUBJECTS.index(finding.subject))
     seats = zip(placements, chosen, strict=True)
     at = [RankPlacement(rank, seat.host, seat.cores, seat.threads, gpu) for rank, (seat, gpu) in enumerate(seats)]
-    return Examination(tuple(findings), tuple(at), measured, tuple(between_nodes))
+    return findings, at, measured, between_nodes

@@ -84,8 +84,7 @@ def greet(process: int, processes: int, threads: int, greeter: Greeter | None, k
         os.write(2, "".join(f"{line}\n" for line in others).encode())
     if len(from_kernel) != kernel_lines:
         raise HybridError(
-            f"the kernel printed {len(from_kernel)} lines instead of {kernel_lines}: fewer blocks or threads may fit",
-            code="threads",
+            f"the kernel printed {len(from_kernel)} of {kernel_lines} lines: fewer blocks or threads", code="threads"
         )
     return said + from_kernel
 
@@ -107,10 +106,7 @@ def _greet_from_threads(process: int, processes: int, threads: int) -> list[str]
             thread.start()
         except RuntimeError as error:
             barrier.abort()
-            raise HybridError(
-                f"only {number} of {threads} threads could be started ({one_line(error)}): --threads {number} or less",
-                code="threads",
-            ) from error
+            raise HybridError(f"only {number} of {threads} threads started ({one_line(error)})", code="threads") from error
     greet_from(0)
     for thread in others:
         thread.join()

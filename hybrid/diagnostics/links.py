@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import isfinite
 from typing import Any, TypeVar
@@ -113,16 +113,12 @@ def judge_node_links(measured: Sequence[NodeLink], limit: float) -> list[Finding
     found = [wrong("node links", text, remedy, code="slow-link") for text in slow_links(medians, "", limit)]
     if found or not medians:
         return found
-    least, most = (rate_in_units(rate, "B") for rate in (min(medians.values()), max(medians.values())))
-    return [ok("node links", f"{counted(len(medians), 'link')} around the ring of nodes: {least} to {most}")]
+    return [ok("node links", f"{counted(len(medians), 'link')} around the ring of nodes: {rate_range(medians.values())}")]
 
 
 CONTENDED = 0.7  # of the sum of the rates alone: below, links that copy at once share a bottleneck
 _LINKS = "gpu links"
-_DIRECTIONS: tuple[tuple[str, Callable[[Rates], float]], ...] = (
-    ("host to GPU", lambda rates: rates.to_gpu),
-    ("GPU to host", lambda rates: rates.to_host),
-)
+_DIRECTIONS = {"host to GPU": "to_gpu", "GPU to host": "to_host"}  # fields of Rates
 
 
 def judge_host_links(measured: Measurements) -> Finding:
@@ -132,54 +128,40 @@ def judge_host_links(measured: Measurements) -> Finding:
         return unknown(_LINKS, f"{failure.rank}, {failure.stage}: {failure.text}")
     if not links:
         return ok(_LINKS, "not measured: no GPU that works")
-    rates = [rates for link in links for rates in (link.alone, link.together) if rates is not None]
-    if not all(isfinite(rate) and rate > 0 for each in rates for rate in (each.to_gpu, each.to_host)):
+    rates = [rate for link in links for each in (link.alone, link.together) if each for rate in (each.to_gpu, each.to_host)]
+    if not all(isfinite(rate) and rate > 0 for rate in rates):
         return unknown(_LINKS, "the copies took no time that could be measured")
     pinned = all(link.pinned for link in links)
-    parts = [f"{name} {rate_range([of(link.alone) for link in links])}" for name, of in _DIRECTIONS]
+    parts = [f"{name} {rate_range([getattr(link.alone, way) for link in links])}" for name, way in _DIRECTIONS.items()]
     memory = "of pinned memory" if pinned else "of memory that could not be pinned"
     text = f"{counted(len(links), 'GPU')}, copies {memory}: {', '.join(parts)}{' alone' if len(links) > 1 else ''}"
-    at_once = []  # direction, host, and the sums of its links' rates: at once, and each alone
-    for host in dict.fromkeys(link.host for link in links):
-        node = [link for link in links if link.host == host]
-        together = [link.together for link in node if link.together]
-        if len(together) == len(node):
-            for name, of in _DIRECTIONS:
-                at_once.append((name, host, sum(map(of, together)), sum(of(link.alone) for link in node)))
-    if at_once:
-        sums = [rate_range([whole for each, _, whole, _ in at_once if each == name]) for name, _ in _DIRECTIONS]
-        text += f"; all of a node at once {' and '.join(sums)}"
-    for name, host, whole, alone in at_once:
-        if whole < CONTENDED * alone:
-            return note(
-                _LINKS,
-                f"{text}; {name} on {host}: all at once reach only {100 * whole / alone:.0f} % of the sum of each alone",
-                "a PCIe switch, or one NUMA node's memory, is shared (nvidia-smi topo -m): bind ranks to the cores near "
-                "their GPUs, or expect copies to take as much longer",
-                code="slow-link",
-            )
+    nodes = [[link for link in links if link.host == host] for host in dict.fromkeys(link.host for link in links)]
+    nodes = [node for node in nodes if all(link.together for link in node)]
+    for name, way in _DIRECTIONS.items() if nodes else ():
+        at_once = [sum(getattr(link.together, way) for link in node) for node in nodes]
+        text += f"; all of a node at once {rate_range(at_once)} {name}"
+        for node, whole in zip(nodes, at_once, strict=True):
+            alone = sum(getattr(link.alone, way) for link in node)
+            if whole < CONTENDED * alone:
+                text += f"; on {node[0].host} only {100 * whole / alone:.0f} % of the sum of each alone"
+                remedy = "a PCIe switch or a NUMA node is shared (nvidia-smi topo -m): bind ranks to cores near their GPUs"
+                return note(_LINKS, text, remedy, code="slow-link")
     if not pinned:
-        return note(
-            _LINKS, f"{text}; copies of pinned memory would be faster: see the line on pinned memory", code="pinned-limit"
-        )
+        return note(_LINKS, f"{text}; pinned memory would be faster: see the line on it", code="pinned-limit")
     return ok(_LINKS, text)
 
 
-def rate_range(rates: Sequence[float]) -> str:
-    least, most = min(rates), max(rates)
-    return _gigabytes(most) if f"{least / 1e9:.1f}" == f"{most / 1e9:.1f}" else f"{least / 1e9:.1f} to {_gigabytes(most)}"
-
-
-def _gigabytes(rate: float) -> str:
-    return f"{rate / 1e9:.1f} GB/s"
+def rate_range(rates: Collection[float]) -> str:
+    least, most = (rate_in_units(rate, "B") for rate in (min(rates), max(rates)))
+    return most if least == most else f"{least} to {most}"
 
 
 def judge(measured: Measurements, limit: float, told: Callable[..., Finding] = wrong) -> list[Finding]:
     """The findings on measured GPUs: one on host links, one on peer copies, and one for each direction of a link and each pair of
     GPUs that takes more than `limit` times as long as the others. `told`: makes the latter."""
     rates: dict[str, dict[str, float]] = {}
-    for name, of in _DIRECTIONS:
-        rates[name] = {f"{link.uuid} of rank {link.rank} on {link.host}": of(link.alone) for link in measured.links}
+    for name, way in _DIRECTIONS.items():
+        rates[name] = {f"{link.uuid} of rank {link.rank} on {link.host}": getattr(link.alone, way) for link in measured.links}
     rates["GPU to GPU"] = {f"{copy.source} to {copy.target}": copy.rate for copy in measured.peer_copies}
     remedy = "see the link's width and generation (nvidia-smi -q), nvidia-smi topo -m, and nvidia-smi nvlink -e"
     slow = [(kind, text) for kind, of_links in rates.items() for text in slow_links(of_links, f" {kind}", limit)]
@@ -230,12 +212,7 @@ def _failed(failure: Failure, ranks: int) -> Finding:
     )
     what = f"{failure.rank}: {failure.text}"
     if failure.died:
-        return wrong(
-            _PEERS,
-            f"{what}, while GPUs opened each other's memory; so would a product's processes",
-            f"{_USE_HOST} ({cost})",
-            code="gpu-peers",
-        )
+        return wrong(_PEERS, f"{what}, while GPUs opened each other's memory", f"{_USE_HOST} ({cost})", code="gpu-peers")
     if failure.stage == "fetching":  # the small test that precedes each product has passed
         passed = f"{what}; the transport peers is used nevertheless, since the little data that it tests with arrived"
         if failure.code == "gpu-data":

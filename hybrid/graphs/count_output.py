@@ -39,10 +39,7 @@ def listed(adjacency: np.ndarray, length: int, tail: int, head: int, count: int)
     UsageError if they are too many to list; CheckFailed if they are not `count`.
     """
     if count > MOST_LISTED:
-        raise UsageError(
-            f"--list: {shortened(count)} paths lead there, and at most {MOST_LISTED} are listed: ask for a smaller --length",
-            code="number",
-        )
+        raise UsageError(f"--list: {shortened(count)} paths, at most {MOST_LISTED}: ask for a smaller --length", code="number")
     edges = adjacency > 0
     ends = [np.arange(len(adjacency)) == head]  # by number of steps: the vertices from which a walk can end at `head`
     for _ in range(length):
@@ -101,10 +98,7 @@ def write(path: str, numbers: np.ndarray, names: Sequence[str], about: dict[str,
     if path.endswith(".npy"):
         largest = max(map(int, numbers.flat))
         if largest >= 2**63:
-            raise UsageError(
-                f"--out {path}: the largest count has {largest.bit_length()} bits, .npy holds int64: use .csv or .json",
-                code="dtype",
-            )
+            raise UsageError(f"--out {path}: {largest.bit_length()} bits exceed int64: use .csv or .json", code="dtype")
         numbers = numbers.astype(np.int64)
     with atomic_write(path) as beside:
         if path.endswith(".npy"):

@@ -45,9 +45,7 @@ def refuse_too_many(vertices: int, memory: int) -> None:
 def _refuse_large(need: int, memory: int, what: str) -> None:
     free = memory or available_host_bytes()
     if need > free:
-        raise DoesNotFit(
-            f"{what} {readable(need)}, {readable(free)} are free: use a smaller graph, or a machine with more memory"
-        )
+        raise DoesNotFit(f"{what} {readable(need)}, {readable(free)} are free: use a smaller graph, or more memory")
 
 
 @contextmanager
@@ -111,9 +109,7 @@ def from_csv(path: Path, memory: int) -> Read:
         _, above = rows.pop(0)
         names = [row.pop(0) for _, row in rows]
         if names != above[max(0, len(above) - len(names)) :]:
-            raise UsageError(
-                "the names above the matrix and before it differ: the same vertices in the same order are needed", code="graph"
-            )
+            raise UsageError("the names above the matrix and before it differ", code="graph")
         if len(set(names)) < len(names):
             raise UsageError("two vertices have the same name", code="graph")
     values = []
@@ -131,16 +127,10 @@ def from_matrix(path: Path, form: str, memory: int) -> Read:
     file = MtxFile(str(path)) if form == "mtx" else open_npy(str(path))
     if file.dtype.kind not in "biuf":
         raise UsageError(f"it holds {file.dtype}: walks are counted with real numbers", code="graph")
-    _refuse_oblong(file.shape)
     refuse_too_many(max(file.shape), memory)
     array = np.empty(file.shape, file.dtype)
     file.read(Span(0, file.shape[0]), array)
     return array, None
-
-
-def _refuse_oblong(shape: tuple[int, ...]) -> None:
-    if shape[0] != shape[1]:
-        raise UsageError(f"not a square matrix: its shape is {'×'.join(map(str, shape))}", code="graph")
 
 
 EXAMPLES = {"ten": "ten.csv", "five": "five.edges"}
@@ -162,9 +152,7 @@ class Graph:
         if name.isdecimal() and len(name) < 10 and 1 <= int(name) <= count and not numbered:
             return int(name) - 1
         if count > _MOST_NAMED:
-            raise UsageError(
-                f"there is no vertex {name!r} among the {count} from {self.names[0]} to {self.names[-1]}", code="graph"
-            )
+            raise UsageError(f"no vertex {name!r} among {count}, {self.names[0]} to {self.names[-1]}", code="graph")
         return self.names.index(one_of("vertex", name, self.names))
 
     def __str__(self) -> str:
@@ -195,9 +183,7 @@ def read_graph(source: str, form: str | None, *, directed: bool, memory: int = 0
             lacking = "not a regular file" if path.exists() else "there is no such file"
             raise UsageError(f"{lacking}; the example graphs are {' and '.join(EXAMPLES)}", code="file-missing")
         if directed and form != "edges":
-            raise UsageError(
-                "--directed is for edge lists; a matrix says itself which way its edges go", code="option-combination"
-            )
+            raise UsageError("--directed is for edge lists alone", code="option-combination")
         _refuse_large(path.stat().st_size, memory, "the file takes")
         if form == "edges":
             matrix, names = from_edges(path, directed, memory)
@@ -213,7 +199,8 @@ def read_graph(source: str, form: str | None, *, directed: bool, memory: int = 0
 
 def _as_adjacency(matrix: np.ndarray) -> np.ndarray:
     """The matrix as int64, with every number unchanged. UsageError if that is impossible."""
-    _refuse_oblong(matrix.shape)
+    if matrix.shape[0] != matrix.shape[1]:
+        raise UsageError(f"not a square matrix: its shape is {'×'.join(map(str, matrix.shape))}", code="graph")
     if not matrix.size:
         raise UsageError("it has no vertices", code="graph")
     _refuse(matrix, (matrix < 0) | ~np.isfinite(matrix), "edges are counted from 0 up")

@@ -34,11 +34,7 @@ def enough_primes(bits: int, terms: int) -> list[int]:
             if reached > bits + 1:  # one bit exceeds the logarithms' rounding by far
                 return chosen
             reached += math.log2(prime)
-    raise UsageError(
-        f"numbers of up to {bits} bits need more primes than leave sums of {terms} products exact in float64: make the length or "
-        "the graph smaller",
-        code="too-long",
-    )
+    raise UsageError(f"too few primes for numbers of {bits} bits: make the length or the graph smaller", code="too-long")
 
 
 def reconstructed(primes: Sequence[int], remainders: np.ndarray) -> np.ndarray:
@@ -222,7 +218,5 @@ def as_integers(arithmetic: Arithmetic, found: np.ndarray) -> np.ndarray:
     """
     numbers = reconstructed(arithmetic.primes, found) if arithmetic.primes else found[0].astype(object)
     if any(int(number).bit_length() > arithmetic.bits for number in numbers.flat):
-        raise CheckFailed(
-            f"a count exceeds 2^{arithmetic.bits}, which none can: a product, or what was computed from it, is wrong"
-        )
+        raise CheckFailed(f"a count exceeds 2^{arithmetic.bits}, which none can: a product is wrong")
     return numbers

@@ -50,13 +50,9 @@ class Gram:
             with session.team.phase("agree", timed=False) as looking:
                 session.team.refuse_no_rank(self._root)
                 if isinstance(a, Distributed) and not is_rows:
-                    raise UsageError(
-                        "gram takes no Block2D: a @ a.T is its product, hybrid.scatter(a) makes RowBlocks", code="mixed-kinds"
-                    )
+                    raise UsageError("gram takes no Block2D: use a @ a.T, or hybrid.scatter(a)", code="mixed-kinds")
                 if is_file and session.team.size > 1:
-                    raise UsageError(
-                        "a file's Gram matrix is one process's work: call gram(path) without comm", code="communicator"
-                    )
+                    raise UsageError("one process reads a file: call gram(path) without comm", code="communicator")
                 if not (is_rows or is_file):
                     a = arrays_of(a, a, on_device=True)[0] if session.team.rank == self._root else None
                     if a is not None and a.ndim != 2:
@@ -188,7 +184,7 @@ class Gram:
         settings = Settings.gather({"device": self._options["device"]})
         height, width = file.shape
         at_once = _SLAB_BYTES if self._transposed else max(_SLAB_BYTES, available_host_bytes() // 8)
-        rows = height if file.at_once else settings.slab_rows or at_once // max(1, width * file.dtype.itemsize)
+        rows = settings.slab_rows or at_once // max(1, width * file.dtype.itemsize)
         slabs = [*pieces(Span(0, height), max(1, rows))] or [Span(0, 0)]
         read = self._slabs(file, slabs)
         if len(slabs) == 1:

@@ -80,9 +80,7 @@ def new_matrix(text: str, shape: tuple[int, int], dtype: np.dtype) -> MatrixOutp
     if form in ("npy", "bed") and (ending := os.path.splitext(file)[1].lower()) in _NEVER_WRITTEN:
         raise UsageError(f"{file}: matrices are written as .npy, .h5, .zarr or .mtx, and not as {ending}", code="file-kind")
     if dtype.kind == "V" and form != "npy":
-        raise UsageError(
-            f"{file} cannot hold {dtype}, which its format has not: write .npy, or with --dtype float32", code="dtype"
-        )
+        raise UsageError(f"{file} cannot hold {dtype}: write .npy, or with --dtype float32", code="dtype")
     if form == "mtx":
         return _MtxOutput(file, shape, dtype)
     if form == "npy":
@@ -116,7 +114,6 @@ class MatrixFile:
     """A matrix of numbers in a file. Every rank reads the part it needs."""
 
     parallel = False  # several threads may read at a time
-    at_once = False  # `read` always reads the whole file, and reports progress only at the end
 
     def __init__(
         self,
@@ -227,11 +224,6 @@ def _library(form: str, cannot: str) -> Any:
         why = "without {}" if isinstance(error, ModuleNotFoundError) else f"by {{}} ({one_line(error)})"
         library = "h5py" if form == "hdf5" else "zarr-python 3, from Python 3.11 on"
         raise UsageError(f"{cannot} {why.format(library)}: {install(form)}", code="package-missing") from None
-
-
-def _cannot_read(error: OSError) -> UsageError:
-    """The error for a file that cannot be opened, without its name."""
-    return UsageError(f"cannot be read: {error.strerror or one_line(error)}", code=code_of_reading(error))
 
 
 def _refuse_folder(path: str) -> None:
@@ -364,7 +356,7 @@ def _opened(path: str) -> io.FileIO:
     try:
         return open(path, "rb", buffering=0)
     except OSError as error:
-        raise _cannot_read(error) from None
+        raise UsageError(f"cannot be read: {error.strerror or one_line(error)}", code=code_of_reading(error)) from None
 
 
 def _filled(array: np.ndarray, file: io.FileIO, path: str, at: int) -> np.ndarray:
@@ -398,8 +390,7 @@ def _open_bed(path: str, inside: str) -> MatrixFile:
     stride, size = -(-samples // 4), os.fstat(file.fileno()).st_size - len(_BED)
     if not samples or size % stride:
         raise UsageError(
-            f"holds {size} bytes of genotypes, and {fam} {counted(samples, 'sample')}: no whole number of variants has these",
-            code="file-format",
+            f"{size} bytes are no whole number of variants of {counted(samples, 'sample')} ({fam})", code="file-format"
         )
     # The eight genotypes of each pair of bytes. np.take releases the GIL.
     of_bytes = np.array(_GENOTYPES[name], np.int8)[np.arange(1 << 16)[:, None] >> np.arange(0, 16, 2) & 3].view(np.uint64)[:, 0]
@@ -434,74 +425,45 @@ _NUMBERS_AT_ONCE = 1 << 17
 
 
 class MtxFile(MatrixFile):
-    """A matrix in a Matrix Market file, which is always read whole: in `load`, so that a malformed file is an error before
-    anything is computed, or else in `read`."""
-
-    at_once = True
+    """A matrix in a Matrix Market file, which is read whole: in `load`, so that a malformed file is an error before anything is
+    computed, or in the first `read`."""
 
     def __init__(self, path: str, readers: int = 1) -> None:
         """`readers`: processes of this machine that each read it at the same time."""
         self._name, self._readers = path, readers
-        self._loaded: Any = None  # by `load`, for the first `read`
-        _refuse_folder(path)
-        with self._reading():
-            open(path, "rb").close()  # its errors say more than SciPy's
-            try:
-                from scipy.io import mminfo
-            except ImportError:
-                raise UsageError(f"Matrix Market files are read by SciPy: {install('graphs')}", code="package-missing") from None
+        self._loaded: Any = None
+        _opened(path).close()  # its errors say more than SciPy's
+        try:
+            from scipy.io import mminfo
+        except ImportError:
+            raise UsageError(f"Matrix Market files are read by SciPy: {install('graphs')}", code="package-missing") from None
+        with _reading_mtx():
             rows, columns, self._entries, form, field, _ = mminfo(path)
             if self._entries > rows * columns:
-                raise UsageError(f"its header promises {self._entries} entries, of {rows}×{columns}", code="file-format")
+                raise ValueError(f"its header promises {self._entries} entries, of {rows}×{columns}")
         dtype = np.dtype(np.complex128 if field == "complex" else np.float64)  # a text has no type
-        super().__init__(os.path.abspath(path), (rows, columns), dtype, (rows, columns), self._fetch_loaded)
+        super().__init__(os.path.abspath(path), (rows, columns), dtype, (1, 1), self._fetch_loaded)
         self._entry_bytes = _BYTES_OF_AN_ENTRY if form == "coordinate" else dtype.itemsize
         self._refuse_beyond_memory()
 
     def load(self) -> None:
         self._refuse_beyond_memory()  # again: other files may have been read since
         if not all(self.shape):
-            self._loaded = np.zeros(self.shape)  # SciPy would crash by a division by zero
-            return
+            return  # SciPy would crash by a division by zero
         from scipy.io import mmread
 
-        with self._reading():
-            matrix: Any = mmread(self._name)
-            if not isinstance(matrix, np.ndarray):
-                matrix = matrix.tocoo()
-                numbers = matrix.row.astype(np.int64) * self.shape[1] + matrix.col
-                if len(np.unique(numbers)) < matrix.nnz:
-                    text = "it names the same element twice; a symmetric file must hold one triangle only"
-                    raise UsageError(text, code="file-format")
-        self._loaded = matrix
+        with _reading_mtx():
+            self._loaded = mmread(self._name)
+            if not isinstance(self._loaded, np.ndarray):
+                entries, self._loaded = self._loaded.nnz, self._loaded.tocsr()  # which adds entries of the same place
+                if self._loaded.nnz < entries:
+                    raise ValueError("it names the same element twice; a symmetric file must hold one triangle only")
 
     def _fetch_loaded(self, rows: Span, columns: Span, target: np.ndarray) -> np.ndarray:
         if self._loaded is None:
-            try:
-                self.load()
-            except (UsageError, DoesNotFit) as error:
-                raise type(error)(f"{self.path} {error}", code=error.code) from None
-        found: Any = self._loaded
-        self._loaded = None
-        if isinstance(found, np.ndarray):
-            return found[rows.slice, columns.slice]
-        mine = (rows.lo <= found.row) & (found.row < rows.hi) & (columns.lo <= found.col) & (found.col < columns.hi)
-        dense = np.zeros((len(rows), len(columns)), found.dtype)
-        dense[found.row[mine] - rows.lo, found.col[mine] - columns.lo] = found.data[mine]
-        return dense
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """A context in which SciPy reads the file. UsageError, with the line, if it cannot."""
-        try:
-            yield
-        except OSError as error:
-            raise _cannot_read(error) from None
-        except UsageError as error:
-            raise UsageError(f"cannot be read: {error}", code=error.code) from None
-        except (ValueError, OverflowError, TypeError, EOFError) as error:
-            text = " ".join(str(error).split()).rstrip(".")
-            raise UsageError(f"cannot be read: it is malformed: {text}", code="file-format") from None
+            self.load()
+        part = self._loaded[rows.slice, columns.slice]
+        return part if isinstance(part, np.ndarray) else part.toarray()
 
     def _refuse_beyond_memory(self) -> None:
         need, free = self._entry_bytes * self._entries * self._readers, available_host_bytes()
@@ -510,6 +472,16 @@ class MtxFile(MatrixFile):
                 f"takes {readable(need)} to be read, {readable(free)} are free: it is text, of which each of {self._readers} "
                 "processes reads all; use .npy, .h5 or .zarr"
             )
+
+
+@contextmanager
+def _reading_mtx() -> Iterator[None]:
+    """A context in which SciPy reads a file. UsageError, with the line, if it cannot."""
+    try:
+        yield
+    except (ValueError, OverflowError, TypeError, EOFError, OSError) as error:
+        text = " ".join(str(error).split()).rstrip(".")
+        raise UsageError(f"cannot be read: it is malformed: {text}", code="file-format") from None
 
 
 class _MtxOutput(MatrixOutput):
@@ -579,9 +551,7 @@ def _hdf5_file(h5py: Any, path: str) -> Any:
     try:
         return h5py.File(path, "r", locking="best-effort")
     except BlockingIOError:
-        raise UsageError(
-            "is open for writing in another process, which has locked it: wait until that has closed it", code="file-locked"
-        ) from None
+        raise UsageError("is open for writing in another process: wait until it is closed", code="file-locked") from None
     except OSError as error:
         if error.errno:
             raise UsageError(f"cannot be read: {os.strerror(error.errno)}", code=code_of_reading(error)) from None
@@ -625,11 +595,8 @@ class _Hdf5Output(MatrixOutput):
             raise UsageError(f"{self.path} is there, and {error}: remove it, or name another file", code="file-exists") from None
         lost = [name for name in held if name != self._name and not self._name.startswith(f"{name}/")]
         if lost:
-            raise UsageError(
-                f"{self.path} is there and also holds {_listed(lost)}, which a new file would lose: "
-                "name another file; h5copy can put a dataset of it into this one",
-                code="file-exists",
-            )
+            remedy = "name another file; h5copy can put a dataset of it into this one"
+            raise UsageError(f"{self.path} also holds {_listed(lost)}, which would be lost: {remedy}", code="file-exists")
 
     def begin(self, beside: Path) -> int:
         import h5py
@@ -711,10 +678,7 @@ class _ZarrOutput(MatrixOutput):
     def refuse(self, size: int) -> None:
         _library("zarr", f"{self.path} cannot be written")
         if os.path.lexists(self.path) and not (os.path.isdir(self.path) and not os.listdir(self.path)):
-            raise UsageError(
-                f"{self.path} is there, and a folder cannot be replaced in one step: remove it, or name another",
-                code="file-exists",
-            )
+            raise UsageError(f"{self.path} is there: remove it, or name another folder", code="file-exists")
         refuse_unwritable(self.path, size, folder=True)
 
     def begin(self, beside: Path) -> int:

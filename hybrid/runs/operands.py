@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -147,13 +147,9 @@ class GeneratedElements(Elements):
         largest = {"lecture": _LECTURE[matrix] - 1, "index": max(0, shape[0] * shape[1] - 1)}.get(fill)
         holds = largest_of_type(dtype) if dtype.kind in "iu" else _HALVES.get(dtype.name, np.inf)
         if dtype.kind in "biu" and largest is None:
-            raise UsageError(
-                f"--fill {fill} makes fractions, which {dtype} does not hold: use --fill lecture or index", code="dtype"
-            )
+            raise UsageError(f"--fill {fill} makes fractions, not {dtype}: use --fill lecture or index", code="dtype")
         if largest is not None and largest > holds:
-            raise UsageError(
-                f"--fill {fill} makes numbers up to {largest}, which {dtype} does not hold: use another --dtype", code="dtype"
-            )
+            raise UsageError(f"--fill {fill} makes numbers up to {largest}, too large for {dtype}", code="dtype")
         self._most = 1 if dtype.kind == "b" else largest or 0
 
     def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
@@ -199,11 +195,6 @@ class FileElements(Elements):
         self.held = self.dtype = self._stored = self._file.dtype.newbyteorder("=")  # `held`: in the file
         self._converts = False
 
-    @property
-    def at_once(self) -> bool:
-        """Whether reading any rows takes as long as reading the whole file."""
-        return self._file.at_once
-
     def load(self) -> None:
         """Read files now that can only be read as a whole, so that malformed ones are refused before anything is computed."""
         with busy(), _naming(self._name):
@@ -215,9 +206,7 @@ class FileElements(Elements):
         if held.kind == "V" and dtype.name == "bfloat16":
             self._stored = dtype
         elif lost := _what_is_lost(held, dtype):
-            raise UsageError(
-                f"{self.path} holds {held}, which as {dtype} would lose {lost}: use another --dtype, or none", code="dtype"
-            )
+            raise UsageError(f"{self.path} holds {held}: {dtype} would lose {lost}; use another --dtype", code="dtype")
         narrower = dtype.name in _HALVES or (dtype.kind in "iu" and held.kind != "b")
         self._converts = narrower and held != dtype
 
@@ -230,14 +219,11 @@ class FileElements(Elements):
             progress(part.hi - rows.lo)
 
     def _read(self, rows: Span, into: np.ndarray, progress: Progress, threads: int = 1) -> None:
-        with busy() if self.at_once else nullcontext():  # without progress, a long read must not count as a stall
-            self._file.read(rows.moved(self._rows.lo), into, progress, self._columns, threads)
+        self._file.read(rows.moved(self._rows.lo), into, progress, self._columns, threads)
 
-    def _parts(self, rows: Span) -> list[Span]:
-        """The rows in parts to read at a time: a single one if each read reads the whole file."""
-        if self.at_once:
-            return [rows] if len(rows) else []
-        return list(rows_of_about(BYTES_AT_ONCE, rows, self.shape[1] * self.held.itemsize))
+    def _parts(self, rows: Span) -> Iterator[Span]:
+        """The rows in parts to convert at a time."""
+        return rows_of_about(BYTES_AT_ONCE, rows, self.shape[1] * self.held.itemsize)
 
     def _values(self, rows: Span) -> np.ndarray:
         own = np.empty((len(rows), self.shape[1]), self.held)

@@ -154,7 +154,7 @@ def test_threads_against_cores():
         ([seat(range(4), 4), seat(range(4), 4, host="b")], (1, 1), OK, ""),
         ([seat(range(4), 5), seat(range(4), 5, host="b")], (1, 1), ("wrong", "threads-crowded"), "--threads 4"),
     ]:
-        finding = checks.judge_placement(seats, of_nodes(*nodes))[1]
+        finding = checks.judge_threads(seats, of_nodes(*nodes))
         assert one(finding) == threads
         assert remedy in finding.remedy
 
