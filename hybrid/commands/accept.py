@@ -39,15 +39,12 @@ exit codes: 0 all accepted, 1 something is wrong or slow, or a failure, 2 wrong 
 
 
 def build_parser() -> Parser:
-    parser = Parser(
-        prog="python -m hybrid.accept", description="Test that all devices of a job are right and equally fast.", epilog=_MORE
-    )
+    summary = "Test that all devices of a job are right and equally fast."
+    parser = Parser(prog="python -m hybrid.accept", description=summary, epilog=_MORE)
     parser.add_argument("--minutes", type=number_of("minutes"), metavar="M", help="repeat rotations for M minutes (by level)")
     parser.add_argument("--level", type=whole_number, choices=LEVELS, default=2, help="how much to test, see below (2)")
-    parser.add_argument(
-        "--expect-gpus", type=whole_number, metavar="N",
-        help="GPUs that each node must use (those given by Slurm or CUDA_VISIBLE_DEVICES; with --device cpu none)",
-    )  # fmt: skip
+    expected = "GPUs that each node must use (those given by Slurm or CUDA_VISIBLE_DEVICES; with --device cpu none)"
+    parser.add_argument("--expect-gpus", type=whole_number, metavar="N", help=expected)
     add_settings(parser, "device", "host_memory", "gpu_memory")
     parser.add_argument("--json", type=file_name, metavar="FILE", help="append the result as a JSON line; - for standard output")
     add_settings(parser, "threads", "stall")

@@ -31,12 +31,8 @@ exit codes: 0 nothing is wrong, 1 something is, or a failure, 2 wrong usage
 
 def build_parser() -> Parser:
     parser = Parser(prog="python -m hybrid.doctor", description="Find what keeps a job from running well.", epilog=_MORE)
-    parser.add_argument(
-        "--json",
-        type=file_name,
-        metavar="FILE",
-        help="append the findings, and the machine's numbers for HYBRID_MACHINE, as a JSON line; - for standard output",
-    )
+    line = "append the findings, and the machine's numbers for HYBRID_MACHINE, as a JSON line; - for standard output"
+    parser.add_argument("--json", type=file_name, metavar="FILE", help=line)
     add_settings(parser, "threads", "stall")
     return parser
 

@@ -42,9 +42,8 @@ exit codes: 0 all well, 1 a failure, also when a rank had neither GPU nor compil
 
 
 def build_parser() -> Parser:
-    parser = Parser(
-        prog="python -m hybrid.hello", description="Every rank greets, from its CPU threads and its GPU.", epilog=_MORE
-    )
+    summary = "Every rank greets, from its CPU threads and its GPU."
+    parser = Parser(prog="python -m hybrid.hello", description=summary, epilog=_MORE)
     parser.add_argument("--blocks", type=at_least(1), default=3, metavar="B", help="blocks of the kernel (3)")
     parser.add_argument("--threads-per-block", type=at_least(1, MOST_BLOCK), default=4, metavar="T", help="threads per block (4)")
     add_settings(parser, "device", device="auto, cuda, emulate (the kernel on the CPU), or cpu: no kernel at all (auto)")

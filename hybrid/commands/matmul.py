@@ -101,17 +101,17 @@ def _add_how(how: argparse._ArgumentGroup) -> None:
 
 
 def _add_shown(shown: argparse._ArgumentGroup) -> None:
-    shown.add_argument("--print", dest="printed", type=at_least(1), nargs="?", const=PRINTED, metavar="K",
-                       help=f"print the top-left K×K of A, B and C ({PRINTED})")  # fmt: skip
+    corners = f"print the top-left K×K of A, B and C ({PRINTED})"
+    shown.add_argument("--print", dest="printed", type=at_least(1), nargs="?", const=PRINTED, metavar="K", help=corners)
     shown.add_argument("--json", type=file_name, metavar="FILE", help="append the run as a JSON line; - for standard output")
     shown.add_argument("--trace", type=file_name, metavar="FILE", help="write Chrome trace events, for Perfetto")
     shown.add_argument("--explain", action="store_true", help="show the plan and its memory, compute nothing")
     shown.add_argument("--ranks", type=at_least(1, _MOST_RANKS), metavar="P", help="with --explain: P ranks")
     shown.add_argument("--nodes", type=at_least(1, _MOST_RANKS), metavar="N", help="with --explain: N nodes")
-    shown.add_argument("--network", type=rate, default=0.0, metavar="RATE",
-                       help="with --explain: rate of a node's link, such as 25GB/s or 100Gbit/s")  # fmt: skip
-    shown.add_argument("--gpus-per-node", type=at_least(0, _MOST_GPUS), default=0, metavar="G",
-                       help="with --explain: G GPUs per node")  # fmt: skip
+    link = "with --explain: rate of a node's link, such as 25GB/s or 100Gbit/s"
+    shown.add_argument("--network", type=rate, default=0.0, metavar="RATE", help=link)
+    gpus = at_least(0, _MOST_GPUS)
+    shown.add_argument("--gpus-per-node", type=gpus, default=0, metavar="G", help="with --explain: G GPUs per node")
     shown.add_argument("--capability", type=_capability, metavar="C", help="with --explain: GPUs of compute capability C (9.0)")
     shown.add_argument("--gpu", metavar="NAME", help='with --explain: this GPU, by published rates: "RTX 4090", B200, …')
 

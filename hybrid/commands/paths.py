@@ -55,9 +55,8 @@ exit codes: 0 all well, 1 a failure, 2 wrong usage, 3 a product or the result fa
 
 
 def build_parser() -> Parser:
-    parser = Parser(
-        prog="python -m hybrid.paths", epilog=_MORE, description="Count the paths of a length, exactly, by matrix powers."
-    )
+    summary = "Count the paths of a length, exactly, by matrix powers."
+    parser = Parser(prog="python -m hybrid.paths", epilog=_MORE, description=summary)
     parser.add_argument("graph", type=file_name, metavar="GRAPH", help="a file, or ten, or five")
     parser.offered["graph"] = ("ten", "five")
     parser.add_argument("--length", type=at_least(0), required=True, metavar="L", help="edges of a path")
@@ -69,17 +68,13 @@ def build_parser() -> Parser:
     kernel = "auto, or a name: python -m hybrid.matmul --kernel list (auto)"
     add_settings(how, "device", "kernel", "threads", "stall", kernel=kernel)
     shown = parser.add_argument_group("what is shown")
-    shown.add_argument("--print", dest="printed", type=at_least(1), default=PRINTED, metavar="K",
-                       help=f"at most K rows and columns ({PRINTED})")  # fmt: skip
-    shown.add_argument(
-        "--out", type=file_name, metavar="FILE", help="write all rows and columns: .csv, .json, or .npy where int64 holds them"
-    )
-    shown.add_argument("--list", dest="listed", action="store_true",
-                       help=f"also every path between --from and --to, vertex by vertex: at most {MOST_LISTED}")  # fmt: skip
-    shown.add_argument("--terms", action="store_true",
-                       help="also the number as a sum: row of length 1 times column of length L-1")  # fmt: skip
-    shown.add_argument("--picture", type=file_name, metavar="FILE.svg",
-                       help="draw the graph; with --list the paths in it, a panel each")  # fmt: skip
+    some = f"at most K rows and columns ({PRINTED})"
+    shown.add_argument("--print", dest="printed", type=at_least(1), default=PRINTED, metavar="K", help=some)
+    shown.add_argument("--out", type=file_name, metavar="FILE", help="write the whole matrix: .csv, .json, or .npy (int64)")
+    listed = f"also every path between --from and --to, vertex by vertex: at most {MOST_LISTED}"
+    shown.add_argument("--list", dest="listed", action="store_true", help=listed)
+    shown.add_argument("--terms", action="store_true", help="also the number as a sum of products, row times column")
+    shown.add_argument("--picture", type=file_name, metavar="FILE.svg", help="draw the graph; with --list a panel for each path")
     return parser
 
 
@@ -139,13 +134,8 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> Task:
     from hybrid.host.files import refuse_same, refuse_unwritable
     from hybrid.host.memory import available_host_bytes
 
-    # Refuse files that cannot be written before reading anything.
     if options.out and not options.out.endswith(OUT_FORMATS):
         raise UsageError(f"--out {options.out}: the name must end in {', '.join(OUT_FORMATS)}", code="file-kind")
-    if options.picture:
-        picture.refuse(options.picture)
-    for path in filter(None, (options.out, options.picture)):
-        refuse_unwritable(path, 0)  # its size is not known yet
     source = None if options.graph in EXAMPLES else options.graph
     refuse_same({"GRAPH": source, "--out": options.out, "--picture": options.picture}, may_replace={})
     graph = read_graph(options.graph, options.format, directed=options.directed, memory=settings.host_memory)
@@ -154,6 +144,7 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> Task:
         refuse_unwritable(options.out, (8 if options.out.endswith(".npy") else 2) * count**2)
     if options.picture:
         picture.refuse(options.picture, count)
+        refuse_unwritable(options.picture)
     if options.terms and count > MOST_TERMS:
         raise UsageError(f"--terms shows a term for each vertex: {count}, at most {MOST_TERMS}", code="number")
     whole = range(count if options.out else min(options.printed, count))

@@ -298,9 +298,8 @@ class Acceptance:
         seconds = left / (len(ITEM_SIZES) * (team.size + 1))  # of each type a rotation and a warm-up
         assert self._pace is not None
         tiny, nodes = self._outcome.decision.plan, range(len(team.topology.nodes))  # its P rows take the memory of any product
-        free_of_ranks = [
-            replace(each, host_bytes=each.host_bytes - max(map(tiny.bytes_on_node, nodes))) for each in free_of_ranks
-        ]
+        taken = max(map(tiny.bytes_on_node, nodes))
+        free_of_ranks = [replace(each, host_bytes=each.host_bytes - taken) for each in free_of_ranks]
         sizes = [large_size(team.topology, free_of_ranks, dtype, seconds, self._pace) for dtype in ITEM_SIZES]
         least = max(case.l for case in self._cases)
         found = [Case(n // team.size, n, n, dtype) for n, dtype in zip(sizes, ITEM_SIZES, strict=True) if n > least]
@@ -309,12 +308,10 @@ class Acceptance:
 
     def _measure_links(self) -> None:
         team, placements = self._team, self._outcome.decision.placements
-        hosts, gpus = ([getattr(placement, what) for placement in placements] for what in ("host", "gpu"))
+        hosts, gpus = [each.host for each in placements], [each.gpu for each in placements]
         if any(gpus) or len(set(hosts)) > 1:
             self.doing = "links"
         self._outcome.node_links = measure_node_links(team, hosts)
-        if not any(gpus):
-            return
         self._outcome.links = measure(team, gpus)
 
 

@@ -152,7 +152,7 @@ class Graph:
         if name.isdecimal() and len(name) < 10 and 1 <= int(name) <= count and not numbered:
             return int(name) - 1
         if count > _MOST_NAMED:
-            raise UsageError(f"no vertex {name!r} among {count}, {self.names[0]} to {self.names[-1]}", code="graph")
+            raise UsageError(f"no vertex {name!r} among the {count} from {self.names[0]} to {self.names[-1]}", code="graph")
         return self.names.index(one_of("vertex", name, self.names))
 
     def __str__(self) -> str:

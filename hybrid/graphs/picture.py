@@ -25,10 +25,10 @@ svg text { font-size: 13px } .v { text-anchor: middle; dominant-baseline: centra
 """
 
 
-def refuse(path: str, vertices: int | None = None) -> None:
+def refuse(path: str, vertices: int) -> None:
     """UsageError for a file name that does not end in .svg, and for too many vertices for a picture."""
     svg.refuse(path)
-    if vertices is not None and vertices > MOST_DRAWN:
+    if vertices > MOST_DRAWN:
         raise UsageError(f"--picture: a graph of {vertices} vertices would be a tangle; {MOST_DRAWN} are the most", code="number")
 
 

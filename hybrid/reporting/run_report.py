@@ -123,18 +123,9 @@ def write_trace(path: str, intervals_of_ranks: Sequence[Sequence[Interval]], nam
             lanes = free[interval.phase]
             lane = next((lane for lane, at in enumerate(lanes) if at <= interval.begin), len(lanes))
             lanes[lane:] = [interval.end, *lanes[lane + 1 :]]
-            events.append(
-                {
-                    "ph": "X",
-                    "name": interval.phase,
-                    "cat": "hybrid",
-                    "pid": rank,
-                    "tid": _row(interval.phase, lane),
-                    "ts": interval.begin * 1e6,
-                    "dur": (interval.end - interval.begin) * 1e6,
-                    "args": {"repeat": interval.repeat},
-                }
-            )
+            what = {"ph": "X", "name": interval.phase, "cat": "hybrid", "args": {"repeat": interval.repeat}}
+            when = {"ts": interval.begin * 1e6, "dur": (interval.end - interval.begin) * 1e6}
+            events.append({**what, "pid": rank, "tid": _row(interval.phase, lane), **when})
         for phase, lanes in free.items():
             for lane in range(len(lanes)):
                 events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": _row(phase, lane), "args": {"name": phase}})
@@ -203,17 +194,13 @@ def parts_line(parts: Parts, shape: tuple[int, int], name: str) -> str:
 
 def describe(placement: RankPlacement, rows: Span) -> str:
     """A line about one rank: host, cores, threads, GPU, rows."""
-    threads = placement.threads
-    parts = [
-        f"rank {placement.rank}",
-        placement.host,
-        f"cores {ranges(placement.cores)}",
-        f"{counted(threads.count, 'thread')} ({threads.reason})",
-    ]
-    if placement.gpu:
+    threads, gpu = placement.threads, placement.gpu
+    line = f"rank {placement.rank}  {placement.host}  cores {ranges(placement.cores)}  "
+    line += f"{counted(threads.count, 'thread')} ({threads.reason})"
+    if gpu:
         shared = ", ".join(map(str, placement.shares_gpu_with))
-        parts.append(f"{placement.gpu.name} {placement.gpu.uuid}" + (f" shared with rank {shared}" if shared else ""))
-    return "  ".join([*parts, f"rows {rows}"])
+        line += f"  {gpu.name} {gpu.uuid}" + (f" shared with rank {shared}" if shared else "")
+    return f"{line}  rows {rows}"
 
 
 def wall_line(parts: dict[str, float]) -> str:
