@@ -36,9 +36,8 @@ def grid_lines(plan: Plan, network: float) -> Iterator[str]:
     other = next(node for node in (nodes - 1, 0) if node != plan.root_node)
 
     def said(grid: Grid, cost: Cost) -> str:
-        at_root, elsewhere = (
-            problem.bytes(1, count) for count in (cost.received, sum(received(grid, other, problem, topology, placement)))
-        )
+        at_root = problem.bytes(1, cost.received)
+        elsewhere = problem.bytes(1, sum(received(grid, other, problem, topology, placement)))
         seconds = f", {max(at_root, elsewhere) / network:.3g} s of its link" if network else ""
         name = "rows" if grid.is_rows else str(grid)
         return f"{name}: a node receives {readable(elsewhere)}, the busiest {readable(at_root)}{seconds}"
@@ -50,10 +49,8 @@ def grid_lines(plan: Plan, network: float) -> Iterator[str]:
     if plan.staged and plan.grid_layout is None:
         yield "devices with memory of their own multiply on a grid where --grid asks for one"
     words, least = sum(received(chosen, other, problem, topology, placement)), least_received(problem, nodes)
-    yield (
-        f"at least {readable(int(problem.item_size * least))} must go to or from some node, however A, B and C are distributed: "
-        f"{words / least if least else 1:.2f} × that"
-    )
+    bound = f"at least {readable(int(problem.item_size * least))} must go to or from some node"
+    yield f"{bound}, however A, B and C are distributed: {words / least if least else 1:.2f} × that"
 
 
 def least_received(problem: Problem, nodes: int) -> float:
@@ -75,7 +72,6 @@ def least_received(problem: Problem, nodes: int) -> float:
 
 _RANKS_SHOWN = 16
 _TILES_COUNTED = 10_000
-_ARRIVALS_SHOWN, _LONGEST_ORDER = 50, 400
 _MOST_OF_A_NODE = 1024  # ranks
 _UNLIMITED = 1 << 200  # bytes of a memory without a given limit
 
@@ -140,12 +136,10 @@ def explain(machine: Machine, request: PlanRequest, settings: Settings, network:
 
 
 def _lines(decision: Decision, machine: Machine, request: PlanRequest, settings: Settings) -> Iterator[str]:
-    """Lines about each rank's rows, the order in which they arrive, and the memory that they take."""
+    """Lines about each rank's rows and the memory that they take."""
     plan, p = decision.plan, decision.plan.problem
-    yield (
-        f"C ({p.n}×{p.m}) = A ({p.n}×{p.l}) · B ({p.l}×{p.m})  {p.operand_dtype}  {p.operations / 1e9:.3g} GF  "
-        f"matrices {readable(p.bytes_of_matrices)}"
-    )
+    sizes = f"C ({p.n}×{p.m}) = A ({p.n}×{p.l}) · B ({p.l}×{p.m})  {p.operand_dtype}"
+    yield f"{sizes}  {p.operations / 1e9:.3g} GF  matrices {readable(p.bytes_of_matrices)}"
     yield f"kernel {decision.kernel.name} on {plan.device}: {decision.kernel_reason}"
     if plan.device != "cpu" and not plan.moduli:
         yield f"precision native: {decision.precision_reason}"
@@ -165,12 +159,6 @@ def _lines(decision: Decision, machine: Machine, request: PlanRequest, settings:
     first = (plan.parts[0] if plan.parts else plan).shares[0]
     if not first.holds_all:
         yield _out_of_core(first)
-    if plan.grid_layout is None:
-        order = " ".join(
-            each.operand + ("+".join(str(rows) for rows in each.slab if len(rows)) or str(each.span))
-            for each in islice(first.arrivals(), _ARRIVALS_SHOWN)
-        )
-        yield f"order of arrival on rank 0: {order if len(order) < _LONGEST_ORDER else order[:_LONGEST_ORDER] + ' …'}"
     nodes = len(plan.topology.nodes)
     if nodes == 1 and plan.device == "cuda" and decision.speed is not None:
         yield from _forecast(decision, machine, decision.speed)
@@ -182,16 +170,12 @@ def _between_nodes(plan: Plan, settings: Settings) -> str:
     """How B and C travel between nodes."""
     of_c, nodes = readable(moved_bytes(plan, "gather")), len(plan.topology.nodes)
     if plan.c_between_devices:
-        members = plan.topology.nodes[plan.root_node]
-        return (
-            f"between nodes: B from GPU to GPU, {of_c} of C from GPU to GPU to node {plan.root_node}, where ranks "
-            f"{members[0]}–{members[-1]} receive it in pieces of at most {readable(PIECE_BYTES)}"
-        )
+        members, at_most = plan.topology.nodes[plan.root_node], readable(PIECE_BYTES)
+        receivers = f"ranks {members[0]}–{members[-1]} of node {plan.root_node}, in pieces of at most {at_most}"
+        return f"between nodes: B from GPU to GPU, {of_c} of C from GPU to GPU to {receivers}"
     of_b = f"to {nodes - 1} more" if plan.grid_layout is None else "and A where the grid needs them"
-    return (
-        f"between nodes: B {of_b}, {of_c} of C back to node {plan.root_node}, "
-        f"in messages of at most {readable(settings.message_bytes)}"
-    )
+    at_most = f"in messages of at most {readable(settings.message_bytes)}"
+    return f"between nodes: B {of_b}, {of_c} of C back to node {plan.root_node}, {at_most}"
 
 
 def _node(plan: Plan, node: int) -> str:

@@ -122,17 +122,11 @@ class _Normal(MatrixSource):
         self.shape, self._seed, self._matrix, self._first = shape, seed, matrix, first
 
     def rows(self, rows: Span, into: np.ndarray, threads: int, progress: Callable[[int], None]) -> None:
-        height, done = self.shape[0], 0
-        while done < len(rows):
-            lo = (rows.lo + done + self._first) % height
-            part = Span(lo, min(height, lo + len(rows) - done))
-            to = into[done : done + len(part)]
-
-            def filled(more: int, before: int = done) -> None:
-                progress(before + more)
-
-            fill_rows(to, part, fill="normal", seed=self._seed, matrix=self._matrix, threads=threads, progress=filled)
-            done += len(part)
+        lo = (rows.lo + self._first) % self.shape[0]
+        whole = min(len(rows), self.shape[0] - lo)  # rows up to the last; the others are the first ones
+        how: Any = {"fill": "normal", "seed": self._seed, "matrix": self._matrix, "threads": threads}
+        fill_rows(into[:whole], Span(lo, lo + whole), **how, progress=progress)
+        fill_rows(into[whole:], Span(0, len(rows) - whole), **how, progress=lambda more: progress(whole + more))
 
 
 @record

@@ -10,7 +10,6 @@
 #include <fenv.h>
 #include <link.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -292,20 +291,16 @@ typedef struct {
     int slot, protected;  // protected: its page is read-only (RELRO)
 } Found;
 
-static Found* found;
-static size_t count, room;
+enum { MOST = 1 << 14 };  // NumPy and SciPy have a few hundred
+static Found found[MOST];
+static size_t count;
 
 static void note(const struct dl_phdr_info* info, const char* name, void** where)
 {
     const int slot = slot_of(name);
-    if (slot < 0) return;
+    if (slot < 0 || count == MOST) return;
     for (size_t i = 0; i < count; i++)
         if (found[i].where == where) return;
-    if (count == room) {
-        Found* more = realloc(found, (room = 2 * room + 64) * sizeof *found);
-        if (!more) return;
-        found = more;
-    }
     Found made = {where, NULL, info->dlpi_name, name, slot, 0};
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr)* part = &info->dlpi_phdr[i];
