@@ -34,7 +34,6 @@ from hybrid.errors import DoesNotFit, HybridError, UsageError
 from hybrid.execution.rank_run import Progress
 from hybrid.execution.session import Session, agree, threads_until_decided
 from hybrid.host.files import allocated, code_of_reading, discard, flush, flush_names, led_to, publish, write_whole, written_to
-from hybrid.host.memory import RowView
 from hybrid.host.threads import on_threads, rows_of_about
 from hybrid.planning.decision import Decision, Inventory, Machine, decide
 from hybrid.planning.plan import Plan
@@ -44,7 +43,7 @@ from hybrid.ranks.launcher import launched
 from hybrid.ranks.team import Team
 from hybrid.reporting.run_report import parts_line
 from hybrid.runs.matrix_file import MatrixOutput, matrix_name, new_matrix
-from hybrid.runs.measured import Outcome, Parts, Room, RunOptions, run_product
+from hybrid.runs.measured import NOTHING, Outcome, Parts, Room, RunOptions, run_product
 from hybrid.runs.operands import TypedProduct
 from hybrid.verification.check import Check
 
@@ -499,11 +498,11 @@ class ProductInParts:
         else:
             self._disk.finish()
         tell_how_to_go_on("")
-        nothing, parts = RowView(np.empty((0, 0)), Span(0, 0)), replace(parts, plans=tuple(plans), spared=spared)
+        parts = replace(parts, plans=tuple(plans), spared=spared)
         if made is None:
             check = Check("checksums", 0.0, 0.0, ok=True, note="all parts were there")
-            return Outcome(self.decision, nothing, nothing, nothing, {}, Spread(0.0, 0.0, 0.0), check, parts=parts)
-        return replace(made, decision=self.decision, a=nothing, b=nothing, c=nothing, intervals=[], parts=parts)
+            return Outcome(self.decision, NOTHING, {}, Spread(0.0, 0.0, 0.0), check, parts=parts)
+        return replace(made, decision=self.decision, c=NOTHING, intervals=[], parts=parts)
 
     def _begin_reading(self, room: Room, tile: Tile) -> Future[None]:
         """Start a thread that reads this rank's rows of A into the room."""

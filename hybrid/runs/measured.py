@@ -33,6 +33,8 @@ from hybrid.ranks.team import Team
 from hybrid.runs.operands import TypedProduct
 from hybrid.verification.check import Check
 
+NOTHING = RowView(np.empty((0, 0)), Span(0, 0))
+
 
 class Room:
     """Memory for the matrices of successive products, each no larger than `plan`'s. Every rank makes it. `beside`: a room whose B
@@ -78,11 +80,9 @@ class RunOptions:
 
 @record
 class Outcome:
-    """The result of a product. `a`, `b` and `c` are this node's rows; C is whole on the root's node."""
+    """The result of a product. `c`: this node's rows, all on the root's node."""
 
     decision: Decision
-    a: RowView
-    b: RowView
     c: RowView
     phases: dict[str, Spread]
     total: Spread  # the time of one product from scatter to gather: from operands in host memory to C at the root
@@ -90,7 +90,7 @@ class Outcome:
     intervals: list[list[Interval]] = field(default_factory=list)  # every rank's, at the root
     arithmetic: Computed = field(default_factory=dict)  # empty if all is native
     repeats: int = 1  # products finished: fewer than asked for if a signal asked the job to end
-    parts: Parts | None = None  # if C was computed part by part; then `a`, `b` and `c` are empty
+    parts: Parts | None = None  # if C was computed part by part; then `c` is empty
 
     def followed_by(self, latest: Outcome) -> Outcome:
         """The outcome of both products, one after the other: the latest's matrices, and the times of both."""
@@ -173,8 +173,6 @@ class _Repeated(RootProduct):
         devices = [each.gpu.uuid if each.gpu else f"rank {each.rank}" for each in self.decision.placements]
         return Outcome(
             self.decision,
-            a=self.views["A"],
-            b=self.views["B"],
             c=self.views["C"],
             phases=_slowest(seconds, devices),
             total=Spread.of(totals),
@@ -269,7 +267,7 @@ def run_typed_product(
                 products.add(latest.c[rows])
         if types.primes[1:]:
             del latest
-            outcome = replace(outcome, a=_NOTHING, b=_NOTHING, c=_NOTHING)
+            outcome = replace(outcome, c=NOTHING)
     assert outcome is not None
     c = outcome.c
     if types.converts:
@@ -280,6 +278,3 @@ def run_typed_product(
     elif types.complex_b:
         c = RowView(complex_view(c.array), c.rows)
     return replace(outcome, c=c)
-
-
-_NOTHING = RowView(np.empty((0, 0)), Span(0, 0))
