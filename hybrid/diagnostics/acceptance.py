@@ -443,8 +443,8 @@ def judge_models(
                 remedy = "see its clock, temperature and power, and what else runs there"
                 found.append(told("speed", text, remedy, code="slow-rank"))
         link = links_of.get(gpu.uuid)
-        if link is not None and min(link.to_gpu, link.to_host) * FAR < of_link:
-            least, usual = (rate_in_units(each, "B") for each in (min(link.to_gpu, link.to_host), of_link))
+        if link is not None and min(link.values()) * FAR < of_link:
+            least, usual = (rate_in_units(each, "B") for each in (min(link.values()), of_link))
             text = f"{placement.name}: slow, {least}; this model has {usual}"
             remedy = "see the link's width and generation (nvidia-smi -q), and which cores the rank runs on"
             found.append(told("gpu links", text, remedy, code="slow-link"))

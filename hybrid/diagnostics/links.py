@@ -118,7 +118,8 @@ def judge_node_links(measured: Sequence[NodeLink], limit: float) -> list[Finding
 
 CONTENDED = 0.7  # of the sum of the rates alone: below, links that copy at once share a bottleneck
 _LINKS = "gpu links"
-_DIRECTIONS = {"host to GPU": "to_gpu", "GPU to host": "to_host"}  # fields of Rates
+Rates = Mapping[str, float]  # bytes a second of copies between host memory and a GPU, "to_gpu" and "to_host"
+_DIRECTIONS = {"host to GPU": "to_gpu", "GPU to host": "to_host"}
 
 
 def judge_host_links(measured: Measurements) -> Finding:
@@ -128,20 +129,20 @@ def judge_host_links(measured: Measurements) -> Finding:
         return unknown(_LINKS, f"{failure.rank}, {failure.stage}: {failure.text}")
     if not links:
         return ok(_LINKS, "not measured: no GPU that works")
-    rates = [rate for link in links for each in (link.alone, link.together) if each for rate in (each.to_gpu, each.to_host)]
+    rates = [rate for link in links for rate in (*link.alone.values(), *(link.together or {}).values())]
     if not all(isfinite(rate) and rate > 0 for rate in rates):
         return unknown(_LINKS, "the copies took no time that could be measured")
     pinned = all(link.pinned for link in links)
-    parts = [f"{name} {rate_range([getattr(link.alone, way) for link in links])}" for name, way in _DIRECTIONS.items()]
+    parts = [f"{name} {rate_range([link.alone[way] for link in links])}" for name, way in _DIRECTIONS.items()]
     memory = "of pinned memory" if pinned else "of memory that could not be pinned"
     text = f"{counted(len(links), 'GPU')}, copies {memory}: {', '.join(parts)}{' alone' if len(links) > 1 else ''}"
     nodes = [[link for link in links if link.host == host] for host in dict.fromkeys(link.host for link in links)]
     nodes = [node for node in nodes if all(link.together for link in node)]
     for name, way in _DIRECTIONS.items() if nodes else ():
-        at_once = [sum(getattr(link.together, way) for link in node) for node in nodes]
+        at_once = [sum(link.together[way] for link in node if link.together) for node in nodes]
         text += f"; all of a node at once {rate_range(at_once)} {name}"
         for node, whole in zip(nodes, at_once, strict=True):
-            alone = sum(getattr(link.alone, way) for link in node)
+            alone = sum(link.alone[way] for link in node)
             if whole < CONTENDED * alone:
                 text += f"; on {node[0].host} only {100 * whole / alone:.0f} % of the sum of each alone"
                 remedy = "a PCIe switch or a NUMA node is shared (nvidia-smi topo -m): bind ranks to cores near their GPUs"
@@ -161,7 +162,7 @@ def judge(measured: Measurements, limit: float, told: Callable[..., Finding] = w
     GPUs that takes more than `limit` times as long as the others. `told`: makes the latter."""
     rates: dict[str, dict[str, float]] = {}
     for name, way in _DIRECTIONS.items():
-        rates[name] = {f"{link.uuid} of rank {link.rank} on {link.host}": getattr(link.alone, way) for link in measured.links}
+        rates[name] = {f"{link.uuid} of rank {link.rank} on {link.host}": link.alone[way] for link in measured.links}
     rates["GPU to GPU"] = {f"{copy.source} to {copy.target}": copy.rate for copy in measured.peer_copies}
     remedy = "see the link's width and generation (nvidia-smi -q), nvidia-smi topo -m, and nvidia-smi nvlink -e"
     slow = [(kind, text) for kind, of_links in rates.items() for text in slow_links(of_links, f" {kind}", limit)]
@@ -225,14 +226,6 @@ def _failed(failure: Failure, ranks: int) -> Finding:
 
 SIZE = 64 << 20  # bytes of a copy
 _LIMIT = 45  # seconds for all copies
-
-
-@record
-class Rates:
-    """Bytes per second of copies from host memory to a GPU and back."""
-
-    to_gpu: float
-    to_host: float
 
 
 @record
@@ -304,8 +297,7 @@ def collect(results: Sequence[ProbeResult | None], hosts: Sequence[str], nodes: 
     links = []
     for rank, result in ran:
         for link in result.report.get("links", []):
-            together = Rates(**link["together"]) if "together" in link else None
-            links.append(Link(link["uuid"], rank, hosts[rank], link["pinned"], Rates(**link["alone"]), together))
+            links.append(Link(rank=rank, host=hosts[rank], **link))
     copies = [PeerCopy(**copy) for _, result in ran for copy in result.report.get("peer_copies", [])]
     return Measurements(tuple(links), tuple(copies), _failure(ran, hosts), nodes)
 
@@ -363,7 +355,7 @@ def measure_machine(
         why = f"{found.get('stage', 'starting')}: {result.ended or 'it ended early'}"
         if found.get("stage") == "done" and not result.ended:
             try:
-                of_gpu = _machine_model(found, min(link.alone.to_gpu for link in links))
+                of_gpu = _machine_model(found, min(link.alone["to_gpu"] for link in links))
                 model, rates, why = {**of_gpu, **model}, {name: found[name] for name in _RATES if name in found}, ""
             except (ArithmeticError, HybridError) as error:
                 why = f"the measured rates make no sense: {error}"

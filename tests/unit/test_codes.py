@@ -32,7 +32,6 @@ from hybrid.diagnostics.links import (
     Measurements,
     NodeLink,
     PeerCopy,
-    Rates,
     judge,
     judge_host_links,
     judge_node_links,
@@ -266,9 +265,13 @@ def test_ranks_on_gpus_by_uuid():
         )
 
 
+def rates(to_gpu, to_host):
+    return {"to_gpu": to_gpu, "to_host": to_host}
+
+
 def link(rank, into, out, together=None, *, pinned=True, host="a"):
-    both = Rates(together * 1e9, together * 1e9) if together else None
-    return Link(f"GPU-{rank}", rank, host, pinned, Rates(into * 1e9, out * 1e9), both)
+    both = rates(together * 1e9, together * 1e9) if together else None
+    return Link(f"GPU-{rank}", rank, host, pinned, rates(into * 1e9, out * 1e9), both)
 
 
 def copy(source, target, rate):
@@ -383,8 +386,8 @@ def test_each_type_is_judged_over_all_of_its_sizes_and_what_is_too_short_is_not(
 
 
 def test_a_gpu_far_below_its_model_is_slow_even_alone():
-    (rates, of_link), case = MODELS["NVIDIA H200"], Case(4096, 8192, 8192, "float64")
-    whole = 2 * 4096 * 8192 * 8192 / rates["float64"]
+    (of_types, of_link), case = MODELS["NVIDIA H200"], Case(4096, 8192, 8192, "float64")
+    whole = 2 * 4096 * 8192 * 8192 / of_types["float64"]
     for name, speed, link_rate, expected in [
         ("NVIDIA H200", 0.6, 0.6, []),
         ("NVIDIA H200", 1 / 3, 1, ["slow-rank"]),
@@ -393,14 +396,14 @@ def test_a_gpu_far_below_its_model_is_slow_even_alone():
         ("another", 0.1, 0.1, []),
     ]:
         placement = SimpleNamespace(rank=0, name="rank 0 on h", gpu=SimpleNamespace(name=name, uuid="GPU-0"))
-        links = Measurements((Link("GPU-0", 0, "h", True, Rates(of_link, link_rate * of_link)),))
+        links = Measurements((Link("GPU-0", 0, "h", True, rates(of_link, link_rate * of_link)),))
         found = judge_models({case: [[whole / speed]], Case(1, 1, 1, "float64"): [[1e-6]]}, [placement], links)
         assert [(each.verdict, each.code) for each in found] == [("wrong", code) for code in expected]
 
 
 def test_slow_links_are_named_against_the_median_of_their_kind():
     def found(last):
-        links = tuple(Link(f"GPU-{n}", n, "h", True, Rates(50e9, last if n == 2 else 50e9)) for n in range(3))
+        links = tuple(Link(f"GPU-{n}", n, "h", True, rates(50e9, last if n == 2 else 50e9)) for n in range(3))
         copies = (copy(0, 1, 300), copy(1, 0, 300), copy(1, 2, 200))
         slow = [finding for finding in judge(Measurements(links, copies), SLOW) if finding.code == "slow-link"]
         return [finding.text.partition(":")[0] for finding in slow]
