@@ -259,10 +259,7 @@ def _explain(options: argparse.Namespace, settings: Settings) -> None:
 
 
 def how_computed(product: TypedProduct, decided: Problem | None = None) -> str:
-    """A line about the real products that compute the product asked for; "" if it is real itself.
-
-    `decided`: the problem of each real product, once decided.
-    """
+    """A line about the real products, `decided` or planned, that compute the product asked for; "" if it is real itself."""
     if product.is_plain:
         return ""
     problem, primes = decided or product.problem, len(product.types.primes)

@@ -331,10 +331,7 @@ FAR = 2.5  # times as long as GPUs of this model take
 
 
 def judge(outcome: Outcome, expected_gpus: Sequence[int]) -> list[Finding]:
-    """The findings: one for each problem of a product, rank, link or GPU, and one for each subject without problems.
-
-    `expected_gpus`: how many GPUs each node must use.
-    """
+    """The findings: one for each problem of a product, rank, link or GPU, and one for each subject without problems."""
     sharing = {placement.rank for placement in outcome.decision.placements if placement.shares_gpu_with}
     large = " and ".join(outcome.left_out)
     without = f"no large {large}: neither time nor memory was left for more than the other sizes: more --minutes"

@@ -376,10 +376,7 @@ def inspect_gpus() -> Sight:
 
 
 def interpret_gpus(report: Mapping[str, Any], ended: str, *, driver_loaded: bool, environment: Mapping[str, str]) -> Sight:
-    """Interpret the probe's report: the usable GPUs, or the first problem between the driver and GPUs that the kernels support.
-
-    `ended`: how the probe ended; `driver_loaded`: the Linux kernel has loaded NVIDIA's driver.
-    """
+    """The usable GPUs, or the first problem between the driver and GPUs that the kernels support. `ended`: how it ended."""
     if report["driver"] is None:
         if not driver_loaded:
             return Sight((), ok("gpus", "none: no NVIDIA driver (libcuda.so.1) on this machine"))
@@ -502,9 +499,7 @@ Examination = tuple[list[Finding], list[RankPlacement], links.Measurements, list
 
 def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None = None) -> Examination:
     """Examine everything; returns the findings, and data about ranks and links. Every rank calls it and gets the same result.
-
-    `threads[rank]`: the rank's threads. `unstarted`: why this launched process is no rank of a job.
-    """
+    `unstarted`: why this launched process is no rank of a job."""
 
     def of_all(name: str, inspect: Callable[[], T]) -> list[T]:
         with team.phase(name, timed=False) as phase:

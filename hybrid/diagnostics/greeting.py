@@ -70,10 +70,7 @@ def emulated_greeter(blocks: int, threads: int) -> Greeter:
 
 
 def greet(process: int, processes: int, threads: int, greeter: Greeter | None, kernel_lines: int) -> list[str]:
-    """The lines of this process's CPU threads, then the `kernel_lines` lines of its kernel.
-
-    HybridError if threads cannot be started or lines of the kernel are missing.
-    """
+    """The lines of this process's CPU threads, then of its kernel. HybridError if there are too few of either."""
     with captured_output() as output:
         finish = greeter(process) if greeter else lambda: None
         said = _greet_from_threads(process, processes, threads)

@@ -106,8 +106,7 @@ def median_rates(measured: Sequence[NodeLink]) -> Mapping[str, float]:
 
 
 def judge_node_links(measured: Sequence[NodeLink], limit: float) -> list[Finding]:
-    """A finding for each slow link, or one for all if none is slow; none for a single node. A slow link takes more than `limit`
-    times as long as the others."""
+    """A finding for each link that takes more than `limit` times its reference, else one for all; none for a single node."""
     remedy = "see the port's speed and errors (ethtool, ibstat), the cable, and who else uses it"
     medians = median_rates(measured)
     found = [wrong("node links", text, remedy, code="slow-link") for text in slow_links(medians, "", limit)]
@@ -336,11 +335,8 @@ _RATES = ("link", "multiply_adds", "byte_multiply_adds", "memory", "multiprocess
 def measure_machine(
     team: Team, chosen: Sequence[Gpu | None], links: Sequence[Link], node_links: Sequence[NodeLink]
 ) -> dict[str, Any]:
-    """Measure the machine model, as the doctor's JSON line contains it and HYBRID_MACHINE reads it. A child process measures the
-    GPU of the first rank whose link was measured, while the others are idle. Every rank calls it.
-
-    The slowest link counts, since the others wait for it.
-    """
+    """Measure the machine model, as HYBRID_MACHINE reads it from the doctor's JSON line: by the first rank with a link,
+    while the others are idle. The slowest link counts, since the others wait for it. Every rank calls it."""
     rates, why = dict[str, Any](), "no GPU that works"
     model = {"network_bytes_per_second": min(median_rates(node_links).values())} if node_links else dict[str, Any]()
     measured = [link.rank for link in links if (gpu := chosen[link.rank]) is not None and gpu.uuid == link.uuid]

@@ -54,11 +54,8 @@ def run_probe(probe: str, *arguments: str, limit: int = LIMIT) -> ProbeResult:
 
 
 def run_proxies(team: Team, probe: str, argument: str | None, limit: int) -> ProbeResult | None:
-    """Run one probe for each rank, its proxy, all at the same time and for at most `limit` seconds. Every rank calls it.
-
-    `argument`: of this rank's probe; None on a rank without one. Returns the result of this rank's proxy, even if another rank's
-    failed.
-    """
+    """Run one probe for each rank, its proxy, all at the same time and for at most `limit` seconds. Every rank calls it, with
+    None as `argument` for no proxy. Returns the result of this rank's proxy, even if another rank's failed."""
     with tempfile.TemporaryFile() as errors:
         proxy = None if argument is None else _Probe([probe, str(limit), argument], limit, errors)
         try:

@@ -99,10 +99,7 @@ class _NoMessages(Messages):
 
 
 class ProxyTeam(Team):
-    """The team of the proxies of the ranks in `topology`.
-
-    A failure is raised only in its own proxy, which must report `failed` and exit; then the ranks kill the others.
-    """
+    """The proxies of the ranks in `topology`. A failed proxy must report `failed` and exit; then the ranks kill the others."""
 
     def __init__(self, rank: int, topology: Topology) -> None:
         super().__init__()

@@ -34,10 +34,7 @@ class Walk:
 
 
 def listed(adjacency: np.ndarray, length: int, tail: int, head: int, count: int) -> list[Walk]:
-    """All walks of this length from tail to head, in the order of their vertices.
-
-    UsageError if they are too many to list; CheckFailed if they are not `count`.
-    """
+    """All walks of this length from tail to head, in the order of their vertices. CheckFailed if they are not `count`."""
     if count > MOST_LISTED:
         raise UsageError(f"--list: {shortened(count)} paths, at most {MOST_LISTED}: ask for a smaller --length", code="number")
     edges = adjacency > 0
@@ -55,11 +52,8 @@ def listed(adjacency: np.ndarray, length: int, tail: int, head: int, count: int)
 
 
 def terms(adjacency: np.ndarray, names: Sequence[str], length: int, tail: int, head: int, count: int) -> Iterator[str]:
-    """The lines that show an entry of A^length as row · column: for each vertex, the edges to it, and the walks of length - 1
-    from there, counted step by step.
-
-    CheckFailed if the sum is not `count`, the result of the powers.
-    """
+    """An entry of A^length as row · column: for each vertex, the edges to it, and the walks of length - 1 from there, step by
+    step. CheckFailed if the sum is not `count`, the result of the powers."""
     edges = adjacency.astype(object)
     column = np.array([int(vertex == head) for vertex in range(len(edges))], object)
     for _ in range(length - 1):
@@ -90,11 +84,8 @@ def table(numbers: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> s
 
 
 def write(path: str, numbers: np.ndarray, names: Sequence[str], about: dict[str, Any]) -> None:
-    """Write the matrix to a file, which appears whole or not at all. `about`: more entries for .json.
-
-    .npy holds int64; UsageError if a count does not fit. .csv can be read as a graph again. .json holds counts as strings, since
-    many readers would round long numbers.
-    """
+    """Write the matrix to a file: .npy of int64, .csv, which can be read as a graph, or .json, with counts as strings, since
+    many readers would round long numbers. `about`: more entries for .json."""
     if path.endswith(".npy"):
         largest = max(map(int, numbers.flat))
         if largest >= 2**63:

@@ -212,10 +212,7 @@ def _reduced(product: Any, moduli: Any) -> Any:
 
 
 def as_integers(arithmetic: Arithmetic, found: np.ndarray) -> np.ndarray:
-    """The result of `carry_out` as Python integers.
-
-    CheckFailed for a number beyond the bound, as wrong remainders give, since there is one prime more than necessary.
-    """
+    """The result of `carry_out` as Python integers. CheckFailed for a number beyond the bound, as wrong remainders give."""
     numbers = reconstructed(arithmetic.primes, found) if arithmetic.primes else found[0].astype(object)
     if any(int(number).bit_length() > arithmetic.bits for number in numbers.flat):
         raise CheckFailed(f"a count exceeds 2^{arithmetic.bits}, which none can: a product is wrong")

@@ -97,8 +97,7 @@ def _loaded_bytes(plan: Plan) -> int:
 
 
 def _percents(parts: Sequence[float]) -> list[int]:
-    """The parts as whole percents of their sum, which add up to 100 since the running sum is rounded. Parts may be negative, but
-    not their sum; if it is 0, all percents are 0."""
+    """The parts as whole percents of their sum, which add up to 100 since the running sum is rounded; 0 of a sum of 0."""
     whole = sum(parts)
     ends = [round(100 * end / whole) if whole > 0 else 0 for end in accumulate(parts, initial=0.0)]
     return [after - before for before, after in pairwise(ends)]

@@ -248,11 +248,8 @@ def _slowest(of_ranks: Sequence[dict[tuple[str, int | None], float]], devices: S
 def run_typed_product(
     session: Session, decision: Decision, product: TypedProduct, settings: Settings, options: RunOptions
 ) -> Outcome:
-    """Compute the product. Every rank calls it; each rank of the root's node converts its rows of C.
-
-    `c` of the outcome has C's type, unless the check has failed, in memory that the node's ranks share. Overflow if the type
-    cannot hold C. The times of several real products are added up, without the conversion of C.
-    """
+    """Compute the product. Every rank calls it. Unless the check has failed, `c` of the outcome has C's type; Overflow if that
+    cannot hold C. The times of several real products are added up, without the conversion of C."""
     team, plan, types, (n, _, m) = session.team, decision.plan, product.types, product.sizes
     rows, threads = plan.c_rows_at_the_end(team.rank), decision.placements[team.rank].threads.count
     products = RealProducts(team, types, threads, (len(rows), m), name_of=element_namer(rows.lo))

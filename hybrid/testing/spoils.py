@@ -105,11 +105,8 @@ SPOILS: dict[str, Spoil] = {
 
 
 def spoiled(into: np.ndarray, source: Any, before: np.ndarray, how: str | Spoil) -> bool:
-    """Spoil a matrix; returns whether a value has changed.
-
-    If a fault of this name changes nothing, such as swapped rows of a single row, try it as if the matrix had been zero before,
-    and then change one element.
-    """
+    """Spoil a matrix; returns whether a value has changed. If a fault of this name changes nothing, such as swapped rows of a
+    single row, try it as if the matrix had been zero before, and then change one element."""
     right = into.copy()
     if callable(how):
         how(into, source, before)
