@@ -32,10 +32,8 @@ examples:
   srun -n 2 -c 4 --gres=gpu:1 python -m hybrid.hello --where
   python -m hybrid.hello --blocks 2 --threads-per-block 32 --threads 1
 
-Standard output has the greetings and the time, nothing else: ranks · (threads + blocks · threads per block) + 1 lines, and with
---where one more per rank. Standard error has MPI's thread level, and why a kernel ran on the CPU instead of a GPU.
-Rank 0 prints for all, rank by rank, and the time last: a launcher may mix and cut the output of several ranks.
-At most {MOST_LINES} lines per kernel, {MOST_BLOCK} threads per block.
+Standard output has ranks · (threads + blocks · threads per block) + 1 lines, and with --where one more per rank. Standard error
+has MPI's thread level, and why a kernel ran on the CPU. At most {MOST_LINES} lines per kernel, {MOST_BLOCK} threads per block.
 
 exit codes: 0 all well, 1 a failure, also when a rank had neither GPU nor compiler for the kernel, 2 wrong usage
 """

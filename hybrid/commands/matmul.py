@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import argparse
-import io
 import re
 from collections.abc import Sequence
-from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -273,12 +271,11 @@ def answer(options: argparse.Namespace, settings: Settings) -> bool:
     """On rank 0 list the kernels, or explain the plan. Returns on every rank whether that was asked for."""
     if options.kernel != "list" and not options.explain:
         return False
-    with nullcontext() if rank_by_launcher() == 0 else redirect_stdout(io.StringIO()):
-        if options.kernel == "list":
-            rows = [(kernel.name, kernel.device, " ".join(kernel.dtypes), kernel.summary) for kernel in CATALOGUE]
-            print(*aligned(rows, "llll"), sep="\n")
-        else:
-            _explain(options, settings)
+    if rank_by_launcher() == 0 and options.kernel == "list":
+        rows = [(kernel.name, kernel.device, " ".join(kernel.dtypes), kernel.summary) for kernel in CATALOGUE]
+        print(*aligned(rows, "llll"), sep="\n")
+    elif rank_by_launcher() == 0:
+        _explain(options, settings)
     return True
 
 

@@ -48,8 +48,6 @@ examples:
   python -m hybrid.paths ten --length 4 --from C --to J --list --picture walks.svg
   mpirun -n 2 python -m hybrid.paths five --length 10000 --from A --to B
 
-Standard output has the number or the matrix, and below it the output of --list and --terms; standard error has the exact
-arithmetic used.
 exit codes: 0 all well, 1 a failure, 2 wrong usage, 3 a product or the result failed its check
 """
 
