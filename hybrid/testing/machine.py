@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import cache
+from functools import cache, partial
 
 from hybrid.core.processes import launcher_above
 from hybrid.core.settings import Settings, one_of
 from hybrid.errors import HybridError
+from hybrid.ranks.launcher import mpirun
 
 
 @contextmanager
@@ -53,31 +53,6 @@ def _set(variables: dict[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _refused(module: str, function: str, what: str, *given: object, why: bool = False) -> str:
-    """What is lacking (and why) if this function of the package raises HybridError; else empty."""
-    try:
-        getattr(importlib.import_module(f"hybrid.{module}"), function)(*given)
-    except HybridError as refusal:
-        return f"{what}: {refusal}" if why else what
-    return ""
-
-
-def _landlock() -> str:
-    from hybrid.emulation.confined import landlock_version
-
-    return "" if landlock_version() else "Landlock: Linux 5.13 or newer, with it turned on"
-
-
-_LACKING: dict[str, Callable[[], str]] = {
-    "compiler": lambda: _refused("emulation.build", "compiler", "a C++ compiler"),
-    "c compiler": lambda: _refused("emulation.build", "c_compiler", "a C compiler"),
-    "gpu": lambda: _refused("devices.cuda_gpus", "usable_gpus", "a GPU", why=True),
-    "mpirun": lambda: _refused("ranks.launcher", "mpirun", "mpirun", 1, why=True),
-    "landlock": _landlock,
-    "no launcher above": lambda: "a start without mpirun" if launcher_above() != "" else "",
-}
-
-
 @cache
 def lacking(thing: str) -> str:
     """What this machine lacks to test something, in words; empty if it lacks nothing.
@@ -92,4 +67,23 @@ def lacking(thing: str) -> str:
     KeyError
         There is no test for such a thing.
     """
-    return _LACKING[thing]()
+    from hybrid.devices.cuda_gpus import usable_gpus
+    from hybrid.emulation.build import c_compiler, compiler
+    from hybrid.emulation.confined import landlock_version
+
+    if thing == "landlock":
+        return "" if landlock_version() else "Landlock: Linux 5.13 or newer, with it turned on"
+    if thing == "no launcher above":
+        return "a start without mpirun" if launcher_above() != "" else ""
+    needed: dict[str, tuple[str, Callable[[], object]]] = {
+        "compiler": ("a C++ compiler", compiler),
+        "c compiler": ("a C compiler", c_compiler),
+        "gpu": ("a GPU", usable_gpus),
+        "mpirun": ("mpirun", partial(mpirun, 1)),
+    }
+    what, find = needed[thing]
+    try:
+        find()
+    except HybridError as refusal:
+        return f"{what}: {refusal}"
+    return ""
