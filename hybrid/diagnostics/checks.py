@@ -50,7 +50,7 @@ class MpiOfRank:
     mpirun: tuple[str, str] | Unknown | None = None  # for a process started alone: an available mpirun, and its family
 
 
-def inspect_mpi(*, started: bool) -> MpiOfRank:
+def inspect_mpi(started: bool) -> MpiOfRank:
     """`started`: MPI was started in this process, or is not needed. Otherwise a child process tries whether MPI starts at all."""
     launch = launched()
     library = attempt(library_in_use if launch and started else _library_of_child)
@@ -129,7 +129,7 @@ def examine_pinned(trial: Trial | None) -> Finding:
     """Whether host memory can be pinned for this rank's GPU. `trial`: None without a GPU that works."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     text = f"ulimit -l: {'unlimited' if limit == resource.RLIM_INFINITY else readable(limit)}"
-    if trial is None:
+    if trial is None or not trial.works:
         return ok("pinned memory", f"{text} (without a GPU no memory is pinned)")
     if not trial.pin_trouble:
         return ok("pinned memory", f"{readable(PINNED_BYTES)} pinned for the GPU; {text}")
@@ -191,12 +191,6 @@ def _number(job: Mapping[str, str], name: str) -> int:
 
 _COMPILER_LIMIT = 30  # seconds to compile a small program
 _PROGRAM = b"#include <tuple>\n#include <vector>\nint main() { auto [x, y] = std::tuple{1, 2}; return x + y - 3; }\n"
-
-
-def _examined(subject: str, examine: Callable[..., Finding], *about: Any) -> Finding:
-    """The finding of `examine`; unknown, with the reason, if it raises."""
-    found = attempt(lambda: examine(*about))
-    return unknown(subject, found.reason) if isinstance(found, Unknown) else found
 
 
 def _compilers(gpus: bool) -> Finding:
@@ -430,8 +424,10 @@ def _unusable(trouble: str, remedy: str) -> Sight:
     return Sight((), wrong("gpus", trouble, remedy, code="gpu-failed"))
 
 
-def try_gpu(gpu: Gpu) -> Trial:
+def try_gpu(gpu: Gpu | None) -> Trial | None:
     """Compile and run a kernel, copy, and pin memory, in a child process."""
+    if gpu is None:
+        return None
     result = run_probe("probes.gpu_trial", str(gpu.index))
     report = result.report
     if not report.get("works"):
@@ -486,14 +482,8 @@ def _cuda_version(version: int) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
-_SUBJECTS = (
-    *("launcher", "mpi", "placement", "threads", "blas", "node links", "slurm"),
-    *("gpus", "pinned memory", "gpu links", "gpu peers", "compiler", "kernel cache"),
-)
 _SLOW = 2.0  # times as long as the others: other jobs may use a link, too
 T = TypeVar("T")
-
-
 Examination = tuple[list[Finding], list[RankPlacement], links.Measurements, list[links.NodeLink]]
 
 
@@ -501,27 +491,31 @@ def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None
     """Examine everything; returns the findings, and data about ranks and links. Every rank calls it and gets the same result.
     `unstarted`: why this launched process is no rank of a job."""
 
-    def of_all(name: str, inspect: Callable[[], T]) -> list[T]:
+    def of_all(name: str, inspect: Callable[..., T], *about: Any) -> list[T]:
         with team.phase(name, timed=False) as phase:
-            phase.mine = inspect()
+            phase.mine = inspect(*about)
         return phase.all
 
-    def seat() -> Placement:
-        return Placement(team.host, usable_cores(), core_quota(), threads[team.rank], os.cpu_count() or 0)
+    def found(subject: str, examine: Callable[..., Finding], *about: Any, here: bool = True) -> list[Finding]:
+        """The findings of all ranks that look; unknown, with the reason, if `examine` raises."""
+        with team.phase(subject, timed=False) as phase:
+            if here:
+                seen = attempt(lambda: examine(*about))
+                phase.mine = [unknown(subject, seen.reason) if isinstance(seen, Unknown) else seen]
+        return merged(phase.all)
 
-    placements = of_all("placement", seat)
-    mpi_of_ranks = of_all("mpi", lambda: inspect_mpi(started=unstarted is None))
+    own, cores = threads[team.rank], usable_cores()
+    placements = of_all("placement", Placement, team.host, cores, core_quota(), own, os.cpu_count() or 0)
+    mpi_of_ranks = of_all("mpi", inspect_mpi, unstarted is None)
     slurm_variables = of_all("slurm", inspect_slurm)
     sights = of_all("gpus", inspect_gpus)
     chosen = choose_gpus([sight.usable for sight in sights])  # as the other commands do
-    mine = chosen[team.rank]
-    trials = of_all("gpu trials", lambda: try_gpu(mine) if mine is not None else None)
-    working = [trial if trial is not None and trial.works else None for trial in trials]
-    works = [trial is not None for trial in working]
-
-    own = of_all("blas", lambda: [_examined("blas", examine_blas, threads[team.rank].count), examine_pinned(working[team.rank])])
-    compilers = of_all("compilers", lambda: [_examined("compiler", _compilers, any(works))] if team.leads_node else None)
-    caches = of_all("caches", lambda: [_examined("kernel cache", _caches)] if team.leads_node else None)
+    trials = of_all("gpu trials", try_gpu, chosen[team.rank])
+    works = [trial is not None and trial.works for trial in trials]
+    blas = found("blas", examine_blas, own.count)
+    pinned = found("pinned memory", examine_pinned, trials[team.rank])
+    compilers = found("compiler", _compilers, any(works), here=team.leads_node)
+    caches = found("kernel cache", _caches, here=team.leads_node)
     measured = links.measure(team, [gpu if works[rank] else None for rank, gpu in enumerate(chosen)])
     hosts = [rank.host for rank in placements]
     between_nodes = links.measure_node_links(team, hosts)
@@ -530,15 +524,15 @@ def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None
         *judge_mpi(mpi_of_ranks, unstarted),
         judge_placement(placements, team.topology),
         judge_threads(placements, team.topology),
+        *blas,
         *links.judge_node_links(between_nodes, _SLOW),
         judge_slurm(slurm_variables, [len(rank.cores) for rank in placements], works, team.topology, launched=launched),
         *judge_gpus(sights, chosen, trials, hosts),
-        *merged(own),
+        *pinned,
         *links.judge(measured, _SLOW, note),
-        *merged(compilers),
-        *merged(caches),
+        *compilers,
+        *caches,
     ]
-    findings.sort(key=lambda finding: _SUBJECTS.index(finding.subject))
     seats = zip(placements, chosen, strict=True)
     at = [RankPlacement(rank, seat.host, seat.cores, seat.threads, gpu) for rank, (seat, gpu) in enumerate(seats)]
     return findings, at, measured, between_nodes

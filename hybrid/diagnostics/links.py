@@ -164,12 +164,11 @@ def judge(measured: Measurements, limit: float, told: Callable[..., Finding] = w
         rates[name] = {f"{link.uuid} of rank {link.rank} on {link.host}": link.alone[way] for link in measured.links}
     rates["GPU to GPU"] = {f"{copy.source} to {copy.target}": copy.rate for copy in measured.peer_copies}
     remedy = "see the link's width and generation (nvidia-smi -q), nvidia-smi topo -m, and nvidia-smi nvlink -e"
-    slow = [(kind, text) for kind, of_links in rates.items() for text in slow_links(of_links, f" {kind}", limit)]
-    return [
-        judge_host_links(measured),
-        judge_peers(measured),
-        *(told(_PEERS if kind == "GPU to GPU" else _LINKS, text, remedy, code="slow-link") for kind, text in slow),
-    ]
+    found = {_LINKS: [judge_host_links(measured)], _PEERS: [judge_peers(measured)]}
+    for kind, of_links in rates.items():
+        subject = _PEERS if kind == "GPU to GPU" else _LINKS
+        found[subject] += [told(subject, text, remedy, code="slow-link") for text in slow_links(of_links, f" {kind}", limit)]
+    return [*found[_LINKS], *found[_PEERS]]
 
 
 _PEERS = "gpu peers"
