@@ -83,7 +83,6 @@ CODES: dict[str, str] = {
     "rank-left": "a rank exited before the others were done",
     "killed": "a signal killed a rank",
     "stalled": "a rank made no progress for --stall seconds",
-    "node-silent": "all processes of a rank hang, its supervisor too",
     "interrupted": "Ctrl-C or SIGINT",
     "terminated": "a rank was asked to end (SIGTERM)",
     "probe-failed": "a child process that examines the machine died",

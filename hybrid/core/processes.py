@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Processes as reported by /proc: the launcher above this one, children, and stopped processes."""
+"""Processes as reported by /proc: the launcher above this one, and stopped processes."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 # Process names of launchers and of their daemons on each node: Hydra's (MPICH), Open MPI's and Slurm's.
@@ -71,24 +69,7 @@ def launch_began() -> float:
 
 def is_stopped(process: int) -> bool:
     """Whether the process is stopped (SIGSTOP), or traced."""
-    return _state(process) in ("T", "t")
-
-
-def has_ended(process: int) -> bool:
-    return _state(process) in ("", "Z")
-
-
-def _state(process: int) -> str:
     try:
-        return _status(process).state
+        return _status(process).state in ("T", "t")
     except OSError:
-        return ""
-
-
-def children(process: int) -> list[int]:
-    """The child processes that run or are zombies; none without /proc."""
-    found: list[int] = []
-    with suppress(OSError):  # the process has ended
-        for of_thread in Path(f"/proc/{process}/task").glob("*/children"):
-            found += map(int, of_thread.read_text().split())
-    return found
+        return False

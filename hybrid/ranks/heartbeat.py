@@ -12,10 +12,8 @@ import os
 import signal
 import sys
 import threading
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
-
-from hybrid.core.processes import is_stopped
 
 AGREED, REPORTED = 1, 2  # kinds of exit code: all ranks end with it; this rank alone does, and has printed why
 _LONGEST = 2048  # bytes of a text
@@ -112,11 +110,3 @@ def report_exit_code(code: int, *, agreed: bool = True) -> None:
     if agreed:
         heartbeat("end")
     _board.exit_code, _board.told = code, AGREED if agreed else REPORTED
-    wake_supervisor()
-
-
-def wake_supervisor() -> None:
-    """Continue a supervisor that was stopped (SIGSTOP) without this process: the launcher would wait for it forever."""
-    if _supervisor and is_stopped(_supervisor):
-        with suppress(ProcessLookupError):
-            os.kill(_supervisor, signal.SIGCONT)

@@ -25,7 +25,6 @@ from hybrid.core.processes import launcher_above
 from hybrid.core.text import readable
 from hybrid.errors import StartError, one_line
 from hybrid.host.memory import free_bytes_in
-from hybrid.ranks.heartbeat import wake_supervisor
 from hybrid.ranks.launcher import Launch, launched, pmi_socket
 
 if TYPE_CHECKING:
@@ -90,11 +89,9 @@ def leave() -> NoReturn:
     Faster than Python's own exit, which tears down every module. Uses C's `exit`, not `_exit`, which would skip MPICH's exit
     handlers: its launcher would count the job as failed.
     """
-    wake_supervisor()
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and not mpi.Is_finalized():
         mpi.Finalize()
-        wake_supervisor()  # if it was stopped meanwhile
     ctypes.PyDLL(None).exit(0)  # PyDLL keeps the GIL, so that no other thread runs Python meanwhile
     raise AssertionError("exit has returned")
 

@@ -6,8 +6,7 @@ supervisor watches heartbeats and the phase, sees how the worker ends, prints on
 launcher end the job. It forks before MPI, NumPy or CUDA are loaded, so it holds none of their resources.
 (faulthandler.dump_traceback_later can end a rank that hangs, but not report one that was killed or stopped.)
 
-If a rank is stopped together with its supervisor, another rank of the node notices. Other nodes are not watched: a hung or lost
-node is left to the launcher, MPI or the batch system.
+Nobody watches supervisors and other nodes: a stopped or lost one is left to the launcher, MPI or the batch system.
 """
 
 from __future__ import annotations
@@ -17,13 +16,12 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from hybrid.core.processes import children, has_ended, is_stopped
+from hybrid.core.processes import is_stopped
 from hybrid.errors import with_code
 from hybrid.ranks import heartbeat
 from hybrid.ranks.heartbeat import AGREED, Board
@@ -34,7 +32,6 @@ GRACE = 1.5  # for a launcher to end the whole job; until then supervisors print
 INTERRUPT_DELAY = 0.5  # until an interrupt is passed on to a worker that has not ended
 INTERRUPT_LIMIT = 5.0  # until such a worker is killed, perhaps in a long BLAS call
 _POLL = 0.25
-_ENDING = 3e-3  # between polls of ranks that are about to end
 _ASLEEP = 2.0  # a longer time between two polls means that this process was stopped too
 _START = "start"  # the first phase
 
@@ -80,7 +77,6 @@ class _Watch:
         self._launcher = os.getppid() if launched() else 0
         # Why the worker ends.
         self._stuck = False
-        self._silent = ""  # another rank of this node that is stopped
         self._asked = self._interrupted = 0.0  # times of SIGTERM and SIGINT
         self._asked_again = False
         self._shared = False  # other ranks may report the same of their workers
@@ -116,18 +112,20 @@ class _Watch:
             self._kill(signum)
 
     def _kill(self, signum: int) -> None:
-        _send(signum, [self._worker] if self._worker else [])
+        if self._worker:
+            with suppress(ProcessLookupError):
+                os.kill(self._worker, signum)
 
     def _follow(self) -> None:
-        """Watch the worker until it ends; kill it if it, or another rank, makes no progress."""
+        """Watch the worker until it ends; kill it if it makes no progress."""
         seen: object = None
-        heard = polled = met = time.monotonic()
+        heard = polled = time.monotonic()
         asleep = min(_ASLEEP, max(self._stall, 3 * _POLL))
         interrupts = [(INTERRUPT_LIMIT, signal.SIGKILL), (INTERRUPT_DELAY, signal.SIGINT)]
         while not select.select([self._pipe], [], [], _POLL)[0]:
             now = time.monotonic()
             if now - polled > asleep:
-                heard = met = now  # the whole job was stopped: start counting again
+                heard = now  # the whole job was stopped: start counting again
             polled = now
             if self._launcher_is_gone():
                 self._kill(signal.SIGKILL)
@@ -138,14 +136,9 @@ class _Watch:
             shown, stopped = (self._phase, self._phase != _START and self._board.beats), is_stopped(self._worker)
             if shown != seen or (self._board.busy and not stopped):
                 seen, heard = shown, now
-            neighbour = self._stopped_neighbour() if self._stall else 0
-            met = met if neighbour else now
-            # Report a stopped process first, then a stopped rank, then ranks that may wait for these in MPI.
+            # Report a stopped process first, then ranks that may wait for it in MPI.
             if self._stall and now - heard > self._stall + (0 if stopped else 2 * GRACE):
                 self._stuck, self._shared = True, not stopped
-                self._kill(signal.SIGKILL)
-            elif now - met > self._stall + GRACE:
-                self._silent = _rank_of(neighbour)
                 self._kill(signal.SIGKILL)
             elif self._asked and now - heard > 3 * GRACE:  # a busy machine may need that long to report
                 self._kill(signal.SIGKILL)
@@ -157,34 +150,6 @@ class _Watch:
     def _launcher_is_gone(self) -> bool:
         return bool(self._launcher) and os.getppid() != self._launcher
 
-    def _ranks(self) -> list[list[int]]:
-        """The processes of each rank that the launcher started on this node, supervisors first."""
-        ranks = sorted(children(self._launcher)) if self._launcher else []
-        return [[each, *children(each)] for each in ranks]
-
-    def _stopped_neighbour(self) -> int:
-        """The previous rank's supervisor (cyclically) if all of that rank's processes are stopped; else 0."""
-        ranks = sorted(children(self._launcher)) if self._launcher else []
-        before = ranks[ranks.index(os.getpid()) - 1] if len(ranks) > 1 and os.getpid() in ranks else 0
-        return before if before and all(map(is_stopped, [before, *children(before)])) else 0
-
-    def _wait_for_other_workers(self) -> list[int]:
-        """Wait until the workers of all ranks on this node have ended. Returns the processes of a rank that is stopped. Continues
-        stopped supervisors, for which the launcher would wait forever."""
-        met = polled = time.monotonic()
-        while working := [each for each in self._ranks() if not all(map(has_ended, each[1:]))]:
-            now = time.monotonic()
-            stopped = next((each for each in working if all(map(is_stopped, each))), [])
-            met, polled = met if stopped and now - polled < _ASLEEP else now, now
-            if now - met > self._stall + GRACE:
-                self._silent = _rank_of(stopped[0])
-                return stopped
-            time.sleep(_ENDING * len(working))
-        for supervisor, *_ in self._ranks():
-            if is_stopped(supervisor):
-                _send(signal.SIGCONT, [supervisor])
-        return []
-
     # --- its end
 
     def _conclude(self, code: int) -> NoReturn:
@@ -194,11 +159,8 @@ class _Watch:
             os._exit(1)  # silently: all ranks of the job would say the same
         told, told_code = self._board.told, self._board.exit_code
         # A worker may be killed after it reported an exit code, while other ranks wait for it in MPI_Finalize.
-        stopped: list[int] = []
-        if told == AGREED and code >= 0 and not (self._stuck or self._silent):
-            stopped = self._wait_for_other_workers() if self._stall else []
-            if not stopped:
-                exit_at_once(told_code)
+        if told == AGREED and code >= 0 and not self._stuck:
+            exit_at_once(told_code)
         how, kind, exit_code = self._how_it_ended(code)
         if not told and self._start_failed is not None and not (self._board.mpi_started or self._asked):
             for signum in (signal.SIGTERM, signal.SIGINT):  # no worker is left to pass them on to
@@ -211,17 +173,12 @@ class _Watch:
                 self._print_line(how, code, kind)
         elif told != AGREED:
             exit_code = told_code
-        _send(signal.SIGKILL, stopped)
         end_job(exit_code)
 
     def _how_it_ended(self, code: int) -> tuple[str, str, int]:
         """How the worker ended: the end of a sentence about the rank, a code of `hybrid.errors.CODES`, and the exit code for the
         launcher, which is never 0, since other ranks were not done."""
         asked = 128 + signal.SIGTERM if self._asked else 0
-        if self._silent:
-            seconds = f"{self._stall + GRACE:g} s"
-            text = f"has heard nothing of {self._silent} for {seconds}: its processes stand still (--stall sets the seconds)"
-            return text, "node-silent", asked or 1
         if self._stuck:
             text = f"showed no progress for {self._stall:g} s and was ended (--stall sets the seconds)"
             return text, "stalled", asked or 1
@@ -245,7 +202,7 @@ class _Watch:
         # signal.
         apart = launch is not None and launch.local_size != launch.size
         by_mpi = (code > 0 and self._phase == _START) or (apart and code != -signal.SIGKILL)
-        return speak(shared=bool(asked or self._shared), follows=by_mpi and not (asked or self._shared or self._silent))
+        return speak(shared=bool(asked or self._shared), follows=by_mpi and not (asked or self._shared))
 
     def _print_line(self, how: str, code: int, kind: str) -> None:
         launch, more = launched(), self._board.how_to_go_on.decode(errors="surrogateescape")
@@ -254,18 +211,3 @@ class _Watch:
         with suppress(OSError):  # a log's disk is full, or the pipe was closed
             line = f"{begin}{with_code(text, kind)}\n"
             os.write(2, line.encode(errors="surrogateescape"))  # in one write, so that lines of several ranks do not mix
-
-
-def _send(signum: int, processes: Iterable[int]) -> None:
-    for each in processes:
-        with suppress(ProcessLookupError):
-            os.kill(each, signum)
-
-
-def _rank_of(process: int) -> str:
-    """Rank and node, in words, of another process of this job on this node."""
-    said: list[str] = []
-    with suppress(OSError):  # the process has ended
-        said = Path(f"/proc/{process}/environ").read_text(errors="replace").split("\0")
-    other = launched(dict(entry.split("=", 1) for entry in said if "=" in entry))
-    return f"rank {other.rank if other else '?'} on {os.uname().nodename}"

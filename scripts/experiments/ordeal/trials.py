@@ -98,7 +98,7 @@ def faults(ranks: int, command: Sequence[str]) -> list[Fault]:
     found += [Fault(signal.Signals(signum).name, signum, who) for signum in _ENDING for who in (*whom, *launcher)]
     if library:  # if one of its ranks is stopped within a product, the others wait
         return found
-    found += [Fault("SIGSTOP", signal.SIGSTOP, who) for who in (whom if ranks > 1 else whom[:2])]
+    found.append(Fault("SIGSTOP", signal.SIGSTOP, "worker"))
     limits = {"few files": ("RLIMIT_NOFILE", 48), "little memory": ("RLIMIT_AS", 700 << 20)}
     return found + [Fault(name, None, "nobody", limit) for name, limit in limits.items()]
 
