@@ -5,7 +5,7 @@ import gc
 import hashlib
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,23 +49,3 @@ def comm() -> Any:
     from mpi4py import MPI
 
     return MPI.COMM_WORLD
-
-
-@pytest.fixture
-def real_gpus() -> Any:
-    """Those that this process can use, for tests marked `gpu`."""
-    from hybrid.devices.cuda_gpus import usable_gpus
-
-    return usable_gpus()
-
-
-@pytest.fixture
-def buffer_of() -> Callable[..., Any]:
-    """(device, rows, columns, dtype) -> a matrix of NaN in the device's memory."""
-
-    def make(device: Any, rows: int, columns: int, dtype: str) -> Any:
-        memory = device.reserve(8 * rows * (columns + 8), shared=False)
-        device.poison(memory)
-        return device.matrix(memory, 0, rows, columns, dtype)
-
-    return make

@@ -113,15 +113,11 @@ class ShuffledDevice:
 
 
 class ForgetfulDevice(ShuffledDevice):
-    """Drops the events that one kind of work gets, as a pipeline would that forgot to hand them over; with `of` only those of
-    this kind."""
+    """Drops the events that one kind of work gets, as a pipeline would that forgot to hand them over."""
 
-    def __init__(self, seed: int, kind: str, of: str = "") -> None:
+    def __init__(self, seed: int, kind: str) -> None:
         super().__init__(seed)
-        self._forgets, self._of = kind, of
+        self._forgets = kind
 
     def later(self, kind, after, run):
-        return super().later(kind, [event for event in after if not self._is_forgotten(kind, event)], run)
-
-    def _is_forgotten(self, kind, event):
-        return kind == self._forgets and self._of in ("", event.kind)
+        return super().later(kind, [] if kind == self._forgets else after, run)

@@ -221,7 +221,7 @@ def test_what_each_limit_by_itself_would_let_in():
 @pytest.mark.gpu
 @pytest.mark.parametrize("shared", [0, 1000, 40_000])
 @pytest.mark.parametrize("threads", [32, 96, 250, 256, 768, 1024])
-def test_the_driver_counts_the_same_blocks(real_gpus, threads, shared):
+def test_the_driver_counts_the_same_blocks(threads, shared):
     """Of a kernel whose registers are no limit."""
     import cupy
 

@@ -45,7 +45,7 @@ NO_TESTS = Mutant(FILE, "a + 1", "a + 2", "nobody looks", "tests/test_gone.py")
 @pytest.fixture
 def checkout(tmp_path):
     root = tmp_path / "checkout"
-    ini = "[pytest]\naddopts = -p no:zarr\n"  # whose plugin would load NumPy at each start
+    ini = "[pytest]\naddopts = -p no:zarr -p no:hypothesispytest -p no:xdist\n"  # which would load much at each start
     files = {FILE: SOURCE, "hybrid/__init__.py": "", "tests/test_some.py": TESTS, "pytest.ini": ini}
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)

@@ -76,10 +76,10 @@ def changed(file, pattern, becomes):
     file.write_text(re.sub(pattern, becomes, file.read_text(), count=1))
 
 
-def beside(cases, first=1):
+def beside(cases):
     """The first of them, and the others where all run."""
     return [
-        pytest.param(*(case if isinstance(case, tuple) else [case]), marks=[pytest.mark.exhaustive] * (number >= first))
+        pytest.param(*(case if isinstance(case, tuple) else [case]), marks=[pytest.mark.exhaustive] * bool(number))
         for number, case in enumerate(cases)
     ]
 
@@ -293,7 +293,7 @@ def stored(name):
     ("alone", ("A.npy", "B by columns.npy"), "float64", "C.npy"), ("2 ranks", ("A.h5", "B.npy"), "float64", "C.zarr"),
     ("2 nodes", ("A.npy", "B.h5"), "float32", "C.zarr"), ("staged", ("A.h5", "B.npy"), "complex128", "C.npy"),
     ("a grid", ("A by columns.npy", "B.h5"), "float64", "C.npy"),
-], first=2))  # fmt: skip
+]))  # fmt: skip
 def test_matrices_of_three_times_the_memory_are_multiplied_also_after_a_kill(folder, rng, way, names, dtype, target):
     """In parts of some rows and some columns; an element that was changed on the disk meanwhile is found."""
     size, ranks = 1300, max(1, WAYS[way][0])

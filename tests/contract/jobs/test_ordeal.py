@@ -23,7 +23,7 @@ def test_what_cannot_be_tried_or_summed_is_wrong_usage(tmp_path):
 @pytest.mark.launcher
 def test_a_line_that_fails_on_one_rank_keeps_no_rank_waiting():
     """And the next call is right, or the communicator is lost."""
-    successful(ordeal("--inside", "--trials", 16, "--ranks", 3, "--seed", 4, "--verbose"))
+    successful(ordeal("--inside", "--trials", 8, "--ranks", 3, "--seed", 4, "--verbose"))
 
 
 @pytest.mark.launcher

@@ -5,9 +5,7 @@ import ast
 import importlib.util
 import re
 import subprocess
-import sys
 from configparser import ConfigParser
-from types import ModuleType
 
 import pytest
 from packaging.specifiers import SpecifierSet
@@ -119,73 +117,33 @@ def as_spack(name, allowed):
     return f"{name}@{least}:{int(below) - 1 if below else ''}"
 
 
-@pytest.fixture
-def spack(monkeypatch):
-    """What the recipe calls, as Spack's directives: (directive, arguments, keywords), in order."""
-    calls = []
-
-    def directive(name):
-        return lambda *arguments, **keywords: calls.append((name, arguments, keywords))
-
-    package = ModuleType("spack.package")
-    for name in ("conflicts", "depends_on", "license", "version"):
-        setattr(package, name, directive(name))
-    cuda, python = ModuleType("spack_repo.builtin.build_systems.cuda"), ModuleType("spack_repo.builtin.build_systems.python")
-    cuda.CudaPackage = type("CudaPackage", (), {"cuda_arch_values": ("80", "90")})
-    python.PythonPackage = type("PythonPackage", (), {})
-    for module in (package, cuda, python):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    path = RECIPES / "spack/spack_repo/hybrid/packages/py_hybrid_runner/package.py"
-    spec = importlib.util.spec_from_file_location("package", path)
-    recipe = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(recipe)
-    return recipe.PyHybridRunner, calls
-
-
-def test_spack(spack):
-    recipe, calls = spack
-    assert recipe.__doc__ == f"{SUMMARY}."
-    assert [arguments for name, arguments, _ in calls if name == "version"] == [(hybrid.__version__,)]
-    assert [arguments for name, arguments, _ in calls if name == "license"] == [(LICENCE,)]
-    needed = {arguments[0]: keywords for name, arguments, keywords in calls if name == "depends_on"}
-    always = {spec: keywords["type"] for spec, keywords in needed.items() if "when" not in keywords}
-    expected = {as_spack(f"py-{name}", allowed): ("build", "run") for name, allowed in NEEDED.items()}
-    expected |= {as_spack("python", PYTHON): ("build", "run"), as_spack("py-setuptools", SETUPTOOLS): "build"}
-    assert always == expected
-    assert needed[as_spack("py-cupy", CUPY)]["when"] == "+cuda"
-    assert needed["py-cupy+cuda cuda_arch=90"]["when"] == "+cuda cuda_arch=90"
-    for module in recipe.import_modules:
-        assert importlib.util.find_spec(module), module
-
-
-def test_what_spack_is_told_above_the_recipe_has_the_version():
+def test_spack():
     text = read("spack/spack_repo/hybrid/packages/py_hybrid_runner/package.py")
+    assert f'"""{SUMMARY}."""' in text
+    assert re.findall(r'^    version\("([^"]+)"', text, re.MULTILINE) == [hybrid.__version__]
+    assert re.findall(r'^    license\("([^"]+)"', text, re.MULTILINE) == [LICENCE]
+    always = dict(re.findall(r'^    depends_on\("([^"]+)", type=(.+)\)$', text, re.MULTILINE))
+    expected = {as_spack(f"py-{name}", allowed): '("build", "run")' for name, allowed in NEEDED.items()}
+    expected |= {as_spack("python", PYTHON): '("build", "run")', as_spack("py-setuptools", SETUPTOOLS): '"build"'}
+    assert always == expected
+    assert f'depends_on("{as_spack("py-cupy", CUPY)}", when="+cuda", type=("build", "run"))' in text
     assert set(re.findall(r"py-hybrid-runner@([\d.]+)", text)) == {hybrid.__version__}
+    (modules,) = re.findall(r"import_modules = (\[.*?\])", text, re.DOTALL)
+    assert all(map(importlib.util.find_spec, ast.literal_eval(modules)))
     assert "namespace: hybrid\n" in read("spack/spack_repo/hybrid/repo.yaml")
-
-
-def yaml_lists(text):
-    """The lists of strings in YAML's block style, by the path of their keys."""
-    path, found = [], {}
-    for line in text.splitlines():
-        if key := re.fullmatch(r"( *)(\w+):", line):
-            path[len(key[1]) // 2 :] = [key[2]]
-        elif item := re.fullmatch(r" +- ([^:]+)", line):
-            found.setdefault("/".join(path), []).append(item[1])
-    return found
 
 
 def test_conda():
     text = read("conda/recipe.yaml")
-    lists = yaml_lists(text)
+    requirements = dict(re.findall(r"^  (host|run|run_constraints):\n((?:    - .+\n)+)", text, re.MULTILINE))
     python = f"python {PYTHON}"
-    assert lists["requirements/host"] == [python, "pip", f"setuptools {SETUPTOOLS}"]
-    assert lists["requirements/run"] == [python, *(f"{name} {allowed}" for name, allowed in NEEDED.items())]
-    assert lists["requirements/run_constraints"] == [f"cupy {CUPY}"]
+    expected = {"host": [python, "pip", f"setuptools {SETUPTOOLS}"], "run_constraints": [f"cupy {CUPY}"]}
+    expected["run"] = [python, *(f"{name} {allowed}" for name, allowed in NEEDED.items())]
+    assert {name: re.findall("- (.+)", lines) for name, lines in requirements.items()} == expected
     said = dict(re.findall(r'^  (name|version|license|summary|license_file): "?(.+?)"?$', text, re.MULTILINE))
     files = SETUP["metadata"]["license_files"]
-    expected = {"name": NAME, "version": "${{ version }}", "license": LICENCE, "summary": SUMMARY, "license_file": files}
-    assert said == expected
+    told = {"name": NAME, "version": "${{ version }}", "license": LICENCE, "summary": SUMMARY, "license_file": files}
+    assert said == told
     assert re.findall(r'^context:\n  version: "(.*)"$', text, re.MULTILINE) == [hybrid.__version__]
     assert (RECIPES / "conda" / re.findall(r"^source:\n  path: (.*)$", text, re.MULTILINE)[0]).resolve() == ROOT
 
