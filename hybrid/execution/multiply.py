@@ -43,7 +43,7 @@ from hybrid.core.timeline import Timeline
 from hybrid.devices.cuda_gpus import pinned_memory, usable_gpus
 from hybrid.errors import CheckFailed, DeviceUnavailable, DoesNotFit, Overflow, UsageError
 from hybrid.execution.distributed_product import Complete, DistributedCall
-from hybrid.execution.product import RootProduct, element_types, views_in_workspace
+from hybrid.execution.product import RootProduct, element_types
 from hybrid.execution.real_products import CallOptions, RealProducts, exactly
 from hybrid.execution.redistribution import move
 from hybrid.execution.session import Session, agree, free_memory_of, take_inventory, threads_until_decided
@@ -299,11 +299,9 @@ class RootCall:
             team.refuse_no_rank(root)
             settings, gemm = asked.read()
             team.pretend_nodes(settings.ranks_per_node)
-            self.given, described, scattered = None, None, False
+            self.given, described = None, None
             if team.rank == root:
                 self.given, described = _inspected(session, operands, out, settings, gemm, asked.gemm)
-                if self.given is not None and isinstance(described, RootShapes):
-                    scattered = _scattered_early(session, described, self.given)
             inventory, integers_fit, through_slots = take_inventory(session, settings), False, 0
             if team.size > 1 and inventory.gpus and self.given is not None:
                 if not (isinstance(described, RootShapes) and described.all_shared):
@@ -312,14 +310,14 @@ class RootCall:
                     free = free_memory_of(session, settings, inventory.gpus[0], now=True)
                     integers_fit = self.given.bytes_of_integers <= free.gpu_bytes
             said = {"kind": PRODUCT_OF_ROOT, "root": root, **gemm.as_dict(), **settings.as_dict()}
-            mine = said, inventory, described, shared.gone, new_seed(), scattered, integers_fit, through_slots
+            mine = said, inventory, described, shared.gone, new_seed(), integers_fit, through_slots
             agreeing.mine = mine
         if any("repeats" in said for said, *_ in agreeing.all):  # some ranks took this for a call that all repeat
             with team.phase("agree", timed=False) as agreeing:
                 agreeing.mine = mine
         same_on_all_ranks([said for said, *_ in agreeing.all])
         shapes: RootShapes | UsageError
-        _, _, shapes, _, self._seed, scattered, integers_fit, through_slots = agreeing.all[root]
+        _, _, shapes, _, self._seed, integers_fit, through_slots = agreeing.all[root]
         if isinstance(shapes, UsageError):
             raise shapes
         shared.drop([agreeing.all[root][3]])
@@ -342,9 +340,6 @@ class RootCall:
             )
             self.settings = exactly(settings, shapes.types)
             self.decision = agree(session, request, self.settings, self._inventories)
-            plan = self.decision.plan
-            there = plan.problem == shapes.problem and views_in_workspace(session, plan, make=False) is not None
-            self._scattered = scattered and there
 
     def product(self) -> Any:
         """The result at the root, in `out` if given; None elsewhere."""
@@ -372,8 +367,7 @@ class RootCall:
             products = RealProducts(team, types, threads, given.core, c=given.c)
         for number, prime in enumerate(types.primes):
             first, second, out = self._real_operands(decision, threads, prime)
-            seed, scattered = self._seed + number, self._scattered and number == 0
-            product = RootProduct(session, decision, (first, second), self.settings, out, seed=seed, scattered=scattered)
+            product = RootProduct(session, decision, (first, second), self.settings, out, seed=self._seed + number)
             c, check = product.result()
             settle(check, warns=given is not None)
             products.add(c)
@@ -588,22 +582,6 @@ def _inspected(
         if missing:
             raise missing
     return given, shapes
-
-
-def _scattered_early(session: Session, shapes: RootShapes, given: RootOperands) -> bool:
-    """At the root, before the ranks agree: copy A and B into the workspace if the last product had the same problem. Returns
-    whether it did."""
-    known, team = session.last_of(shapes.problem), session.team
-    if known is None or shapes.count is not None or shapes.on_gpu or shapes.all_shared:
-        return False
-    views = views_in_workspace(session, known.plan, make=False)
-    if views is None:
-        return False
-    threads = known.placements[team.rank].threads.count
-    keys = "A" if known.plan.problem.symmetric else "AB"
-    for key, source in zip(keys, given.sources(threads, shapes.types.primes[0]), strict=False):
-        source.rows(views[key].rows, views[key].array, threads, lambda done: team.enter("agree"))
-    return True
 
 
 def _shared_operands(

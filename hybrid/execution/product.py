@@ -39,14 +39,14 @@ def element_types(problem: Problem) -> dict[str, str]:
     return {"A": of_operands, "B": of_operands, "C": problem.dtype}
 
 
-def views_in_workspace(session: Session, plan: Plan, *, make: bool) -> dict[str, RowView] | None:
-    """A, B and C in the workspace, shared memory that the ranks of a single node keep between calls. None if they do not fit, or
-    if there is no workspace and `make` is False. With `make`, collective."""
+def views_in_workspace(session: Session, plan: Plan) -> dict[str, RowView] | None:
+    """A, B and C in the workspace, shared memory that the ranks of a single node keep between calls. None if they do not fit.
+    Collective."""
     p = plan.problem
     shapes = {"A": (p.n, p.l), "B": (p.l, p.m), "C": (p.n, p.m)}
     if p.symmetric:
         del shapes["B"]
-    found = room_in_workspace(session, plan, shapes, make=make)
+    found = room_in_workspace(session, plan, shapes)
     return _with_transpose(found, p) if found is not None and p.symmetric else found
 
 
@@ -55,9 +55,7 @@ def _with_transpose(views: dict[str, RowView], problem: Problem) -> dict[str, Ro
     return {**views, "B": RowView(views["A"].array.T, Span(0, problem.l))}
 
 
-def room_in_workspace(
-    session: Session, plan: Plan, shapes: Mapping[str, tuple[int, int]], *, make: bool = True
-) -> dict[str, RowView] | None:
+def room_in_workspace(session: Session, plan: Plan, shapes: Mapping[str, tuple[int, int]]) -> dict[str, RowView] | None:
     """Room for matrices of these shapes in the workspace, or None; also None for GPUs, which pin each matrix for their copies."""
     if plan.device != "cpu" or plan.staged or plan.at_root or not 1 < len(plan.topology.nodes[0]) == plan.topology.size:
         return None
@@ -65,7 +63,7 @@ def room_in_workspace(
     for key, (rows, columns) in shapes.items():
         offsets[key] = end
         end += rows * columns * np.dtype(types[key]).itemsize // _ALIGNED * _ALIGNED + _ALIGNED
-    if end > MOST_SHARED or not (make or session.has_workspace(end)):
+    if end > MOST_SHARED:
         return None
     memory = session.workspace(end)
     return {key: RowView(np.ndarray(shape, types[key], memory, offsets[key]), Span(0, shape[0])) for key, shape in shapes.items()}
@@ -86,15 +84,14 @@ class RootProduct(CheckedRun):
         out: np.ndarray | None = None,
         *,
         seed: int | None = None,
-        scattered: bool = False,
         rounded: np.ndarray | None = None,
         progress: Progress = tell_nobody,
     ) -> None:
         """`out`: an array for C: the root's, or with shared operands the same shared array on all ranks. `seed`: of the host's
-        check; None: the ranks agree on one. `scattered`: A and B are already in the session's workspace. `rounded`: host
-        memory for the rounded C; then `out` is a GPU array for it (see `RankMatrices`)."""
+        check; None: the ranks agree on one. `rounded`: host memory for the rounded C; then `out` is a GPU array for it (see
+        `RankMatrices`)."""
         super().__init__(session, decision, settings, seed)
-        self._operands, self._out, self.progress, self._scattered = operands, out, progress, scattered
+        self._operands, self._out, self.progress = operands, out, progress
         self._rounded = rounded
         self._result: np.ndarray | None = None  # at the root, receives C from the workspace
         # The root's operands whose rows go to other nodes before the product: A, and B if each node loads only its own rows of
@@ -176,7 +173,7 @@ class RootProduct(CheckedRun):
             there["C"] = self._out
         views = {**kept, **{key: RowView(array, rows[key]) for key, array in there.items()}}
         made = {key: span for key, span in rows.items() if key not in views and not (problem.symmetric and key == "B")}
-        if not views and self.may_use_workspace and (found := views_in_workspace(self.session, plan, make=True)):
+        if not views and self.may_use_workspace and (found := views_in_workspace(self.session, plan)):
             self.in_workspace, c = True, found["C"].array
             if team.rank == plan.root:
                 self._result = empty_result(len(c), c.shape[1], c.dtype.name) if self._out is None else self._out
@@ -228,13 +225,11 @@ class RootProduct(CheckedRun):
             self.make_ready()
             self.multiply_now()
             return
-        # Phase ends separate conflicting accesses to the workspace. Ranks write C after a phase (`scatter`, or `agree` if that
-        # copied A and B) that the root enters once it has copied the previous C out. The root writes A and B after the previous
-        # product's last phase, which other ranks end once they have read their operands.
+        # Phase ends separate conflicting accesses to the workspace. Ranks write C after the phase `scatter`, which the root
+        # enters once it has copied the previous C out. The root writes A and B after the previous product's last phase, which
+        # other ranks end once they have read their operands.
         self.run.make_ready()
-        if not self._scattered:
-            self._scatter()
-        self._scattered = False
+        self._scatter()
         self._poison_c()
         if self.plan.problem.symmetric:
             with self.team.phase("multiply", timed=False):

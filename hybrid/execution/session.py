@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from hybrid.arrays.interop import SharedArrays
-from hybrid.core.problem import Problem, Span
+from hybrid.core.problem import Span
 from hybrid.core.settings import Settings
 from hybrid.core.timeline import wall
 from hybrid.devices.cuda_gpus import callers_context, cuda_driver, free_bytes, gpu_context, pooled_bytes, usable_gpus, wake_driver
@@ -70,13 +70,6 @@ class Session:
         """A number, equal on all ranks that cache the same decisions; 0 if none may be reused."""
         return self._changed if self._remembered and self._of_memory == self._memory_version else 0
 
-    def last_of(self, problem: Problem) -> Decision | None:
-        """The last decision for this problem, if it may be reused."""
-        if not self.remembered_serial:
-            return None
-        decided = (decision for _, decision in reversed(self._remembered.values()))
-        return next((decision for decision in decided if decision.plan.problem == problem), None)
-
     def remembered(self, request: PlanRequest, asked: object, serials: Set[int]) -> Decision | None:
         """The cached decision, if any. `serials`: `remembered_serial` of all ranks; a rank that failed alone has another."""
         if serials != {self._changed}:
@@ -101,15 +94,11 @@ class Session:
 
     def workspace(self, size: int) -> np.ndarray:
         """At least `size` bytes of memory shared by the ranks of a single node, kept between calls. Collective."""
-        if not self.has_workspace(size):
+        if len(self._workspace) < size:
             self.drop_workspace()
             room = 1 << max(16, (size - 1).bit_length()) if size <= _LARGE_WORKSPACE else size
             self._workspace = make_shared_matrices(self.team, {"A": Span(0, 1)}, {"A": room}, {"A": "uint8"})["A"].array[0]
         return self._workspace
-
-    def has_workspace(self, size: int) -> bool:
-        """Whether the workspace is large enough, so that `workspace` needs no other ranks."""
-        return len(self._workspace) >= size
 
     def drop_workspace(self) -> None:
         self._workspace = np.empty(0, np.uint8)
