@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -322,20 +322,6 @@ def _holders(case: Case) -> tuple[str, str]:
         holder if fits(holder, name, layout, shape) else "array"
         for holder, name, layout, shape in zip(case.holders, case.types, case.layouts, shapes(case), strict=False)
     )
-
-
-def met(cases: Sequence[Case]) -> dict[str, set[Any]]:
-    """The values that the cases have, by field; of tuples and sets by position or member."""
-    found: dict[str, set[Any]] = {}
-    for case in cases:
-        for each in fields(case)[1:]:
-            value = getattr(case, each.name)
-            if each.name in ("layouts", "holders", "sizes"):
-                for place, part in enumerate(value):
-                    found.setdefault(f"{each.name} {place}", set()).add(part)
-            else:
-                found.setdefault(each.name, set()).update(value if each.name == "flags" else [value])
-    return found
 
 
 # Operands

@@ -375,7 +375,7 @@ KINDS = ["normal", "uniform", "of outliers", "small", "large", "of large meeting
 @pytest.mark.parametrize(
     ("kind", "dtype", "capability"),
     exhaustive(
-        [("normal", "float32", 80), *((kind, ("float64", "float32")[at % 2], 80) for at, kind in enumerate(KINDS))],
+        [(kind, ("float64", "float32")[at % 2], 80) for at, kind in enumerate(KINDS[::2])],
         product(KINDS, ("float32", "float64"), (75, 80, 90)),
     ),
 )

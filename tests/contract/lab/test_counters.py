@@ -2,7 +2,6 @@
 """docs/learn.md: of a right kernel the lab counts loads, sectors of 32 bytes, steps of 32 banks, and branches at which a warp
 parts. A kernel with one access a line is compared with CUDA's rules, worked out here for each warp."""
 
-import json
 import re
 
 import numpy as np
@@ -144,31 +143,8 @@ def test_branches_at_which_lanes_part_and_loads_for_each_multiply_add(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_lanes_that_go_different_ways_in_every_warp():
-    """The lectures' example: even threads one way, odd ones the other."""
-    (case,) = judged("run", "divergent", "--sizes", 32, 32, 32).record["cases"]
-    (branch,) = [each for each in case["branches"] if each["divergent"]]
-    assert (branch["line"], branch["divergent"]) == (8, branch["executions"])
-
-
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("program", ["tiled"])
 def test_the_page_s_counters_are_printed(program):
     said = lab("run", program).stdout
     shown = re.findall(r"```text\n(  global loads.*?)```", (ROOT / "docs/learn.md").read_text(encoding="utf-8"), re.DOTALL)[0]
     assert [line for line in shown.splitlines() if line not in said.splitlines()] == []
-
-
-@pytest.mark.exhaustive
-def test_the_json_line_says_what_ran(tmp_path):
-    lines = tmp_path / "lines.jsonl"
-    for seed in (1, 2):
-        assert lab("run", ELEMENT, "--sizes", 8, 4, 16, "--json", lines, "--seed", seed).returncode == 0
-    first, second = map(json.loads, lines.read_text().splitlines())
-    assert (first["seed"], second["seed"]) == (1, 2)
-    about = {"command": "lab run", "file": "element.cu", "kernel": "multiply", "dtype": "float32"}
-    assert first.items() >= about.items()
-    (case,) = first["cases"]
-    assert {name: case[name] for name in ("n", "l", "m", "grid", "block", "right", "findings", "wrong")} == {
-        "n": 8, "l": 4, "m": 16, "grid": [1, 1], "block": [16, 16], "right": True, "findings": [], "wrong": 0,
-    }  # fmt: skip

@@ -4,7 +4,6 @@
 import ast
 import importlib.util
 import re
-import subprocess
 from configparser import ConfigParser
 
 import pytest
@@ -92,20 +91,6 @@ def test_both_images_are_made_the_same_way():
 def test_labels_of_images(name):
     labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)[= ]"?([\w.-]+)', read(name)))
     assert labels == {"title": NAME, "version": hybrid.__version__, "licenses": LICENCE}
-
-
-def test_sections_of_the_definition():
-    header, sections = container_sections()
-    keys = [line.partition(":")[0] for line in header.splitlines() if line and not line.startswith("#")]
-    assert keys == ["Bootstrap", "From"]
-    assert list(sections) == ["arguments", "files", "post", "environment", "runscript", "test", "labels", "help"]
-    given = dict(re.findall(r"^ +(\w+)=(\S+)$", sections["arguments"], re.MULTILINE))
-    assert set(re.findall(r"{{ (\w+) }}", read("hybrid.def"))) == set(given)
-    for name in ("post", "environment", "runscript", "test"):
-        script = re.sub(r"{{ (\w+) }}", lambda found: given[found[1]], sections[name])
-        subprocess.run(["sh", "-n"], input=script, text=True, check=True)
-    named = re.findall(r"hybrid runner: (.*)\.", sections["help"])[0].split(", ")
-    assert [f"hybrid-{name}" for name in named] == list(COMMANDS)
 
 
 # --- packages

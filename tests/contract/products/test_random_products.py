@@ -41,15 +41,3 @@ def test_a_product_is_what_it_must_be(request, part, of):
 def test_a_product_of_several_ranks_is_what_it_must_be(request, comm, part, of):
     for case in drawn_of_ranks(request, comm, 120 // comm.size if of == 1 else 2000)[part::of]:  # four ranks take longer
         cases.run(case, cases.ways_of_ranks(comm.size), comm)
-
-
-def test_every_value_of_every_dimension_is_met(request):
-    found, wanted = cases.met(drawn(request, 300)), {
-        "form": cases.FORMS, "values": cases.VALUES, "out": cases.OUTS, "flags": cases.FLAGS, "way": ways(),
-        "types": cases.dimensions(ways())["types"], "dtype": {None, *cases.TYPES} - {"bool"},
-        **dict.fromkeys(("alpha", "beta"), cases.FACTORS),
-        **{f"layouts {place}": cases.LAYOUTS[: len(cases.LAYOUTS) - 3 * (place == 3)] for place in range(4)},
-        **{f"holders {place}": cases.HOLDERS[:-1] for place in range(2)},
-        **{f"sizes {place}": cases.SIZES for place in range(3)},
-    }  # fmt: skip
-    assert {name: set(values) - found[name] for name, values in wanted.items() if set(values) - found[name]} == {}
