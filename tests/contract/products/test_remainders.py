@@ -34,7 +34,7 @@ def blocks(comm, *matrices):
 
 
 @pytest.mark.needs("compiler")
-@pytest.mark.parametrize("dtype", exhaustive(["float64", "complex128"], ["float64", "float32", "complex128", "complex64"]))
+@pytest.mark.parametrize("dtype", exhaustive(["complex128"], ["float64", "float32", "complex128", "complex64"]))
 def test_the_bits_do_not_depend_on_panels(dtype):
     a, b = operands(dtype)
     alone = hybrid.multiply(a, b, **FAST)

@@ -243,8 +243,8 @@ def test_a_gpu_is_used_when_products_gain_by_it(tmp_path):
     program = tmp_path / "program.py"
     program.write_text("""
 import hybrid, numpy
-a, b = numpy.random.rand(300, 200), numpy.random.rand(200, 250)
-with hybrid.use(threshold=1e6, device="cuda") as used:
+a, b = numpy.random.rand(120, 100), numpy.random.rand(100, 90)
+with hybrid.use(threshold=1e5, device="cuda") as used:
     assert numpy.allclose(a @ b, numpy.einsum("ij,jk->ik", a, b))
     a[:9] @ b
 with hybrid.use() as small:
