@@ -13,6 +13,7 @@ import base64
 import json
 import pickle
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -243,11 +244,11 @@ def machine_rates(argument: str) -> None:
     for dtype in reversed(ITEM_SIZES):
         report(stage=f"multiplying {dtype}")
         for n in task["sizes"]:
-            product = Product(device, dtype, n)
-            if product.seconds >= LONG_ENOUGH:
+            seconds = product_seconds(device, dtype, n)
+            if seconds >= LONG_ENOUGH:
                 break
-        rates[dtype] = product.n**3 / product.seconds
-        report(multiply_adds=rates, products={"n": product.n, "seconds": product.seconds})
+        rates[dtype] = n**3 / seconds
+        report(multiply_adds=rates, products={"n": n, "seconds": seconds})
     if on_gpu and device.gpu.capability >= LEAST_FOR_BYTES:
         report(stage="multiplying bytes")
         report(byte_multiply_adds=byte_rate(device, min(task["sizes"][-1], LARGEST_OF_BYTES)))
@@ -255,29 +256,16 @@ def machine_rates(argument: str) -> None:
     report(stage="done")
 
 
-class Product:
-    """A square product by the fastest kernel, and its `seconds`."""
-
-    def __init__(self, device: Any, dtype: str, n: int) -> None:
-        self.n, self._device = n, device
-        capability = device.gpu.capability if device.name == "cuda" else EMULATED_CAPABILITY
-        device.use_kernel(fastest(device.name, dtype, n, capability), dtype)
-        size = n * n * ITEM_SIZES[dtype]
-        memory = device.reserve(3 * size, shared=False)
-        self._a, self._b, self._c = (device.matrix(memory, number * size, n, n, dtype) for number in range(3))
-        # Random numbers, since a GPU at its power limit multiplies zeros faster.
-        some = np.random.default_rng(0).standard_normal((min(n, _FILL_ROWS), n)).astype(dtype)
-        for rows in pieces(Span(0, n), len(some)):
-            for matrix in (self._a, self._b):
-                device.copy_in(matrix[rows.slice], some[: len(rows)], [])
-        self.start(1)
-        list(device.finish())  # the first launch takes longer
-        self.start(_TIMES)
-        self.seconds = _seconds(device, "multiply") / _TIMES
-
-    def start(self, times: int) -> None:
-        for _ in range(times):
-            self._device.multiply(self._a, self._b, self._c, [])
+def product_seconds(device: Any, dtype: str, n: int) -> float:
+    """The time of a square product by the fastest kernel."""
+    capability = device.gpu.capability if device.name == "cuda" else EMULATED_CAPABILITY
+    device.use_kernel(fastest(device.name, dtype, n, capability), dtype)
+    size = n * n * ITEM_SIZES[dtype]
+    memory = device.reserve(3 * size, shared=False)
+    a, b, c = (device.matrix(memory, number * size, n, n, dtype) for number in range(3))
+    # Random numbers, since a GPU at its power limit multiplies zeros faster.
+    _fill(device, (a, b), np.random.default_rng(0).standard_normal((min(n, _FILL_ROWS), n)).astype(dtype))
+    return _seconds(device, "multiply", lambda: device.multiply(a, b, c, []))
 
 
 def byte_rate(device: Any, n: int) -> float:
@@ -285,16 +273,10 @@ def byte_rate(device: Any, n: int) -> float:
     bytes_of_one = n * n
     memory = device.reserve(6 * bytes_of_one, shared=False)
     a, b, c = (device.matrix(memory, offset * bytes_of_one, 2 * n, n, "uint8") for offset in (0, 2, 4))
-    some = np.random.default_rng(0).integers(0, 255, (min(n, _FILL_ROWS), n), np.uint8)
-    for rows in pieces(Span(0, 2 * n), len(some)):
-        for matrix in (a, b):
-            device.copy_in(matrix[rows.slice], some[: len(rows)], [])
+    _fill(device, (a, b), np.random.default_rng(0).integers(0, 255, (min(n, _FILL_ROWS), n), np.uint8))
     planes = [device.matrix(memory, offset * bytes_of_one, 2, bytes_of_one, "uint8") for offset in (0, 2)]
     call = device.kernel(products_of(device, "", n, n, 2), (*planes, c, np.int64(n), np.int64(n)))
-    for times in (1, _TIMES):  # the first launch takes longer
-        list(device.finish())
-        device.launch([call] * times, [], "products")
-    return 2 * n**3 * _TIMES / _seconds(device, "multiply")
+    return 2 * n**3 / _seconds(device, "multiply", lambda: device.launch([call], [], "products"))
 
 
 def memory_rate(device: Any, size: int) -> float:
@@ -302,14 +284,21 @@ def memory_rate(device: Any, size: int) -> float:
     rows = size // ITEM // _FILL_ROWS
     memory = device.reserve(2 * size, shared=False)
     here, there = (device.matrix(memory, offset, rows, _FILL_ROWS, "float64") for offset in (0, rows * _FILL_ROWS * ITEM))
+    return 2 * here.nbytes / _seconds(device, "exchange", lambda: device.exchange(there, here, []))
+
+
+def _fill(device: Any, matrices: tuple[Any, ...], some: np.ndarray) -> None:
+    """Fill the matrices with these rows, again and again."""
+    for matrix in matrices:
+        for rows in pieces(Span(0, matrix.shape[0]), len(some)):
+            device.copy_in(matrix[rows.slice], some[: len(rows)], [])
+
+
+def _seconds(device: Any, phase: str, enqueue: Callable[[], object]) -> float:
+    """The time of one of several operations after the first, which takes longer."""
     for times in (1, _TIMES):
         list(device.finish())
         for _ in range(times):
-            device.exchange(there, here, [])
-    return 2 * here.nbytes * _TIMES / _seconds(device, "exchange")
-
-
-def _seconds(device: Any, phase: str) -> float:
-    """The time from the first begin to the last end of this phase's operations since the last call."""
+            enqueue()
     timed = [(begin, end) for done, begin, end in device.finish() if done == phase]
-    return max(end for _, end in timed) - min(begin for begin, _ in timed)
+    return float(max(end for _, end in timed) - min(begin for begin, _ in timed)) / _TIMES

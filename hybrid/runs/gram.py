@@ -80,7 +80,8 @@ class Gram:
         """The Gram matrix of the root's array, None elsewhere; of real numbers plus `c`, and in `out`, if given."""
         if not self._result.startswith("complex"):
             return self._of_real(a, c, out, beta=None if c is None else 1)
-        if a is not None and not on_gpu(a) and self._is_alone and (by_gpu := self._copied_once(a)) is not None:
+        is_alone = self._comm is None or self._comm.Get_size() == 1
+        if a is not None and not on_gpu(a) and is_alone and (by_gpu := self._copied_once(a)) is not None:
             return by_gpu
         # With v = x + iy, and r = x above y: Re vᴴ·v = rᵀ·r, one triangle of it, and Im vᴴ·v = p - pᵀ for p = xᵀ·y. This takes
         # half the multiply-adds of a complex product. a·aᴴ is the conjugate for v = aᵀ.
@@ -151,10 +152,6 @@ class Gram:
             np.copyto(c, c.T.copy(), where=to_device_of(c, np.tri(len(c), k=-1, dtype=bool)))
         await_callers_work(c)
         return c
-
-    @property
-    def _is_alone(self) -> bool:
-        return self._comm is None or self._comm.Get_size() == 1
 
     @property
     def _threads(self) -> int:
