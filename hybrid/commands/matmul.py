@@ -140,20 +140,14 @@ def _refuse_combinations(options: argparse.Namespace) -> None:
     written = [f"--{name}" for name in ("out", "json", "trace") if getattr(options, name) and not (name == "out" and resume)]
     for wrong, why in (
         (describes and not options.explain, f"{', '.join(assumed)} describe a machine one does not have: only with --explain"),
-        (
-            options.explain and written,
-            f"--explain runs nothing, so there is nothing for {', '.join(written)}: leave one of them out",
-        ),
+        (options.explain and written, f"--explain runs nothing, so leave out {', '.join(written)}"),
         (nodes and ranks and nodes > ranks, f"{ranks} ranks are too few for {nodes} nodes: one each, at least"),
         (nodes and gpus and ranks and nodes * gpus < ranks, f"{nodes} nodes of {gpus} GPUs are too few for {ranks} ranks"),
         (options.gpu and options.capability, "--gpu says the compute capability: leave out --capability"),
         (options.resume_rows and not resume, "--resume-rows is about the parts that --resume computes: add --resume"),
         (resume and not options.out, "--resume goes on with the file of --out, which is not given"),
-        (
-            resume and (options.repeat > 1 or options.warmup),
-            "--resume computes every part once: leave out --repeat and --warmup",
-        ),
-        (resume and options.trace, "--trace shows one product, and with --resume each part is one: leave one of them out"),
+        (resume and (options.repeat > 1 or options.warmup), "--resume computes every part once: no --repeat and --warmup"),
+        (resume and options.trace, "--trace shows one product, and with --resume each part is one: leave one out"),
     ):
         if wrong:
             raise UsageError(why, code="option-combination")

@@ -158,10 +158,8 @@ class _Job:
         options, product = self.options, self.product
         of_product = {**vars(asked_of(product)), "operands": outcome.decision.plan.problem.operand_dtype}
         of_product |= {"computed": product.types.computed, "products": len(product.types.primes)}
-        asked = {name: getattr(options, name) for name in ("fill", "seed", "a", "b")} | {
-            "repeat": outcome.repeats,
-            "warmup": warmup,
-        }
+        asked = {name: getattr(options, name) for name in ("fill", "seed", "a", "b")}
+        asked |= {"repeat": outcome.repeats, "warmup": warmup}
         jsonl.write(run_report.as_record(outcome, {**of_product, **asked}, self.settings.as_dict(), wall.parts()), options.json)
 
     def _print_corners(self, outcome: Outcome) -> None:

@@ -83,14 +83,10 @@ _SEVERAL: dict[str, tuple[Sizes, ...]] = {
 }
 _BOTH = tuple(ITEM_SIZES)
 LEVELS = {
-    level.number: level
-    for level in (
-        Level(1, 0.0, _SMALL, ("float64",)),
-        Level(2, 5.0, _SEVERAL, _BOTH),
-        Level(3, 15.0, _SEVERAL, _BOTH, fills_memory=True),
-    )
+    1: Level(1, 0.0, _SMALL, ("float64",)),
+    2: Level(2, 5.0, _SEVERAL, _BOTH),
+    3: Level(3, 15.0, _SEVERAL, _BOTH, fills_memory=True),
 }
-
 
 Pace = tuple[float, float]  # seconds of a round: for each operation of the multiplication, and for each element besides
 

@@ -93,15 +93,12 @@ def write(path: str, numbers: np.ndarray, names: Sequence[str], about: dict[str,
         numbers = numbers.astype(np.int64)
     with atomic_write(path) as beside:
         if path.endswith(".npy"):
-            with open(beside, "wb") as raw:
-                np.save(raw, numbers)
-            return
-        with open(beside, "w", encoding="utf-8", newline="") as file:
+            with open(beside, "wb") as file:
+                np.save(file, numbers)
+        elif path.endswith(".csv"):
+            lines = [[name, *line] for name, line in zip(names, numbers, strict=True)]
+            with open(beside, "w", encoding="utf-8", newline="") as text:
+                csv.writer(text, lineterminator="\n").writerows([["from/to", *names], *lines])
+        else:
             cells = [list(map(str, line)) for line in numbers]
-            if path.endswith(".csv"):
-                lines = csv.writer(file, lineterminator="\n")
-                lines.writerow(["from/to", *names])
-                lines.writerows([name, *line] for name, line in zip(names, cells, strict=True))
-            else:
-                json.dump({**about, "vertices": list(names), "walks": cells}, file)
-                file.write("\n")
+            beside.write_text(json.dumps({**about, "vertices": list(names), "walks": cells}) + "\n", encoding="utf-8")

@@ -468,12 +468,8 @@ def install(gpus: int = 1) -> None:
         "prefer_shared_memory": lambda function: None,
     }
     functions = {name: ctypes.cast(function, ctypes.c_void_p) for name, function in _driver_functions().items()}
-    staged = {
-        "driver_in_context": lambda: staging.Driver(context=_number(_here.gpu), **functions),
-        "SLOT_BYTES": 1 << 12,
-        "LEAST_STAGED": 1 << 10,
-        "LEAST_THREADS": 1,
-    }
+    staged: dict[str, Any] = {"SLOT_BYTES": 1 << 12, "LEAST_STAGED": 1 << 10, "LEAST_THREADS": 1}
+    staged["driver_in_context"] = lambda: staging.Driver(context=_number(_here.gpu), **functions)
     inside |= {cuda_kernels: launching, cuda_device: {"event_wait": lambda: None}, staging: staged}
     for module, values in inside.items():
         for name, value in values.items():
