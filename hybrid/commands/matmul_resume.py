@@ -409,19 +409,19 @@ class ProductInParts:
         self._product, self._options = product, options
         self.shape = product.sizes[0], product.sizes[2]
         output, threads = new_matrix(options.out, self.shape, product.result), threads_until_decided(self._team, settings)
-        self._disk = _PartsFile(self._team, output, threads)
+        self.disk = _PartsFile(self._team, output, threads)
         self._decisions: dict[tuple[int, int], Decision] = {}  # by the rows and columns of a part
         self._rows = self._columns = 0
         self._tiles: list[Tile] = []
         try:
             self._prepare()
         except BaseException:
-            self.close()
+            self.disk.close()
             raise
 
     def _prepare(self) -> None:
-        self._disk.open()
-        state, rows = self._disk.state, self._settings.resume_rows
+        self.disk.open()
+        state, rows = self.disk.state, self._settings.resume_rows
         if state:
             self._rows, self._columns = rows or state.rows, state.columns
         else:
@@ -436,20 +436,20 @@ class ProductInParts:
         if names := [name for name in {**there, **self._asked} if there.get(name) != self._asked.get(name)]:
             other = [f"{name} {there.get(name, 'not known')} there, {self._asked.get(name, 'not known')} here" for name in names]
             raise UsageError(
-                f"{self._disk.name} and its journal are of another product ({'; '.join(other)}): remove them", code="resume-other"
+                f"{self.disk.name} and its journal are of another product ({'; '.join(other)}): remove them", code="resume-other"
             )
         wall.enter("resume")
-        self._disk.look(self._tiles)
+        self.disk.look(self._tiles)
 
     def run(self, progress: Progress) -> Outcome:
         """Compute, check and write the missing parts, and give the file its name. Stop at a part that fails its check. If the job
         is ended meanwhile, its message says how to resume."""
         made: Outcome | None = None
         plans, spared, parts, left = list[Plan](), 0, self.parts, self.elements_left
-        tiles = [tile for tile in self._tiles if tile not in self._disk.there]
+        tiles = [tile for tile in self._tiles if tile not in self.disk.there]
         there = ""  # which of the part's A and B the first room already holds
         wall.enter("write")
-        self._disk.begin(self._asked, self._rows, self._columns)
+        self.disk.begin(self._asked, self._rows, self._columns)
         self._say_how_to_resume()
         wall.enter("allocate")
         largest, rooms = self._decisions[self._largest].plan, list[Room]()
@@ -481,7 +481,7 @@ class ProductInParts:
             wall.enter("write")
             if outcome.check is not None and not outcome.check.ok:
                 break
-            self._disk.write(tile, outcome.c.array, self._refuse_changed)
+            self.disk.write(tile, outcome.c.array, self._refuse_changed)
             self._say_how_to_resume()
             if following is not None:
                 next_plan = self._decisions[following.shape].plan
@@ -496,7 +496,7 @@ class ProductInParts:
                     reading.result()
                 rooms.reverse()
         else:
-            self._disk.finish()
+            self.disk.finish()
         tell_how_to_go_on("")
         parts = replace(parts, plans=tuple(plans), spared=spared)
         if made is None:
@@ -520,27 +520,18 @@ class ProductInParts:
         Thread(target=read, daemon=True).start()
         return reading
 
-    def close(self) -> None:
-        """Release the lock on the file."""
-        self._disk.close()
-
     @property
     def parts(self) -> Parts:
-        return Parts(self._rows, self._columns, len(self._disk.there), len(self._tiles))
+        return Parts(self._rows, self._columns, len(self.disk.there), len(self._tiles))
 
     @property
     def elements_left(self) -> int:
         """The elements of C that are not on the disk."""
-        return sum(tile.elements for tile in self._tiles if tile not in self._disk.there)
+        return sum(tile.elements for tile in self._tiles if tile not in self.disk.there)
 
     def on_the_disk(self) -> str:
         """The parts on the disk, for the progress line."""
-        return f", {len(self._disk.there)} of {len(self._tiles)} parts are on the disk"
-
-    @property
-    def name(self) -> str:
-        """The name of the file that has these parts."""
-        return self._disk.name
+        return f", {len(self.disk.there)} of {len(self._tiles)} parts are on the disk"
 
     @property
     def decision(self) -> Decision:
@@ -574,7 +565,7 @@ class ProductInParts:
         launch = launched()
         before = [launch.name.split()[0], "-n", str(launch.size)] if launch else []
         python, *arguments = sys.orig_argv
-        there = f"{len(self._disk.there)} of {len(self._tiles)} parts are in {self.name}, go on with: "
+        there = f"{len(self.disk.there)} of {len(self._tiles)} parts are in {self.disk.name}, go on with: "
         command = shlex.join([*before, os.path.basename(python), *arguments])
         tell_how_to_go_on(there + command) or tell_how_to_go_on(f"{there}the same command")
 

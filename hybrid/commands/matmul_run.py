@@ -101,10 +101,10 @@ class _Job:
 
         problem = self.product.problem
         parts = ProductInParts(self.session, self.options, self.settings, self.product, self.inventories)
-        self._say_begin(parts.decision, run_report.parts_line(parts.parts, parts.shape, f"the checksums of {parts.name}"))
+        self._say_begin(parts.decision, run_report.parts_line(parts.parts, parts.shape, f"the checksums of {parts.disk.name}"))
         rows_left = parts.elements_left // max(1, parts.shape[1])
         plan = replace(parts.decision.plan, problem=replace(problem, n=rows_left))
-        with closing(parts), self._progress(plan, 1, parts.on_the_disk) as progress:
+        with closing(parts.disk), self._progress(plan, 1, parts.on_the_disk) as progress:
             outcome = parts.run(progress)
         self._report(outcome, warmup=0)
         return 0 if _is_right(outcome) else _CHECK_FAILED

@@ -250,10 +250,7 @@ def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any
         resume = {"resume": {**told, "parts_computed": computed, "parts_missing": parts.count - parts.there - computed}}
     return {
         "command": "matmul",
-        "n": problem.n,
-        "l": problem.l,
-        "m": problem.m,
-        "dtype": problem.dtype,
+        **{name: getattr(problem, name) for name in ("n", "l", "m", "dtype")},
         "ranks": plan.topology.size,
         "nodes": len(plan.topology.nodes),
         "device": plan.device,
@@ -278,11 +275,7 @@ def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any
 
 def placement_record(placement: RankPlacement) -> dict[str, Any]:
     """Where a rank runs, for a JSON line."""
-    return {
-        "rank": placement.rank,
-        "host": placement.host,
-        "cores": ranges(placement.cores),
-        "threads": placement.threads.count,
-        "gpu": placement.gpu.name if placement.gpu else None,
-        "uuid": placement.gpu.uuid if placement.gpu else None,
-    }
+    gpu = placement.gpu
+    of_gpu = {"gpu": gpu.name if gpu else None, "uuid": gpu.uuid if gpu else None}
+    of_cpu = {"cores": ranges(placement.cores), "threads": placement.threads.count}
+    return {"rank": placement.rank, "host": placement.host, **of_cpu, **of_gpu}
