@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,27 +26,20 @@ def computed(p: Product, multiply: Multiply, options: Mapping[str, Any]) -> tupl
     alpha, beta = (complex(*each) if each[1] else each[0] for each in (p.alpha, p.beta))
     if not alpha:
         raise UsageError("alpha is 0: BLAS does not read A and B", code="scalars")
-    asked = {
-        "alpha": alpha, "beta": beta, "transpose_a": bool(p.transposed_a), "transpose_b": bool(p.transposed_b), **options,
-    }  # fmt: skip
+    asked = {"alpha": alpha, "beta": beta, "transpose_a": bool(p.transposed_a), "transpose_b": bool(p.transposed_b)}
+    asked |= options
     if p.type > 1:
         asked |= {"conjugate_a": bool(p.conjugated_a), "conjugate_b": bool(p.conjugated_b)}
     at_once = p.kind == GEMM and not beta
     return multiply(a, b, c if beta else None, c if at_once else None, asked), c
 
 
-class _At:
-    """Memory of the caller, with NumPy's array interface."""
-
-    def __init__(self, address: int, shape: tuple[int, int], strides: tuple[int, int], element: str) -> None:
-        where = {"data": (address, False), "shape": shape, "strides": strides, "typestr": element}
-        self.__array_interface__ = {"version": 3, **where}
-
-
 def _matrix(address: int, shape: tuple[int, int], leading_dimension: int, number: int) -> np.ndarray:
-    """A row-major matrix. `number`: the index of its type in TYPES."""
+    """A row-major matrix in the caller's memory. `number`: the index of its type in TYPES."""
     element = np.dtype(TYPES[number])
-    return np.asarray(_At(address, shape, (leading_dimension * element.itemsize, element.itemsize), element.str))
+    strides = leading_dimension * element.itemsize, element.itemsize
+    where = {"version": 3, "data": (address, False), "shape": shape, "strides": strides, "typestr": element.str}
+    return np.asarray(SimpleNamespace(__array_interface__=where))
 
 
 def write(p: Product, product: np.ndarray, c: np.ndarray) -> None:
