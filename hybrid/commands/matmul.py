@@ -21,8 +21,6 @@ from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from hybrid.runs.operands import FileElements, TypedProduct
 
 
@@ -163,6 +161,7 @@ def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1, *, lo
     """
     import numpy as np
 
+    from hybrid.arrays.gemm import numpy_type
     from hybrid.runs.operands import FileElements, GeneratedElements, TypedProduct
 
     files: dict[str, FileElements] = {}
@@ -178,31 +177,18 @@ def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1, *, lo
             )
     asked = options.dtype or ""
     for file in files.values():
-        file.convert_to(_type_to_multiply(file, asked))
-    if load:
-        for file in files.values():
+        if file.held.kind == "V" and asked != "bfloat16":
+            raise UsageError(f"{file.path} holds unnamed 16-bit numbers: read them with --dtype bfloat16", code="dtype")
+        of_file = asked if file.held.kind == "c" else _REAL_TYPES.get(asked, asked)  # real numbers stay real
+        file.convert_to(numpy_type(of_file) if asked else file.held)
+        if load:
             file.load()
-    made = _dtype(asked) if asked else next((file.dtype for file in files.values()), np.dtype(np.float64))
+    made = numpy_type(asked) if asked else next((file.dtype for file in files.values()), np.dtype(np.float64))
     a, b = (
         files[key] if key in files else GeneratedElements(shapes[key], options.fill, options.seed, key, made)
         for key in ("A", "B")
     )
     return TypedProduct.of(a, b, asked)
-
-
-def _type_to_multiply(file: FileElements, asked: str) -> np.dtype:
-    """The type in which a file's elements are multiplied. Real numbers stay real in a complex product."""
-    if file.held.kind == "V" and asked != "bfloat16":
-        raise UsageError(f"{file.path} holds 16-bit numbers without a name: bfloat16 is read with --dtype bfloat16", code="dtype")
-    if not asked:
-        return file.held
-    return _dtype(_REAL_TYPES.get(asked, asked) if file.held.kind != "c" else asked)
-
-
-def _dtype(name: str) -> np.dtype:
-    from hybrid.arrays.gemm import numpy_type
-
-    return numpy_type(name)
 
 
 NAME = "hybrid.matmul"

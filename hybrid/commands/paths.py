@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from hybrid.graphs.graph import Graph
     from hybrid.graphs.walks import Arithmetic
-    from hybrid.planning.decision import Gpu
 
 
 PRINTED = 10  # rows and columns of the matrix that are shown
@@ -178,16 +177,11 @@ def _multiply(team: Team, task: Task | None, arithmetic: Arithmetic, settings: S
         like = None if matrix is None else np.broadcast_to(np.zeros(()), matrix.shape)
         decision = plan(like, like, comm=comm, check=True, **how).decision
         if decision is not None and (gpu := decision.placements[0].gpu) is not None:
-            place = partial(_on_gpu, gpu)
+            from hybrid.devices.cuda_gpus import where_there_is_room
+
+            place = partial(where_there_is_room, gpu=gpu, room=_AT_ONCE * 8 * arithmetic.vertices**2)
     with Progress(team.rank == 0) as told:
         return walks.carry_out(arithmetic, matrix, rows, columns, product, partial(told, "multiply"), place)
-
-
-def _on_gpu(gpu: Gpu, matrix: np.ndarray) -> Any:
-    """The matrix on this GPU if the GPU has room for all matrices derived from it; else the matrix itself."""
-    from hybrid.devices.cuda_gpus import where_there_is_room
-
-    return where_there_is_room(matrix, gpu, _AT_ONCE * 8 * matrix.size)
 
 
 def _report(options: argparse.Namespace, task: Task, found: np.ndarray) -> None:

@@ -14,7 +14,7 @@ from hybrid.core.text import aligned, counted, ranges, rate_in_units, rounded_up
 from hybrid.core.timeline import PHASES, Interval, Spread
 from hybrid.errors import with_code
 from hybrid.host.files import atomic_write
-from hybrid.planning.arithmetic import Arithmetic, Computed
+from hybrid.planning.arithmetic import Computed
 from hybrid.planning.plan import Plan
 
 if TYPE_CHECKING:
@@ -161,17 +161,12 @@ def heading(decision: Decision, asked: AskedProduct | None = None) -> str:
 def arithmetic_line(computed: Computed) -> str:
     """The share of C computed in each arithmetic, with its proved error bound."""
     whole = sum(elements for elements, _ in computed.values())
-    parts = (
-        f"{100 * elements / whole:.3g} % {arithmetic.name}{_proved(arithmetic, error)}"
-        for arithmetic, (elements, error) in sorted(computed.items(), key=lambda entry: -entry[1][0])
-    )
+    parts = []
+    for arithmetic, (elements, error) in sorted(computed.items(), key=lambda entry: -entry[1][0]):
+        parts.append(f"{100 * elements / whole:.3g} % {arithmetic.name}")
+        if error:  # else native, or exact, as the name says
+            parts[-1] += f" ({'proved' if arithmetic.scaled else 'rounded once'}: error ≤ {rounded_up(error)}·|A||B|)"
     return f"arithmetic: {', '.join(parts)}"
-
-
-def _proved(arithmetic: Arithmetic, error: float | None) -> str:
-    if not error:  # native, or exact, as the name says
-        return ""
-    return f" ({'proved' if arithmetic.scaled else 'rounded once'}: error ≤ {rounded_up(error)}·|A||B|)"
 
 
 def plans_of(outcome: Outcome) -> Plans:
