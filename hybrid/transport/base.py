@@ -6,18 +6,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from hybrid.core.problem import Span, record
+from hybrid.core.problem import record
 from hybrid.devices.base import Device, Event, Timings
-from hybrid.devices.row_sums import WEIGHTED_ROWS
 from hybrid.host.memory import RowView
 from hybrid.planning.schedule import Arrival, Tile
 
-_LAST_PART_BYTES = 4 << 20  # smallest part of the last tile
 _REPORTS_AT_ONCE = 4  # copies
 
 
@@ -41,8 +39,8 @@ class CopyObserver(Protocol):
     def loaded(self, rank: int, arrival: Arrival, event: Event) -> None:
         """The data of this arrival is in memory, and its copy to the rank's device ends with the event. May be repeated."""
 
-    def stored(self, rank: int, tile: Tile, part: Span, event: Event) -> None:
-        """The rows `part` of a rank's tile, from a multiple of WEIGHTED_ROWS on, are in memory once the event is complete."""
+    def stored(self, rank: int, tile: Tile, event: Event) -> None:
+        """A rank's tile is in memory once the event is complete."""
 
 
 class Arriving(Protocol):
@@ -102,37 +100,12 @@ class Transport(ABC):
         if self._observer is not None:
             self._unreported.append((rank, arrival, event))
 
-    def _copy_out(
-        self, device: Device, rank: int, tile: Tile, into: Any, source: Any, after: list[Event], *, is_last: bool
-    ) -> Event:
-        """Copy a rank's tile, and report it to the observer.
-
-        With an observer, the last tile is copied in parts, each half as large as the previous one, so that little is left to sum
-        when the product is complete.
-        """
-        if self._observer is None or not is_last:
-            event = device.copy_out(into, source, after)
-            if self._observer is not None:
-                self._observer.stored(rank, tile, Span(0, len(source)), event)
-            return event
-        for part in _halves(Span(0, len(source)), source.shape[1] * source.itemsize):
-            event = device.copy_out(into[part.slice], source[part.slice], after)  # D2H copies run in order
-            self._observer.stored(rank, tile, part, event)
+    def _copy_out(self, device: Device, rank: int, tile: Tile, into: Any, source: Any, after: list[Event]) -> Event:
+        """Copy a rank's tile, and report it to the observer."""
+        event = device.copy_out(into, source, after)
+        if self._observer is not None:
+            self._observer.stored(rank, tile, event)
         return event
-
-
-def last_tile(order: Sequence[Arrival]) -> Tile | None:
-    """The tile whose D2H copy is submitted last; None if there is none."""
-    return next((tile for arrival in reversed(order) for tile in reversed(arrival.releases) if tile.completes), None)
-
-
-def _halves(rows: Span, row_bytes: int) -> Iterator[Span]:
-    """The rows in parts, each about half of the remaining rows."""
-    first = rows.lo
-    while (half := (rows.hi - first) // 2 // WEIGHTED_ROWS * WEIGHTED_ROWS) * row_bytes >= _LAST_PART_BYTES:
-        yield Span(first, first + half)
-        first += half
-    yield Span(first, rows.hi)
 
 
 def pattern_of(rank: int, rows: int, columns: int) -> np.ndarray:
@@ -157,11 +130,6 @@ class HostTransport(Transport):
         super().__init__(observer)
         self._device, self._rank, self._matrices, self._in_place = device, rank, matrices, in_place
         self._arriving = panels
-        self._last: Tile | None = None
-
-    def begin(self, order: Sequence[Arrival]) -> None:
-        super().begin(order)
-        self._last = last_tile(order)
 
     def ready(self, arrival: Arrival) -> bool:
         return self._arriving is None or arrival.operand == "A" or self._arriving.arrived(arrival.index)
@@ -191,4 +159,4 @@ class HostTransport(Transport):
         if self._matrices.rounded is not None:
             rounded = self._device.copy_out(into, source, after)
             return self._device.copy_out(self._matrices.rounded[tile.rows.slice, tile.columns.slice], into, [rounded])
-        return self._copy_out(self._device, self._rank, tile, into, source, after, is_last=tile is self._last)
+        return self._copy_out(self._device, self._rank, tile, into, source, after)

@@ -24,7 +24,7 @@ from hybrid.planning.plan import Plan
 from hybrid.planning.schedule import Arrival, RankShare, Tile
 from hybrid.ranks.shared_memory import NodeFlags
 from hybrid.ranks.team import Team
-from hybrid.transport.base import Arriving, CopyObserver, HostTransport, RankMatrices, Transport, last_tile, pattern_of
+from hybrid.transport.base import Arriving, CopyObserver, HostTransport, RankMatrices, Transport, pattern_of
 
 if TYPE_CHECKING:
     from hybrid.transport.rank_device import RankDevice
@@ -235,7 +235,6 @@ class RootPushDriver(_FetchesFromPeers, Transport):
         self._peers, self._remote_buffers, self._matrices = peers, remote_buffers, matrices
         self._events: dict[tuple[int, int], Event] = {}
         self._to_store: dict[int, deque[tuple[int, Tile]]] = {}  # the other ranks' tiles, in their order
-        self._last = {rank: last_tile(peer.share.order) for rank, peer in peers.items()}
 
     def begin(self, order: Sequence[Arrival]) -> None:
         super().begin(order)
@@ -267,7 +266,7 @@ class RootPushDriver(_FetchesFromPeers, Transport):
 
     def _store(self, rank: int, tile: Tile, source: Any, after: list[Event]) -> Event:
         into = self._matrices.c[self._peers[rank].share.rows.slice][tile.rows.slice, tile.columns.slice]
-        return self._copy_out(self._links[rank], rank, tile, into, source, after, is_last=tile is self._last[rank])
+        return self._copy_out(self._links[rank], rank, tile, into, source, after)
 
     def advance(self) -> None:
         super().advance()

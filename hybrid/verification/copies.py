@@ -192,13 +192,13 @@ class CopyChecksums:
         summed, own = self._summed[rank], self._own[rank]
         for piece in self._pieces[rank].pieces_of(arrival):
             if piece.number in own and piece.number not in summed:
-                self._sum(rank, piece, Span(0, len(piece.rows)), event)
+                self._sum(rank, piece, event)
 
-    def stored(self, rank: int, tile: Tile, part: Span, event: Event) -> None:
-        """Sum these rows of a rank's tile in memory, after the event. The first row is a multiple of WEIGHTED_ROWS."""
+    def stored(self, rank: int, tile: Tile, event: Event) -> None:
+        """Sum a rank's tile in memory, after the event."""
         self._begin_once()
         for piece in self._pieces[rank].pieces_of(tile):
-            self._sum(rank, piece, part, event)
+            self._sum(rank, piece, event)
 
     def results(self) -> InMemory:
         """The checksums, to be called after `loaded` and `stored` for all copies, when these are complete."""
@@ -209,19 +209,19 @@ class CopyChecksums:
             self._by_device.write_to(self._made, self._pieces)
         return {rank: (list(self._summed[rank]), of_pieces.copy()) for rank, (_, of_pieces) in self._made.items()}
 
-    def _sum(self, rank: int, piece: Piece, part: Span, event: Event) -> None:
+    def _sum(self, rank: int, piece: Piece, event: Event) -> None:
         self._summed[rank][piece.number] = piece
         assert self._matrices is not None
         (a, b, c), number = self._matrices, self._pieces[rank].first_row(piece)
         matrix, origin = {"A": (a, self._origin), "B": (b.array, b.rows.lo), "C": (c, self._origin)}[piece.operand]
         first = number - origin  # the array's row that is the piece's first
         if self._by_device is not None and not isinstance(matrix, np.ndarray):
-            self._by_device.sum(rank, piece, part, matrix, first, event)
+            self._by_device.sum(rank, piece, matrix, first, event)
             return
         assert self._by_threads is not None
         of_rows, of_pieces = self._made[rank]
-        rows, weights = Span(first + part.lo, first + part.hi), self._weights[piece.operand]
-        into = of_rows, piece.offset + part.lo, of_pieces, piece.number, number + part.lo
+        rows, weights = Span(first, first + len(piece.rows)), self._weights[piece.operand]
+        into = of_rows, piece.offset, of_pieces, piece.number, number
         self._by_threads.sum(RowsToSum(piece.operand, matrix, rows, piece.columns, weights, *into), event, self._device, rank)
 
 
@@ -250,10 +250,10 @@ class _DeviceChecksums:
         self._summed.clear()
         self._device.launch([self._clear], [], "check")
 
-    def sum(self, rank: int, piece: Piece, part: Span, matrix: Any, first: int, event: Event) -> None:
+    def sum(self, rank: int, piece: Piece, matrix: Any, first: int, event: Event) -> None:
         self._summed[rank, piece.number] = piece
-        rows, begin = matrix[first + part.lo : first + part.hi, piece.columns.slice], self._first[rank] + piece.offset
-        there = slice(begin + part.lo, begin + part.hi)
+        count, begin = len(piece.rows), self._first[rank] + piece.offset
+        rows, there = matrix[first : first + count, piece.columns.slice], slice(begin, begin + count)
         weights, squares = self._weights[piece.operand][:, piece.columns.slice], self._squares[there]
         into = squares, squares, self._largest[there], self._checksums[there], self._of_sample
         call = check_kernel(self._device, "row_sums", rows, weights, weights, *into)
