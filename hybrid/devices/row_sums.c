@@ -6,7 +6,6 @@
 
 #include "pool.h"
 #include "product_check.h"
-#include "rows.h"
 
 // ---- checksums
 

@@ -46,7 +46,7 @@ _ADDRESS, _NUMBER, _COUNT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 
 
 class _Rows(ctypes.Structure):
-    """`Rows` of rows.h."""
+    """`Rows` of product_check.h."""
 
     _fields_: ClassVar[Any] = [
         ("elements", _ADDRESS), *((name, _NUMBER) for name in ("columns", "row_bytes", "item_size"))

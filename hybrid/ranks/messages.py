@@ -12,7 +12,6 @@ import math
 import os
 import pickle
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, count, pairwise
@@ -20,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from hybrid.core.problem import record
 from hybrid.core.text import warn
-from hybrid.errors import RankMissing, one_line, with_code
+from hybrid.errors import RankMissing, one_line
 from hybrid.ranks.heartbeat import heartbeat
-from hybrid.ranks.launcher import end_job, speak
 
 if TYPE_CHECKING:
     import numpy as np
@@ -214,10 +212,6 @@ class PhaseEnded(BaseException):
     """Raised inside a phase on a rank that waits for a failed one; never leaves the phase."""
 
 
-class Unsendable(Exception):
-    """This rank's object cannot be pickled; nothing has been sent."""
-
-
 class Messages:
     """Messages between the ranks of a communicator, on duplicates of it, separate from the user's messages."""
 
@@ -293,10 +287,9 @@ class Messages:
     def exchange(self, mine: Any, patience: float = math.inf, *, arriving: bool = False, why: str = "") -> list[Any]:
         """Allgather Python objects, in rank order. TimeoutError after `patience` seconds; `why` then tells the others the reason.
 
-        Unsendable, before anything is sent, if `mine` cannot be pickled. Notices of failure do not end an exchange, since failed
-        ranks take part. `arriving`: other ranks may not have called yet; RankMissing if they do not for too long. Raises an
-        overdue interrupt. If a rank leaves an exchange early, the communicator is lost: all ranks raise RankMissing, now or at
-        their next call.
+        Notices of failure do not end an exchange, since failed ranks take part. `arriving`: other ranks may not have called yet;
+        RankMissing if they do not for too long. Raises an overdue interrupt. If a rank leaves an exchange early, the communicator
+        is lost: all ranks raise RankMissing, now or at their next call.
         """
         arrivals = Arrivals(self._control, self.serial, self.limits) if arriving and self.limits else None
 
@@ -311,10 +304,7 @@ class Messages:
 
         self.refuse_lost()
         deadline = time.monotonic() + patience
-        try:
-            packed = pickle.dumps(mine, protocol=5)
-        except Exception as cannot:  # whatever the object's own methods raise
-            raise Unsendable(f"{one_line(cannot)}, when it was pickled for the other ranks") from cannot
+        packed = pickle.dumps(mine, protocol=5)
         slot = (len(packed).to_bytes(_LENGTH, "little") + packed[: _SLOT - _LENGTH]).ljust(_SLOT)
         slots = memoryview(bytearray(_SLOT * self._size))
         begins = range(0, len(slots), _SLOT)
@@ -401,19 +391,7 @@ class Messages:
 
         order = tuple(ranks)
         color, key = (0, order.index(self._rank)) if self._rank in order else (MPI.UNDEFINED, 0)
-        watch = threading.Timer(self.patience, self._end_alone)
-        if self.limits is not None:  # a user's program, without a supervisor
-            watch.start()
         self.comms[kind, order] = self._comm.Split(color, key)
-        watch.cancel()
-
-    def _end_alone(self) -> None:
-        """End the job from a thread, if this rank blocks inside MPI for ranks that have left the call."""
-        where = f"hybrid: rank {self._rank} on {os.uname().nodename}"
-        text = with_code(f"{where}: other ranks have left a call, and this one waits for them inside MPI", "rank-missing")
-        if speak(shared=True):
-            os.write(2, f"{text}\n".encode())
-        end_job(1)
 
     @property
     def patience(self) -> float:

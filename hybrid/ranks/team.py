@@ -30,7 +30,7 @@ from hybrid.errors import CheckFailed, HybridError, Overflow, RankMissing, Usage
 from hybrid.host.memory import kernel
 from hybrid.ranks.heartbeat import heartbeat
 from hybrid.ranks.launcher import has_come, launched
-from hybrid.ranks.messages import Limits, Messages, PhaseEnded, Unsendable, growing, unusable
+from hybrid.ranks.messages import Limits, Messages, PhaseEnded, growing, unusable
 from hybrid.ranks.mpi import all_processes, refuse_foreign_launcher, start_mpi_of, unname_files
 
 if TYPE_CHECKING:
@@ -267,11 +267,8 @@ class Team:
         messages, reports = self.messages, []
         arriving, self._arriving = self._arriving, False
         if failure is None:
-            try:
-                reports = messages.exchange((None, phase.mine), arriving=arriving)
-            except Unsendable as cannot:
-                failure = cannot
-        if failure is not None:
+            reports = messages.exchange((None, phase.mine), arriving=arriving)
+        else:
             # C code may turn an interrupt into another error.
             cause = KeyboardInterrupt() if has_come(signal.SIGINT) and not isinstance(failure, HybridError) else failure
             report = (type(cause).__name__, one_line(cause), code_of(cause), self.host, self.doing)
