@@ -189,24 +189,15 @@ class Gram:
         return self._sum(read, len(slabs), width, settings) if self._transposed else self._of_pairs(file, slabs)
 
     def _slabs(self, file: FileElements, slabs: Sequence[Span]) -> Iterator[np.ndarray]:
-        """The slabs in turn, double buffered: threads read the next slab while one is multiplied."""
+        """The slabs in turn, double buffered: the next slab is read while one is multiplied."""
         buffers = [empty_matrix(len(slabs[0]), file.shape[1], file.dtype) for _ in slabs[:2]]
-
-        with ThreadPoolExecutor(self._threads) as pool:
-
-            def begin(number: int) -> tuple[np.ndarray, list[Any]]:
-                rows = slabs[number]
-                into = buffers[number % 2][: len(rows)]
-                parts = pieces(rows, max(1, -(-len(rows) // self._threads)))
-                return into, [pool.submit(file.write, each, into[each.within(rows).slice], 1, tell_nobody) for each in parts]
-
-            following = begin(0)
-            for number in range(len(slabs)):
-                slab, reading = following
-                for each in reading:
-                    each.result()
+        into = [buffers[number % 2][: len(rows)] for number, rows in enumerate(slabs)]
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(file.write, slabs[0], into[0], self._threads, tell_nobody)
+            for number, slab in enumerate(into):
+                reading.result()
                 if number + 1 < len(slabs):
-                    following = begin(number + 1)
+                    reading = pool.submit(file.write, slabs[number + 1], into[number + 1], self._threads, tell_nobody)
                 yield slab
 
     def _sum(self, slabs: Iterator[np.ndarray], count: int, width: int, settings: Settings) -> Any:

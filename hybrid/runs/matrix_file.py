@@ -113,8 +113,6 @@ def _missing(what: str, name: str, names: Sequence[str], *, is_group: bool) -> U
 class MatrixFile:
     """A matrix of numbers in a file. Every rank reads the part it needs."""
 
-    parallel = False  # several threads may read at a time
-
     def __init__(
         self,
         path: str,
@@ -122,18 +120,20 @@ class MatrixFile:
         dtype: np.dtype,
         chunk: tuple[int, ...],
         fetch: Callable[[Span, Span, np.ndarray], np.ndarray | None],
+        *,
+        parallel: bool = False,
     ) -> None:
         """UsageError, without the file's name, unless this is the shape and the type of a matrix of numbers.
 
         `chunk`: the least rows and columns per read. `fetch(rows, columns, target)`: returns these elements, or None after
-        writing them to `target`, as it may if the types are the same.
+        writing them to `target`, as it may if the types are the same. `parallel`: several threads may read at a time.
         """
         if shape is None or len(shape) != 2:
             raise UsageError(f"does not hold a matrix: its shape is {'unknown' if shape is None else shape}", code="dimensions")
         if dtype.kind not in _NUMBERS and dtype != _UNNAMED_16_BITS:
             raise UsageError(f"holds {dtype}: only numbers can be multiplied here", code="no-numbers")
         self.path, self.shape, self.dtype = path, (shape[0], shape[1]), dtype
-        self._chunk, self._fetch = chunk, fetch
+        self._chunk, self._fetch, self._parallel = chunk, fetch, parallel
 
     def load(self) -> None:
         """Read now a file that can only be read as a whole. UsageError or DoesNotFit, without the file's name."""
@@ -151,7 +151,7 @@ class MatrixFile:
 
         HybridError if the file cannot be read, UsageError for values that the type cannot hold.
         """
-        across, threads = Span(0, self.shape[1]) if columns is None else columns, threads if self.parallel else 1
+        across, threads = Span(0, self.shape[1]) if columns is None else columns, threads if self._parallel else 1
         done, here = list[int](), threading.get_ident()
 
         def read(piece: tuple[Span, Span]) -> None:
@@ -341,9 +341,8 @@ def open_npy(path: str) -> MatrixFile:
                 fill(values, line * length + along.lo)
         return None if as_it_is else part.T if by_columns else part
 
-    matrix = MatrixFile(path, shape, dtype, (shape[0], 1) if by_columns else (1, 1), fetch)
+    matrix = MatrixFile(path, shape, dtype, (shape[0], 1) if by_columns else (1, 1), fetch, parallel=True)
     more = os.fstat(file.fileno()).st_size - begins - math.prod(shape) * dtype.itemsize
-    matrix.parallel = True
     if min(shape) < 0 or more:
         but = f"{more} bytes follow" if more > 0 else "the file is cut short, or malformed"
         raise UsageError(f"does not hold the one matrix that its header promises: {but}", code="file-format")
@@ -405,7 +404,7 @@ def _open_bed(path: str, inside: str) -> MatrixFile:
             genotypes = np.take(of_bytes, pairs, mode="clip").view(np.int8)[: 4 * size]
             target[some.slice] = genotypes.reshape(len(some), 4 * stride)[:, columns.slice]
 
-    return MatrixFile(path, (size // stride, samples), np.dtype(np.int8), (1, samples), fetch)
+    return MatrixFile(path, (size // stride, samples), np.dtype(np.int8), (1, samples), fetch, parallel=True)
 
 
 class _NpyOutput(MatrixOutput):
