@@ -17,7 +17,7 @@ from hybrid.core.text import counted
 from hybrid.ranks.team import Team
 
 if TYPE_CHECKING:
-    from hybrid.diagnostics.acceptance import Outcome
+    from hybrid.diagnostics.acceptance import Acceptance
     from hybrid.diagnostics.finding import Finding
 
 NAME = "hybrid.accept"
@@ -71,29 +71,29 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     minutes = level.minutes if options.minutes is None else options.minutes
     test = Acceptance(team, level, 60 * minutes, settings)
     with Progress(team.rank == 0, part=lambda: test.doing):
-        outcome = test.run()
-    given = [0] * len(outcome.given_gpus) if settings.device in ("cpu", "emulate") else outcome.given_gpus
+        test.run()
+    given = [0] * len(test.given_gpus) if settings.device in ("cpu", "emulate") else test.given_gpus
     expected = given if options.expect_gpus is None else [options.expect_gpus] * len(given)
-    findings = judge(outcome, expected)
-    record = as_record(outcome, findings) | {"minutes": minutes, "settings": settings.as_dict()}
+    findings = judge(test, expected)
+    record = as_record(test, findings) | {"minutes": minutes, "settings": settings.as_dict()}
     with team.phase("report", timed=False):
         if team.rank == 0:
-            _report(options, outcome, findings, record)
+            _report(options, test, findings, record)
     if not record["ok"]:
         return 1
-    return 128 + signal.SIGTERM if outcome.asked_to_end else 0
+    return 128 + signal.SIGTERM if test.asked_to_end else 0
 
 
-def _report(options: argparse.Namespace, outcome: Outcome, findings: Sequence[Finding], record: dict[str, object]) -> None:
+def _report(options: argparse.Namespace, test: Acceptance, findings: Sequence[Finding], record: dict[str, object]) -> None:
     from hybrid.diagnostics.finding import lines
     from hybrid.reporting import jsonl
 
     stream = text_stream(options.json)
     print(*lines(findings), sep="\n", file=stream)
-    ended = ", asked to end" if outcome.asked_to_end else ""
+    ended = ", asked to end" if test.asked_to_end else ""
     print(
-        f"{'accepted' if record['ok'] else 'not accepted'}: {counted(len(outcome.names), 'rank')}, level {outcome.level.number}, "
-        f"{counted(outcome.rotations, 'rotation')} in {outcome.elapsed:.1f} s{ended}",
+        f"{'accepted' if record['ok'] else 'not accepted'}: {counted(len(test.names), 'rank')}, level {test.level.number}, "
+        f"{counted(test.rotations, 'rotation')} in {test.elapsed:.1f} s{ended}",
         file=stream,
     )
     if options.json:

@@ -12,7 +12,7 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from hybrid.arrays.root_operands import MatrixSource
@@ -23,7 +23,7 @@ from hybrid.core.timeline import Spread
 from hybrid.diagnostics import gpu_watch, links
 from hybrid.diagnostics.finding import Finding, Unknown, note, ok, wrong
 from hybrid.diagnostics.gpu_watch import GpuWatch, Watched
-from hybrid.diagnostics.links import Measurements, NodeLink, measure, measure_node_links, reference_times
+from hybrid.diagnostics.links import Measurements, measure, measure_node_links, reference_times
 from hybrid.errors import CheckFailed
 from hybrid.execution.session import agree, free_memory_of, session_of, take_inventory
 from hybrid.planning.decision import Decision, RankPlacement
@@ -137,60 +137,41 @@ class WrongProduct:
     text: str
 
 
-@dataclass
-class Outcome:
-    """The result of the test: the same on every rank."""
-
-    level: Level
-    decision: Decision
-    seed: int
-    given_gpus: list[int] = field(default_factory=list)  # by node
-    # By case and rank: the seconds of each multiplication on the rank's device, without warm-ups.
-    seconds: dict[Case, list[list[float]]] = field(default_factory=dict)
-    wrong: list[WrongProduct] = field(default_factory=list)
-    products: int = 0
-    rotations: int = 0
-    left_out: list[str] = field(default_factory=list)  # types without large products
-    links: Measurements = field(default_factory=Measurements)
-    node_links: list[NodeLink] = field(default_factory=list)
-    watched: list[Watched | Unknown | None] = field(default_factory=list)
-    elapsed: float = 0.0
-    asked_to_end: bool = False
-
-    @property
-    def names(self) -> list[str]:
-        """The ranks' names in messages."""
-        return [placement.name for placement in self.decision.placements]
-
-
 class Acceptance:
-    """One rank's part of the test. Every rank makes one, and calls `run`."""
+    """The test on one rank. Every rank makes one and calls `run`; then the public attributes are the same on all."""
 
     def __init__(self, team: Team, level: Level, seconds: float, settings: Settings) -> None:
-        self._team, self._level, self._limit, self._settings = team, level, seconds, settings
+        self._team, self.level, self._limit, self._settings = team, level, seconds, settings
         self.doing = ""  # for the progress line
         self._began = time.monotonic()
         self._session = session_of(team)
-        self._time_is_up = False
+        self._time_is_up = self.asked_to_end = False
         self._pace: Pace | None = None  # of the last round
         by_slurm, visible = (os.environ.get(name, "") for name in ("SLURM_GPUS_ON_NODE", "CUDA_VISIBLE_DEVICES"))
         with team.phase("agree", timed=False) as drawing:
             names = frozenset(filter(None, map(str.strip, visible.split(",")))) - {"-1", "NoDevFiles"}
             drawing.mine = secrets.randbits(48), int(by_slurm) if by_slurm.isdecimal() else 0, names
-        decision = self._decide(Problem(team.size, 1, 1, "float64"))
-        self._cases = level.cases(decision.plan.device)
-        self._outcome = Outcome(level, decision, drawing.all[0][0])
+        self.seed = drawing.all[0][0]
+        self.given_gpus = []  # by node
         for node in team.topology.nodes:
             _, counts, shown = zip(*(drawing.all[rank] for rank in node), strict=True)
-            self._outcome.given_gpus.append(max(counts) or len(frozenset().union(*shown)))
+            self.given_gpus.append(max(counts) or len(frozenset().union(*shown)))
+        self.decision = self._decide(Problem(team.size, 1, 1, "float64"))
+        self.names = [placement.name for placement in self.decision.placements]
+        self._cases = level.cases(self.decision.plan.device)
+        # By case and rank: the seconds of each multiplication on the rank's device, without warm-ups.
+        self.seconds: dict[Case, list[list[float]]] = {}
+        self.wrong: list[WrongProduct] = []
+        self.products = self.rotations = 0
+        self.left_out: list[str] = []  # types without large products
 
-    def run(self) -> Outcome:
+    def run(self) -> None:
         """Run rotations of every case, at least one, until the time is up. Wrong products are recorded; any other failure is
         raised on all ranks."""
-        outcome, team = self._outcome, self._team
+        team = self._team
         heed(signal.SIGTERM)
         self._measure_links()
-        mine = outcome.decision.placements[team.rank]
+        mine = self.decision.placements[team.rank]
         is_first = team.rank < min(mine.shares_gpu_with, default=team.size)  # of the ranks that share this GPU
         watch = GpuWatch(mine.gpu.uuid) if mine.gpu is not None and is_first else None
         try:
@@ -199,39 +180,37 @@ class Acceptance:
             seen = watch.stop() if watch else None
         with team.phase("report", timed=False) as reporting:
             reporting.mine = seen, time.monotonic() - self._began
-        outcome.watched = [each for each, _ in reporting.all]
-        outcome.elapsed = reporting.all[0][1]
-        return outcome
+        self.watched: list[Watched | Unknown | None] = [each for each, _ in reporting.all]
+        self.elapsed = reporting.all[0][1]
 
     def _rotate_all(self) -> None:
-        outcome = self._outcome
         while all(self._rotate(case) for case in self._cases):
-            if not outcome.rotations and self._level.fills_memory:
+            if not self.rotations and self.level.fills_memory:
                 large = self._large_cases()
                 self._cases += large
                 if not all(self._rotate(case) for case in large):
                     return
-            outcome.rotations += 1
+            self.rotations += 1
             if self._time_is_up:
                 return
 
     def _rotate(self, case: Case) -> bool:
         """All ranks multiply all row blocks of a case in turn. False if the test ends before."""
-        ranks, rotation = self._team.size, self._outcome.rotations
-        seed = self._outcome.seed + (rotation << 8) + self._cases.index(case)
+        ranks, rotation = self._team.size, self.rotations
+        seed = self.seed + (rotation << 8) + self._cases.index(case)
         if rotation == 0:
             self.doing = f"{case}: warm-up"
             self._round(case, seed, 0, counted=False)
         for shift in range(ranks):
             self.doing = f"{case}: rotation {rotation + 1}, round {shift + 1} of {ranks}"
-            if self._outcome.asked_to_end or (self._time_is_up and rotation):
+            if self.asked_to_end or (self._time_is_up and rotation):
                 return False
             self._round(case, seed, shift, counted=True)
-        return not self._outcome.asked_to_end
+        return not self.asked_to_end
 
     def _round(self, case: Case, seed: int, shift: int, *, counted: bool) -> None:
         """One product of all ranks, multiplied several times."""
-        team, outcome, began = self._team, self._outcome, time.monotonic()
+        team, began = self._team, time.monotonic()
         problem = case.problem(team.size)
         decision = self._decide(problem)
         a = _Normal((problem.n, problem.l), seed, "A", shift * case.rows)
@@ -242,10 +221,10 @@ class Acceptance:
             if not failed.on_all_ranks and team.size > 1:
                 raise
             self._note_wrong(case, decision, shift, (Fault(str(failed), failed.code),))
-            outcome.products += 1
+            self.products += 1
             mine: list[float] = []
         else:
-            outcome.products += result.repeats
+            self.products += result.repeats
             if result.check is not None and not result.check.ok:
                 self._note_wrong(case, decision, shift, result.check.faults or (Fault(result.check.refusal()),))
             spent = team.timeline.seconds().items()
@@ -254,10 +233,10 @@ class Acceptance:
         with team.phase("agree", timed=False) as asking:
             asking.mine = mine, has_come(signal.SIGTERM), now - self._began >= self._limit, now - began
         if counted:
-            of_ranks = outcome.seconds.setdefault(case, [[] for _ in range(team.size)])
+            of_ranks = self.seconds.setdefault(case, [[] for _ in range(team.size)])
             for own, (more, *_) in zip(of_ranks, asking.all, strict=True):
                 own += more
-        outcome.asked_to_end = any(asked for _, asked, *_ in asking.all)
+        self.asked_to_end = any(asked for _, asked, *_ in asking.all)
         self._time_is_up = asking.all[0][2]
         multiplied, elements = max(sum(own) for own, *_ in asking.all), problem.bytes_of_matrices / problem.item_size
         self._pace = multiplied / problem.operations, max(0.0, asking.all[0][3] - multiplied) / elements
@@ -270,7 +249,7 @@ class Acceptance:
             blamed.setdefault(blamed_rank(fault, [share.rows for share in shares]), fault)
         for rank, fault in blamed.items():
             block = None if rank is None else (shares[rank].rows.lo // case.rows + shift) % ranks
-            self._outcome.wrong.append(WrongProduct(case, self._outcome.rotations, rank, block, fault.code, fault.text))
+            self.wrong.append(WrongProduct(case, self.rotations, rank, block, fault.code, fault.text))
 
     def _decide(self, problem: Problem) -> Decision:
         with self._team.phase("agree", timed=False) as looking:
@@ -280,29 +259,29 @@ class Acceptance:
     def _large_cases(self) -> list[Case]:
         """Square products that fill most of the memory, or are as large as the remaining time allows. A type is left out if its
         product would be smaller than the other cases."""
-        team, gpu = self._team, self._outcome.decision.placements[self._team.rank].gpu
+        team, gpu = self._team, self.decision.placements[self._team.rank].gpu
         with team.phase("agree", timed=False) as looking:
             free = free_memory_of(self._session, self._settings, gpu, now=True)
             looking.mine = free, self._limit - (time.monotonic() - self._began)
         free_of_ranks, left = [each for each, _ in looking.all], looking.all[0][1]
         seconds = left / (len(ITEM_SIZES) * (team.size + 1))  # of each type a rotation and a warm-up
         assert self._pace is not None
-        tiny, nodes = self._outcome.decision.plan, range(len(team.topology.nodes))  # its P rows take the memory of any product
+        tiny, nodes = self.decision.plan, range(len(team.topology.nodes))  # its P rows take the memory of any product
         taken = max(map(tiny.bytes_on_node, nodes))
         free_of_ranks = [replace(each, host_bytes=each.host_bytes - taken) for each in free_of_ranks]
         sizes = [large_size(team.topology, free_of_ranks, dtype, seconds, self._pace) for dtype in ITEM_SIZES]
         least = max(case.l for case in self._cases)
         found = [Case(n // team.size, n, n, dtype) for n, dtype in zip(sizes, ITEM_SIZES, strict=True) if n > least]
-        self._outcome.left_out = [dtype for dtype in ITEM_SIZES if dtype not in [case.dtype for case in found]]
+        self.left_out = [dtype for dtype in ITEM_SIZES if dtype not in [case.dtype for case in found]]
         return found
 
     def _measure_links(self) -> None:
-        team, placements = self._team, self._outcome.decision.placements
+        team, placements = self._team, self.decision.placements
         hosts, gpus = [each.host for each in placements], [each.gpu for each in placements]
         if any(gpus) or len(set(hosts)) > 1:
             self.doing = "links"
-        self._outcome.node_links = measure_node_links(team, hosts)
-        self._outcome.links = measure(team, gpus)
+        self.node_links = measure_node_links(team, hosts)
+        self.links = measure(team, gpus)
 
 
 def blamed_rank(fault: Fault, rows_of_ranks: list[Span]) -> int | None:
@@ -326,20 +305,20 @@ MODELS: dict[str, tuple[dict[str, float], float]] = {
 FAR = 2.5  # times as long as GPUs of this model take
 
 
-def judge(outcome: Outcome, expected_gpus: Sequence[int]) -> list[Finding]:
+def judge(test: Acceptance, expected_gpus: Sequence[int]) -> list[Finding]:
     """The findings: one for each problem of a product, rank, link or GPU, and one for each subject without problems."""
-    sharing = {placement.rank for placement in outcome.decision.placements if placement.shares_gpu_with}
-    large = " and ".join(outcome.left_out)
+    sharing = {placement.rank for placement in test.decision.placements if placement.shares_gpu_with}
+    large = " and ".join(test.left_out)
     without = f"no large {large}: neither time nor memory was left for more than the other sizes: more --minutes"
     return [
-        *_unused_gpus(outcome, expected_gpus),
-        *judge_products(outcome.wrong, outcome.names, outcome.products),
-        *([note("products", without, code="left-out")] if outcome.left_out else []),
-        *judge_speeds(outcome.seconds, outcome.names, sharing),
-        *judge_models(outcome.seconds, outcome.decision.placements, outcome.links, sharing),
-        *links.judge_node_links(outcome.node_links, SLOW),
-        *links.judge(outcome.links, SLOW),
-        *gpu_watch.judge(outcome.watched, outcome.names, f"no GPU is used ({outcome.decision.device_reason})"),
+        *_unused_gpus(test, expected_gpus),
+        *judge_products(test.wrong, test.names, test.products),
+        *([note("products", without, code="left-out")] if test.left_out else []),
+        *judge_speeds(test.seconds, test.names, sharing),
+        *judge_models(test.seconds, test.decision.placements, test.links, sharing),
+        *links.judge_node_links(test.node_links, SLOW),
+        *links.judge(test.links, SLOW),
+        *gpu_watch.judge(test.watched, test.names, f"no GPU is used ({test.decision.device_reason})"),
     ]
 
 
@@ -363,8 +342,8 @@ def judge_products(refused: Sequence[WrongProduct], names: Sequence[str], produc
     return found
 
 
-def _unused_gpus(outcome: Outcome, expected: Sequence[int]) -> list[Finding]:
-    decision, found = outcome.decision, []
+def _unused_gpus(test: Acceptance, expected: Sequence[int]) -> list[Finding]:
+    decision, found = test.decision, []
     for node, wanted in zip(decision.plan.topology.nodes, expected, strict=True):
         gpus = [decision.placements[rank].gpu for rank in node]
         used = len({gpu.uuid for gpu in gpus if gpu is not None})
@@ -444,25 +423,25 @@ def judge_models(
     return found
 
 
-def as_record(outcome: Outcome, findings: Sequence[Finding]) -> dict[str, Any]:
+def as_record(test: Acceptance, findings: Sequence[Finding]) -> dict[str, Any]:
     """The record for `--json`."""
-    finished = {case: of_ranks for case, of_ranks in outcome.seconds.items() if all(of_ranks)}
+    finished = {case: of_ranks for case, of_ranks in test.seconds.items() if all(of_ranks)}
     return {
         "command": "accept",
-        **links.as_record(findings, outcome.decision.placements, outcome.links, outcome.node_links),
-        "level": outcome.level.number,
-        "device": outcome.decision.plan.device,
-        "products": outcome.products,
-        "rotations": outcome.rotations,
-        "left_out": outcome.left_out,
-        "seconds": outcome.elapsed,
-        "seed": outcome.seed,
-        "wrong": [asdict(each) for each in outcome.wrong],
+        **links.as_record(findings, test.decision.placements, test.links, test.node_links),
+        "level": test.level.number,
+        "device": test.decision.plan.device,
+        "products": test.products,
+        "rotations": test.rotations,
+        "left_out": test.left_out,
+        "seconds": test.elapsed,
+        "seed": test.seed,
+        "wrong": [asdict(each) for each in test.wrong],
         "multiply": [
             {**asdict(case), "ranks": [vars(Spread.of(seconds)) for seconds in of_ranks]} for case, of_ranks in finished.items()
         ],
         "watched": [
             None if each is None else {"why_not": each.reason} if isinstance(each, Unknown) else asdict(each)
-            for each in outcome.watched
+            for each in test.watched
         ],
     }
