@@ -91,11 +91,9 @@ def _report(options: argparse.Namespace, test: Acceptance, findings: Sequence[Fi
     stream = text_stream(options.json)
     print(*lines(findings), sep="\n", file=stream)
     ended = ", asked to end" if test.asked_to_end else ""
-    print(
-        f"{'accepted' if record['ok'] else 'not accepted'}: {counted(len(test.names), 'rank')}, level {test.level.number}, "
-        f"{counted(test.rotations, 'rotation')} in {test.elapsed:.1f} s{ended}",
-        file=stream,
-    )
+    verdict, done = "accepted" if record["ok"] else "not accepted", counted(test.rotations, "rotation")
+    ranks = f"{counted(len(test.names), 'rank')}, level {test.level.number}"
+    print(f"{verdict}: {ranks}, {done} in {test.elapsed:.1f} s{ended}", file=stream)
     if options.json:
         jsonl.write(record, options.json)
     sys.stdout.flush()

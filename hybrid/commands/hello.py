@@ -98,9 +98,7 @@ def _thread_level() -> str:
         return "started alone: no MPI, so no thread level"
     library = library_in_use()
     if not library.threads_suffice:
-        raise StartError(
-            f"{library.name} provides MPI_THREAD_{library.provided}, below FUNNELED: an MPI with threads", code="mpi-threads"
-        )
+        raise StartError(f"{library.name} provides MPI_THREAD_{library.provided}, FUNNELED is needed", code="mpi-threads")
     return f"MPI thread level {library.asked} asked for, {library.provided} provided ({library.name})"
 
 

@@ -172,9 +172,8 @@ def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1, *, lo
     shapes = {"A": (n, l), "B": (l, m)}
     for key, file in files.items():
         if file.shape != shapes[key]:
-            raise UsageError(
-                f"{file.path} is {'×'.join(map(str, file.shape))}, {key} must be {'×'.join(map(str, shapes[key]))}", code="shapes"
-            )
+            shape, wanted = ("×".join(map(str, each)) for each in (file.shape, shapes[key]))
+            raise UsageError(f"{file.path} is {shape}, but {key} must be {wanted}", code="shapes")
     asked = options.dtype or ""
     for file in files.values():
         if file.held.kind == "V" and asked != "bfloat16":

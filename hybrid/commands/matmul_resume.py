@@ -177,9 +177,7 @@ def _read(descriptor: int, path: str) -> tuple[State | None, int]:
         end += len(text) + 1
     begins = json.dumps(_MARK, ensure_ascii=False)[:-1].encode()
     if not (_MARK.items() <= lines[0].items() if lines else not whole and begins.startswith(torn[: len(begins)])):
-        raise UsageError(
-            f"{path} is no journal of this version of the program: remove it, or name another file", code="file-exists"
-        )
+        raise UsageError(f"{path} is no journal of this version: remove it, or name another file", code="file-exists")
     if not lines:
         return None, end
     first, *parts = lines
@@ -435,9 +433,7 @@ class ProductInParts:
         there = state.asked if state else self._asked
         if names := [name for name in {**there, **self._asked} if there.get(name) != self._asked.get(name)]:
             other = [f"{name} {there.get(name, 'not known')} there, {self._asked.get(name, 'not known')} here" for name in names]
-            raise UsageError(
-                f"{self.disk.name} and its journal are of another product ({'; '.join(other)}): remove them", code="resume-other"
-            )
+            raise UsageError(f"{self.disk.name} is of another product ({'; '.join(other)}): remove it", code="resume-other")
         wall.enter("resume")
         self.disk.look(self._tiles)
 

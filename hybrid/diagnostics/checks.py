@@ -289,9 +289,8 @@ def judge_threads(placements: Sequence[Placement], topology: Topology) -> Findin
     bound = [rank for rank, placement in enumerate(placements) if placement.threads.count > len(placement.cores)]
     if bound:
         first = placements[bound[0]]
-        text += (
-            f": rank {ranges(bound)} has {counted(first.threads.count, 'thread')}, bound to {counted(len(first.cores), 'core')}"
-        )
+        few = f"{counted(first.threads.count, 'thread')}, bound to {counted(len(first.cores), 'core')}"
+        text += f": rank {ranges(bound)} has {few}"
         remedy = f"bind ranks to more cores ({_ANY_BINDING} or --map-by slot:PE=N, srun -c N), or lower --threads"
         return wrong("threads", text, remedy, code="threads-bound")
     return ok("threads", text)

@@ -80,9 +80,7 @@ def greet(process: int, processes: int, threads: int, greeter: Greeter | None, k
     if others:  # a library's
         os.write(2, "".join(f"{line}\n" for line in others).encode())
     if len(from_kernel) != kernel_lines:
-        raise HybridError(
-            f"the kernel printed {len(from_kernel)} of {kernel_lines} lines: fewer blocks or threads", code="threads"
-        )
+        raise HybridError(f"the kernel printed {len(from_kernel)} of {kernel_lines} lines: fewer --blocks", code="threads")
     return said + from_kernel
 
 

@@ -177,10 +177,7 @@ _UNREACHED = (
     "see nvidia-smi topo -p2p r for which GPUs can; let every rank see all GPUs of its node (the same CUDA_VISIBLE_DEVICES, srun "
     "--gpu-bind=none); ranks in containers of their own need --ipc=host and --pid=host; slices of MIG cannot"
 )
-_CORRUPTED = (
-    "switch off ACS and the IOMMU for the GPUs (BIOS, or intel_iommu=off, amd_iommu=off), or NVIDIA's peer access; until then "
-    "other programs may compute with wrong data"
-)
+_CORRUPTED = "switch off ACS and the IOMMU for the GPUs (BIOS, intel_iommu=off, amd_iommu=off), or NVIDIA's peer access"
 
 
 def judge_peers(measured: Measurements) -> Finding:
@@ -205,10 +202,7 @@ def judge_peers(measured: Measurements) -> Finding:
 
 
 def _failed(failure: Failure, ranks: int) -> Finding:
-    cost = (
-        f"the transport host is used: each of {ranks} ranks loads all of B over its GPU's own link, "
-        f"{ranks} times what peers would"
-    )
+    cost = f"the transport host is used: each of {ranks} ranks loads all of B over its own link"
     what = f"{failure.rank}: {failure.text}"
     if failure.died:
         return wrong(_PEERS, f"{what}, while GPUs opened each other's memory", f"{_USE_HOST} ({cost})", code="gpu-peers")

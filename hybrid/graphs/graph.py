@@ -75,9 +75,7 @@ def from_edges(path: Path, directed: bool, memory: int) -> Read:
                     tail, head = words[:2]
                     if earlier := edges.get((tail, head)) or (None if directed else edges.get((head, tail))):
                         both = "" if directed else "; a list that names both ways is for --directed"
-                        raise UsageError(
-                            f"repeats the edge of line {earlier[1]}: parallel edges are one line, with their number{both}"
-                        )
+                        raise UsageError(f"repeats the edge of line {earlier[1]}: give the number of parallel edges{both}")
                     edges[tail, head] = as_number(words[2]) if len(words) == 3 else 1, number
     refuse_too_many(len(names), memory)
     numbers = all(name.isdecimal() for name in names)

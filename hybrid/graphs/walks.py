@@ -145,10 +145,8 @@ class Arithmetic:
             return "nothing is multiplied"
         if not self.primes:
             return "every number stays below 2^53: exact in plain float64"
-        return (
-            f"numbers up to 2^{self.bits}: exact modulo {len(self.primes)} primes of {self.primes[-1].bit_length()} bits, "
-            f"{self.at_once} at once, joined by the Chinese remainder theorem"
-        )
+        primes = f"{len(self.primes)} primes of {self.primes[-1].bit_length()} bits, {self.at_once} at once"
+        return f"numbers up to 2^{self.bits}: exact modulo {primes}, joined by the Chinese remainder theorem"
 
 
 def choose_arithmetic(adjacency: np.ndarray, length: int) -> Arithmetic:

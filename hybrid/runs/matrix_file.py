@@ -388,9 +388,7 @@ def _open_bed(path: str, inside: str) -> MatrixFile:
         raise UsageError(f"needs {fam}, which cannot be read: {error.strerror}", code=code_of_reading(error)) from None
     stride, size = -(-samples // 4), os.fstat(file.fileno()).st_size - len(_BED)
     if not samples or size % stride:
-        raise UsageError(
-            f"{size} bytes are no whole number of variants of {counted(samples, 'sample')} ({fam})", code="file-format"
-        )
+        raise UsageError(f"{size} bytes are no variants of {counted(samples, 'sample')} each ({fam})", code="file-format")
     # The eight genotypes of each pair of bytes. np.take releases the GIL.
     of_bytes = np.array(_GENOTYPES[name], np.int8)[np.arange(1 << 16)[:, None] >> np.arange(0, 16, 2) & 3].view(np.uint64)[:, 0]
     path = os.path.abspath(path)
@@ -467,10 +465,8 @@ class MtxFile(MatrixFile):
     def _refuse_beyond_memory(self) -> None:
         need, free = self._entry_bytes * self._entries * self._readers, available_host_bytes()
         if need > free:
-            raise DoesNotFit(
-                f"takes {readable(need)} to be read, {readable(free)} are free: it is text, of which each of {self._readers} "
-                "processes reads all; use .npy, .h5 or .zarr"
-            )
+            each = f"each of {self._readers} processes reads all of this text"
+            raise DoesNotFit(f"takes {readable(need)}, {readable(free)} are free: {each}; use .npy, .h5 or .zarr")
 
 
 @contextmanager
@@ -645,9 +641,8 @@ def _node(zarr: Any, path: str, inside: str) -> Any:
             return None
         raise UsageError("is no Zarr store: it has neither zarr.json nor .zarray or .zgroup", code="file-format") from None
     except Exception as error:  # zarr raises many kinds for malformed metadata
-        raise UsageError(
-            f"has malformed metadata{f' of /{inside}' if inside else ''}: {one_line(error)}", code="file-format"
-        ) from None
+        where = f" of /{inside}" if inside else ""
+        raise UsageError(f"has malformed metadata{where}: {one_line(error)}", code="file-format") from None
 
 
 def _zarr_matrices(zarr: Any, group: Any) -> list[str]:
