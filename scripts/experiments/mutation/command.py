@@ -89,7 +89,24 @@ class Tree:
         outside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "HYBRID_"))}
         self._environment = {**outside, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
 
-    def tested(self, arguments: Sequence[str], ranks: int = 0) -> tuple[str, str]:
+    def tried(self, mutant: Mutant) -> tuple[str, str]:
+        """The verdict, and the test that found the mutant."""
+        path, verdict = self.folder / mutant.file, "no tests"
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        if before.count(mutant.old) != 1:
+            return "not applicable", ""
+        try:
+            path.write_text(before.replace(mutant.old, mutant.new), encoding="utf-8")
+            for ranks in (0, *mutant.ranks):
+                found, by = self._tested(shlex.split(mutant.tests), ranks)
+                if found == "found":
+                    return found, f"{ranks} ranks: {by}" if ranks else by
+                verdict = "survived" if found == "passed" else verdict
+        finally:
+            path.write_text(before, encoding="utf-8")
+        return verdict, ""
+
+    def _tested(self, arguments: Sequence[str], ranks: int) -> tuple[str, str]:
         """Run pytest to the first failure: "passed", "found" or "no tests"; and the test that failed."""
         how = ["--with-mpi", "-m", "mpi"] if ranks else ["-m", "not mpi"]
         words = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-p", "no:cacheprovider", "--color=no", *how, *arguments]
@@ -113,7 +130,7 @@ def plant(root: Path, mutants: Sequence[Mutant], jobs: int) -> Iterator[dict[str
     def tried(mutant: Mutant) -> dict[str, Any]:
         tree = trees.get()
         try:
-            verdict, by = _tried(mutant, tree)
+            verdict, by = tree.tried(mutant)
         finally:
             trees.put(tree)
         return {"key": mutant.key, "file": mutant.file, "what": mutant.what, "verdict": verdict, "by": by}
@@ -124,30 +141,12 @@ def plant(root: Path, mutants: Sequence[Mutant], jobs: int) -> Iterator[dict[str
         yield from pool.map(tried, mutants)
 
 
-def _tried(mutant: Mutant, tree: Tree) -> tuple[str, str]:
-    """The verdict, and the test that found the mutant."""
-    path, found = tree.folder / mutant.file, "no tests"
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
-    if before.count(mutant.old) != 1:
-        return "not applicable", ""
-    try:
-        path.write_text(before.replace(mutant.old, mutant.new), encoding="utf-8")
-        for ranks in (0, *mutant.ranks):
-            verdict, by = tree.tested(shlex.split(mutant.tests), ranks)
-            if verdict == "found":
-                return verdict, f"{ranks} ranks: {by}" if ranks else by
-            found = "survived" if verdict == "passed" else found
-    finally:
-        path.write_text(before, encoding="utf-8")
-    return found, ""
-
-
 def table(mutants: Iterable[Mutant], results: dict[str, dict[str, Any]]) -> Iterator[str]:
     """How many mutants were found in each room, and each one that was not."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     missed = []
     for mutant in mutants:
-        verdict = results[mutant.key]["verdict"] if mutant.key in results else "not run"
+        verdict = results[mutant.key]["verdict"]
         counts[mutant.room][verdict] += 1
         if verdict in _MISSED:
             missed.append(f"{verdict}: {mutant.file}: {mutant.what} [{mutant.key}]: {mutant.survives or 'NO REASON'}")
@@ -156,7 +155,7 @@ def table(mutants: Iterable[Mutant], results: dict[str, dict[str, Any]]) -> Iter
     for room, of_room in [*sorted(counts.items()), ("all", total)]:
         planted = of_room["found"] + of_room["survived"] + of_room["no tests"]
         share = f"{100 * of_room['found'] / planted:.0f} %" if planted else ""
-        others = ", ".join(f"{of_room[each]} {each}" for each in ("not applicable", "not run") if of_room[each])
+        others = f"{of_room['not applicable']} not applicable" if of_room["not applicable"] else ""
         rows.append((room, f"{of_room['found']} of {planted}", share, others))
     yield from aligned(rows, "lrrl")
     yield from missed
@@ -164,15 +163,12 @@ def table(mutants: Iterable[Mutant], results: dict[str, dict[str, Any]]) -> Iter
 
 def work(options: argparse.Namespace) -> int:
     mutants = catalogue(ROOT / "tests" / "mutants", options.only)
-    described = ["git", "describe", "--always", "--abbrev=40", "--dirty"]
-    commit = subprocess.run(described, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    written = jsonl.read(options.json) if options.json and Path(options.json).exists() else ()
-    found = {line["key"]: line for line in written if line["commit"] == commit and not commit.endswith("-dirty")}
-    for result in plant(ROOT, [each for each in mutants if each.key not in found], options.jobs):
+    found = {}
+    for result in plant(ROOT, mutants, options.jobs):
         found[result["key"]] = result
         print(f"{result['verdict']:<14} {result['file']}: {result['what']}  {result['by']}", flush=True)
         if options.json:
-            jsonl.write({"command": "mutants", "commit": commit, **result}, options.json)
+            jsonl.write({"command": "mutants", **result}, options.json)
     print(*table(mutants, found), sep="\n")
     lives = [each for each in mutants if found[each.key]["verdict"] in _MISSED and not each.survives]
     return int(bool(lives))
@@ -184,5 +180,5 @@ def main() -> int:
     run = commands.add_parser("run", help="plant the mutants of the catalogue; ends with 1 if one survives without a reason")
     run.add_argument("--only", default="*", metavar="GLOB", help="of a file of the catalogue, a room, a changed file or a key")
     run.add_argument("--jobs", type=frame.positive, default=os.cpu_count() or 1, help="mutants at a time (cores)")
-    run.add_argument("--json", metavar="FILE", help="append each result; what was tried at this commit is not tried again")
+    run.add_argument("--json", metavar="FILE", help="append each result")
     return frame.command(parser, work)
