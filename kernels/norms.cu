@@ -2,9 +2,6 @@
 // Measures each line (a row of A, a column of B) before it is scaled and rounded to integers: its Euclidean norm and largest
 // magnitude, which determine its power of two, and whether all elements are integers.
 //
-// A fingerprint tells whether a matrix is the same as in the previous product, whose remainders can be reused. It is a weighted sum
-// of the elements' bits, and the same for another matrix with a probability of about 2⁻⁶⁴.
-//
 // The order of each sum depends only on the matrix, without atomic additions, so that a line gets the same power of two on every
 // device. Memory bandwidth is the limit: each element is read once.
 #include "hardware.cuh"
@@ -12,24 +9,12 @@
 
 constexpr int THREADS = 256, WARPS = THREADS / 32, CHUNK = 512;  // CHUNK: rows of B that a block adds up
 
-// Different for each place, and never 0.
-__device__ __forceinline__ unsigned weight_of(Size place)
-{
-    unsigned mixed = (static_cast<unsigned>(place) + 1) * 0x9E3779B1u;
-    mixed = (mixed ^ mixed >> 15) * 0x85EBCA77u;
-    return mixed ^ mixed >> 13;
-}
-
 struct Measure {
-    static constexpr int NUMBERS = 5;
+    static constexpr int NUMBERS = 4;
     double squares = 0, sum = 0, most = 0, fraction = 0;  // fraction: 1 if an element is no integer
-    unsigned long long fingerprint = 0;
 
-    __device__ __forceinline__ void take(double x, Size k)
+    __device__ __forceinline__ void take(double x)
     {
-        unsigned long long bits = static_cast<unsigned long long>(__double_as_longlong(x));
-        unsigned weight = weight_of(k);
-        fingerprint += (bits & 0xffffffffu) * weight + (bits >> 32) * (weight * 0xC2B2AE3Du);
         squares = fma(x, x, squares);
         sum += fabs(x);
         most = fmax(most, fabs(x));
@@ -42,7 +27,6 @@ struct Measure {
         sum += other.sum;
         most = fmax(most, other.most);
         fraction = fmax(fraction, other.fraction);
-        fingerprint += other.fingerprint;
     }
 
     __device__ __forceinline__ void join_warp()
@@ -53,7 +37,6 @@ struct Measure {
             other.sum = __shfl_xor_sync(~0u, sum, distance);
             other.most = __shfl_xor_sync(~0u, most, distance);
             other.fraction = __shfl_xor_sync(~0u, fraction, distance);
-            other.fingerprint = __shfl_xor_sync(~0u, fingerprint, distance);
             join(other);
         }
     }
@@ -61,14 +44,12 @@ struct Measure {
     __device__ void store(const Matrix<double>& into, Size row) const
     {
         into(row, 0) = squares, into(row, 1) = sum, into(row, 2) = most, into(row, 3) = fraction;
-        into(row, 4) = __longlong_as_double(static_cast<long long>(fingerprint));
     }
 
     __device__ static Measure load(const Matrix<const double>& from, Size row)
     {
         Measure measure;
         measure.squares = from(row, 0), measure.sum = from(row, 1), measure.most = from(row, 2), measure.fraction = from(row, 3);
-        measure.fingerprint = static_cast<unsigned long long>(__double_as_longlong(from(row, 4)));
         return measure;
     }
 };
@@ -82,7 +63,7 @@ __global__ void __launch_bounds__(THREADS) measure_rows(Matrix<const T> a, Matri
     Measure mine;
     const T* row = &a(blockIdx.x, 0);
 #pragma unroll 4
-    for (Size k = threadIdx.x; k < a.columns; k += THREADS) mine.take(widened(row[k]), k);
+    for (Size k = threadIdx.x; k < a.columns; k += THREADS) mine.take(widened(row[k]));
     mine.join_warp();
     if (threadIdx.x % 32 == 0) mine.store(of_warps, threadIdx.x / 32);
     __syncthreads();
@@ -103,7 +84,7 @@ __global__ void __launch_bounds__(THREADS) measure_columns(Matrix<const T> b, Ma
     Measure mine;
     if (column < b.columns) {
 #pragma unroll 8
-        for (Size k = first + warp; k < min(b.rows, first + CHUNK); k += WARPS) mine.take(widened(b(k, column)), k);
+        for (Size k = first + warp; k < min(b.rows, first + CHUNK); k += WARPS) mine.take(widened(b(k, column)));
     }
     mine.store({&parts[0][0], THREADS_OF_ALL, NUMBERS, NUMBERS}, threadIdx.x);
     __syncthreads();
@@ -121,8 +102,8 @@ __device__ __forceinline__ bool in_range(const Measure& line)
 
 // Joins the measures of a line's chunks, and writes rows 0, 1 and 4 of `lines`: norm, largest magnitude, and for the guard the
 // factor that scales the mean magnitude to 8. `steps`: the inverse factor, relative to the norm. `summary`, 0 before, over all
-// lines: the largest magnitude, whether some element is no integer, whether some line is out of range, the least nonzero norm with
-// its bits inverted, and the fingerprint. `inner`: the length of a line.
+// lines: the largest magnitude, whether some element is no integer, whether some line is out of range, and the least nonzero norm
+// with its bits inverted. `inner`: the length of a line.
 __global__ void __launch_bounds__(THREADS) summarize(Matrix<const double> measures, Matrix<double> lines, Matrix<float> steps,
                                                      Matrix<unsigned long long> summary, double inner)
 {
@@ -140,7 +121,6 @@ __global__ void __launch_bounds__(THREADS) summarize(Matrix<const double> measur
     if (line.fraction > 0) atomicMax(&summary(0, 1), 1ull);
     if (!in_range(line)) atomicMax(&summary(0, 2), 1ull);
     if (line.most > 0) atomicMax(&summary(0, 3), ~static_cast<unsigned long long>(__double_as_longlong(norm)));
-    atomicAdd(&summary(0, 4), line.fingerprint * (2ull * weight_of(i) + 1));  // exact in any order, for integers
 }
 
 // Writes rows 2 and 3 of `lines`: the power of two that scales a line before it is rounded to integers, and its inverse. It is the

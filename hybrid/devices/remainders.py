@@ -3,8 +3,8 @@
 memory, and the launches.
 
 A panel is measured as soon as it arrives. The measures of a tile's panels decide its arithmetic: the host waits for a few numbers
-while the device computes the tile before. A panel's remainders are made when a tile first needs them, and reused until a tile
-needs another arithmetic.
+while the device computes the tile before. A panel's remainders are made when a tile first needs them, and again when a tile needs
+another arithmetic.
 """
 
 from __future__ import annotations
@@ -135,11 +135,11 @@ class RemainderLaunches:
             by_place[place] = self._device.together(prepare(*of) if matrix is None else prepare(*of, matrix))
         return by_place[place]
 
-    def summary_of(self, name: str, lines: Span) -> tuple[Summary, int]:
-        """The lines' summary, and a fingerprint of their elements. Call it when `measure` is complete."""
+    def summary_of(self, name: str, lines: Span) -> Summary:
+        """The lines' summary. Call it when `measure` is complete."""
         words = self._found[self._slots[name] + lines.lo // UNIT]
         largest, least = words[:1].view(np.float64)[0], (~words[3:4]).view(np.float64)[0] if words[3] else np.inf
-        return Summary(float(largest), not words[1], not words[2], float(least)), int(words[4])
+        return Summary(float(largest), not words[1], not words[2], float(least))
 
     def ratio(self, number: int) -> float:
         """The result of the guard with this number, when it is complete: a lower bound of Σ|a·b| / (|row|·|column|) over the
@@ -235,18 +235,8 @@ class _Panel:
     matrix: Any
     measured: Event
     held: Arithmetic | None = None  # the arithmetic of the remainders in memory
-    before: _Panel | None = None  # this place's panel in the previous product, if its remainders may be reused
     has_magnitudes: bool = False
-    assumed: bool = False  # the guard used the magnitudes of `before`
     summary: Summary | None = None
-    fingerprint: int | None = None  # of its elements
-
-    def take_over(self, before: _Panel) -> bool:
-        """Reuse the remainders and magnitudes of the previous product's panel if its elements were the same. Returns whether."""
-        if (before.lines, before.fingerprint) != (self.lines, self.fingerprint):
-            return False
-        self.held, self.has_magnitudes = before.held, before.has_magnitudes or self.has_magnitudes
-        return True
 
 
 class ModularProduct:
@@ -261,30 +251,19 @@ class ModularProduct:
         *,
         fast: bool,
         by_integers: bool = False,
-        keeps_b: bool = False,
     ) -> None:
         """`memory`: of the device, with the share's layout. `fast`: use fewer moduli, about as accurate. `by_integers`:
-        reconstruct C by integers, as GPUs with slow float64 do, so that all ranks' results are alike. `keeps_b`: reuse remainders
-        of B in the next product if B's elements are the same."""
+        reconstruct C by integers, as GPUs with slow float64 do, so that all ranks' results are alike."""
         layout = share.layout.remainders
         assert layout is not None
         self.done: Computed = {}  # the last product's elements, by arithmetic
         self._device, self._problem, self._fast = device, problem, fast
         self._launches = RemainderLaunches(device, memory, layout, problem, fast=fast, by_integers=by_integers)
-        self._keeps_b = keeps_b and share.holds_all
         self._panels: dict[tuple[str, int], _Panel] = {}
-        self._before: dict[tuple[str, int], _Panel] = {}  # B's panels of the previous product, if they are reused
         self._guarded: dict[tuple[Span, Span], tuple[int, Event]] = {}  # by rows and columns: the guard's number and event
         self._guards, self._guards_ahead = 0, False
-        self._b_repeats = True  # whether B was the same in the last two products
-
-    def forget(self) -> None:
-        """Reuse nothing: the memory was, or may have been, overwritten."""
-        self._panels.clear()
 
     def begin(self) -> None:
-        kept = self._panels.items() if self._keeps_b else ()
-        self._before = {place: panel for place, panel in kept if panel.operand == "B" and panel.summary is not None}
         self._panels.clear()
         self._guarded.clear()
         self.done = {}
@@ -292,16 +271,14 @@ class ModularProduct:
 
     def end(self) -> None:
         """End a product, after `multiply` for all its tiles. Drops references to panels: their owner may want to free them."""
-        for panel in self._panels.values():
-            panel.matrix = None
+        self._panels.clear()
 
     def arrived(self, arrival: Arrival, matrix: Any, after: list[Event]) -> Event:
         """Measure a panel, which is complete after these events. Returns the event of the measurement."""
         lines = self._launches.operands[arrival.operand].lines_of(arrival.slot, arrival.buffer_span)
         measure = self._launches.once(self._launches.measure, arrival.operand, lines, matrix=matrix)
         event = self._device.launch([measure], after, _PREPARE)
-        place = arrival.operand, lines.lo
-        self._panels[place] = _Panel(arrival.operand, lines, matrix, event, before=self._before.get(place))
+        self._panels[arrival.operand, lines.lo] = _Panel(arrival.operand, lines, matrix, event)
         return event
 
     def ask_ahead(self, tile: Tile) -> None:
@@ -345,24 +322,16 @@ class ModularProduct:
         for panel in panels:
             if panel.summary is None:
                 self._device.wait(panel.measured)
-                panel.summary, panel.fingerprint = self._launches.summary_of(panel.operand, panel.lines)
-                if panel.before is not None:
-                    self._b_repeats = panel.take_over(panel.before)
-                    panel.before = None
-                if panel.assumed and not panel.has_magnitudes:
-                    self._guarded.clear()  # the guard used magnitudes of other elements
+                panel.summary = self._launches.summary_of(panel.operand, panel.lines)
             whole = whole.joined(panel.summary)
         return whole
 
     def _start_guard(self, rows: Span, columns: Span) -> None:
-        """Start the guard for a tile. If B was the same in the last two products, assume that it is again, before it is measured,
-        and use the magnitudes of the previous product."""
+        """Start the guard for a tile."""
         work: list[KernelCall] = []
         launches = self._launches
         for panel in self._panels_in("A", rows) + self._panels_in("B", columns):
-            if self._b_repeats and panel.before is not None and panel.before.has_magnitudes:
-                panel.assumed = True
-            elif not panel.has_magnitudes:
+            if not panel.has_magnitudes:
                 panel.has_magnitudes = True
                 work.append(launches.once(launches.pack_magnitudes, panel.operand, panel.lines, matrix=panel.matrix))
         number = self._guards % GUARDS

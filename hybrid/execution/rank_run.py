@@ -63,7 +63,6 @@ def modular_product(rank_device: RankDevice, decision: Decision, rank: int, sett
     how = {
         "fast": settings.precision == "fast",
         "by_integers": any(lacks_float64(gpu.capability) for gpu in gpus),
-        "keeps_b": plan.has_row_blocks,
     }
     memory = rank_device.memory
     made: ModularProduct = rank_device.once_for_plan(
@@ -94,7 +93,6 @@ class RankCheck:
         self._where, self._threads = decision.placements[team.rank].name, decision.placements[team.rank].threads.count
         self.device: DeviceCheck | None = None
         self.copies: CopyChecksums | None = None
-        self._modular: ModularProduct | None = None
         self._findings: Sequence[Findings] = ()  # of all ranks, for the last product
         self._sample = ALL
         self._all_in_place = self._in_place == frozenset("ABC")
@@ -124,9 +122,8 @@ class RankCheck:
             if sums is not None:
                 sums.sample(sample)
 
-    def attach(self, buffers: Buffers, modular: ModularProduct | None) -> None:
-        """Check the contents of these device buffers. `modular`: the emulated product that computes the tiles, if any."""
-        self._modular = modular
+    def attach(self, buffers: Buffers) -> None:
+        """Check the contents of these device buffers."""
         if self._plan.shares[self._team.rank].order:
             device, problem = self._rank_device.device, self._plan.problem
             layout = self._all_pieces[self._team.rank]
@@ -144,8 +141,6 @@ class RankCheck:
                 checking.mine.in_memory.update(of_others)
         self._findings, plan = checking.all, self._plan
         result = judge(plan.problem, group_columns(plan.device_memory), checking.all, self._all_pieces, plan.root)
-        if not result.ok and self._modular is not None:
-            self._modular.forget()  # the fault may be in its cached data
         return replace(result, sampled=self._sample.step) if self._sample.step > 1 else result
 
     def suspects(self) -> tuple[Suspect, ...]:
@@ -267,7 +262,7 @@ class RankRun:
                 preparing.mine = secrets.randbelow(SHARE)
                 self._modular = modular_product(self._rank_device, decision, team.rank, settings)
                 if self.device_check is not None:
-                    self.device_check.attach(self._buffers, self._modular)
+                    self.device_check.attach(self._buffers)
                 if self._rank_device.gpu is not None:
                     _wait_for_libraries()
             if self.device_check is not None:
@@ -311,11 +306,8 @@ class RankRun:
         for moving in (self._panels, self._device_gather):
             if moving is not None:
                 moving.begin()
-        kept = self._rank_device.used_by(self._modular)
         if self._poisoned:
             self._rank_device.device.poison(self._rank_device.memory)
-        if self._modular is not None and (self._poisoned or not kept):
-            self._modular.forget()
 
     def multiply(self) -> None:
         """Multiply this rank's row block by B. Collective."""

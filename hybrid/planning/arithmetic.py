@@ -225,8 +225,8 @@ def gain_of_remainders(capability: int, model: MachineModel, problem: Problem, r
 PAIR = 2 * UNIT  # lines that a cluster of thread blocks computes together, and columns of a tile
 CHUNK_ROWS = 512  # rows of B per thread block of kernels/norms.cu
 _ALIGNMENT = 256  # bytes, as for CUDA's own allocations
-MEASURES, MEASURE_BYTES = 5, 48  # numbers that kernels/norms.cu computes for a line, and their bytes
-SUMMARY_WORDS = 6  # 64-bit words in a summary; one is unused
+MEASURES, MEASURE_BYTES = 4, 32  # numbers that kernels/norms.cu computes for a line, and their bytes
+SUMMARY_WORDS = 4  # 64-bit words in a summary
 GUARDS = 16  # most tiles with a pending query of the guard
 _MOST_BYTES_OF_PRODUCTS = 512 << 20  # of C's remainders at a time: more columns at once are no faster
 

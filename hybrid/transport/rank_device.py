@@ -57,7 +57,6 @@ class RankDevice:
         self.memory: Any = None
         self.reserved = 0  # bytes of `memory`
         self.memory_version = 0  # changes with each change of the reserved memory, and after each failure
-        self._last_writer: object = None  # argument of the last `used_by`
         self.flags: NodeFlags | None = None
         self.ready_kernels: set[tuple[str, str, bool]] = set()  # name, dtype, accumulating: compiled on all ranks' devices
         self._caches: dict[int, _PlanCache] = {}  # by the id of the plan's shares, the newest last
@@ -100,7 +99,7 @@ class RankDevice:
                 self._reserve(size, shared=False)
 
     def _reserve(self, size: int, *, shared: bool) -> None:
-        self._forget_views()
+        self._caches.clear()
         self.memory_version += 1
         self.memory, self.reserved = None, 0  # the old block is freed first: there may be no room for both
         self.memory, self.reserved = self.device.reserve(size, shared=shared), size
@@ -184,7 +183,6 @@ class RankDevice:
     def drain(self) -> None:
         """After a failure, wait for all submitted work, so that it does not disturb the next product."""
         self.memory_version += 1
-        self._last_writer = None
         if "device_group" in self.__dict__:
             self.device_group.abort()  # first: a collective that some rank never joined has no end
         self.give_up_copies()
@@ -194,7 +192,7 @@ class RankDevice:
 
     def close(self) -> None:
         """Close the other ranks' memory. A driver's devices stay until all ranks have closed theirs."""
-        self._forget_views()
+        self._caches.clear()
         if self.links is not None:
             self.links.close()
 
@@ -203,16 +201,6 @@ class RankDevice:
         if "device_group" in self.__dict__:
             self.device_group.destroy()
         self.links, self.memory, self.flags, self.reserved = None, None, None, 0
-
-    def used_by(self, modular: object) -> bool:
-        """Note that a product will overwrite the memory. `modular`: its emulated product, which keeps remainders there; None for
-        native products. Returns whether the previous product used the same, so that its remainders are still valid."""
-        before, self._last_writer = self._last_writer, modular
-        return before is modular
-
-    def _forget_views(self) -> None:
-        self._caches.clear()
-        self._last_writer = None  # it holds views too
 
     def once_for_plan(self, what: object, plan: Plan, make: Callable[[], Any], device_bytes: int = 0) -> Any:
         """The result of `make`, cached for plans with the same panels. `device_bytes`: its device memory beside `memory`.

@@ -60,7 +60,7 @@ class Tile:
         for name, panel in self._panels.items():
             self._run(self.launches.measure(name, *panel))
 
-    def summary(self, name: str) -> tuple[Summary, int]:
+    def summary(self, name: str) -> Summary:
         return self.launches.summary_of(name, self._panels[name][0])
 
     def ratio(self) -> float:

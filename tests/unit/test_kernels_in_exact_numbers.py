@@ -310,21 +310,16 @@ def test_no_bit_depends_on_the_order_of_threads_and_copies(capability):
 
 
 def test_one_element_tells_on_a_matrix():
-    """In a matrix of integers: somewhere in the second chunk of k, alone in its line; and so does its fingerprint."""
+    """In a matrix of integers: somewhere in the second chunk of k, alone in its line."""
     matrix, others = np.full((70, 600), -7.0), np.ones((600, 70))
     matrix[60] = 0
     cases = {3.0: (True, True), 0.5: (False, True), 2.0**60: (True, True), 1e-130: (False, True), np.nan: (False, False),
              np.inf: (True, False), -np.inf: (True, False), 1e200: (True, False), 1e-200: (False, False)}  # fmt: skip
-    seen = set()
     for element, flags in cases.items():
         matrix[60, 555] = element
-        of_a, of_b = Tile(Gpu(80), matrix, others).summary("A")[0], Tile(Gpu(80), others.T, matrix.T).summary("B")
-        seen.add(of_b[1])
-        for summary in (of_a, of_b[0]):
+        for summary in (Tile(Gpu(80), matrix, others).summary("A"), Tile(Gpu(80), others.T, matrix.T).summary("B")):
             assert (summary.integral, summary.in_range) == flags, element
             assert np.isnan(element) or summary.largest == max(7, abs(element))
-    seen |= {Tile(Gpu(80), others.T, moved).summary("B")[1] for moved in (matrix.T[::-1], matrix.T[:, ::-1])}
-    assert len(seen) == len(cases) + 2
 
 
 def test_the_example_of_the_page():
