@@ -18,13 +18,12 @@ matrices, as a test.
 
 import argparse
 import ctypes
-import os
+import secrets
 import statistics
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from itertools import product
 from typing import Any, NamedTuple
@@ -34,12 +33,13 @@ import numpy as np
 import hybrid
 from experiments.common import frame
 from experiments.common.cuda import ProductCheck, refuse_wrong
-from hybrid.core.problem import block
+from hybrid.core.problem import Span, block
 from hybrid.devices.base import Device
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.errors import HybridError, UsageError
 from hybrid.ranks.launcher import mpirun
 from hybrid.reporting import jsonl
+from hybrid.runs.operands import fill_rows
 
 SIZES = (4000, 8000, 16000)
 PARTS = ("handwritten", "ours", "wires", "library", "shapes", "cublasxt")
@@ -185,9 +185,9 @@ class Results(frame.MachineResults):
         times, setups = {}, {}
         for (part, gpus, n), cell in self.cells.items():
             by_hand = self.cells.get((YARDSTICK, gpus, n)) if part not in (YARDSTICK, "wires") else None
-            ratio = f" ({_number(by_hand.seconds / cell.seconds)} ×)" if by_hand else ""
-            times[part, gpus, n] = _number(1e3 * cell.seconds) + ratio
-            setups[part, gpus, n] = "–" if cell.setup is None else _number(1e3 * cell.setup)
+            ratio = f" ({frame.number(by_hand.seconds / cell.seconds)} ×)" if by_hand else ""
+            times[part, gpus, n] = frame.number(1e3 * cell.seconds) + ratio
+            setups[part, gpus, n] = "–" if cell.setup is None else frame.number(1e3 * cell.setup)
         counts = sorted({count for count, _ in self.compared})
         for title, texts in ((_TIMES, times), (_SETUP, setups)):
             rows = []
@@ -206,10 +206,6 @@ class Results(frame.MachineResults):
             yield frame.remarks(remarks)
 
 
-def _number(value: float) -> str:
-    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
-
-
 # --- the programs
 
 DTYPE = "float64"
@@ -223,11 +219,7 @@ def uniform(n: int) -> np.ndarray:
     """A pageable n×n array of random numbers, first touched by this thread."""
     matrix = np.empty((n, n), DTYPE)
     matrix.fill(0)
-    threads = min(_THREADS, os.cpu_count() or 1)
-    parts = [part for part in np.array_split(matrix, threads) if part.size]
-    generators = np.random.default_rng().spawn(len(parts))
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda generator, part: generator.random(out=part), generators, parts))
+    fill_rows(matrix, Span(0, n), fill="uniform", seed=secrets.randbits(63), matrix="A", threads=_THREADS)
     return matrix
 
 

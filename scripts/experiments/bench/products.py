@@ -40,16 +40,12 @@ class Results(frame.Results):
             times = {line["way"]: line["seconds"]} if "way" in line else {way: line[way] for way in self.ways}
             rows.setdefault(key, {}).update((way, each["median"]) for way, each in times.items())
         first, *others = self.ways
-        cells = [
-            [*key, _ms(times[first]), *(f"{_ms(times[way])} ({times[way] / times[first]:.3f})" for way in others)]
-            for key, times in rows.items()
-        ]
+        cells = []
+        for key, times in rows.items():
+            beside = [f"{frame.number(1e3 * times[way])} ({times[way] / times[first]:.3f})" for way in others]
+            cells.append([*key, frame.number(1e3 * times[first]), *beside])
         heads = ["operands", "type", "n×l×m", *self.ways]
         yield frame.Table(heads, "lll" + "r" * len(self.ways), cells, f"ms (and times as long as {first})")
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g}"
 
 
 def _case(

@@ -220,8 +220,8 @@ def in_turns(works: Mapping[str, Callable[[], float]], rounds: int, title: str =
 
 
 def number(value: float) -> str:
-    """40,505 or 24.34."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+    """1405, 24.3 or 2.43."""
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
 
 
 def duration(seconds: float) -> str:
