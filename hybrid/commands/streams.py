@@ -116,11 +116,5 @@ def _outliving_its_reader(stream: io.TextIOWrapper, descriptor: int) -> io.TextI
     raw = _Pipe(descriptor, "w", closefd=False)
     # Unbuffered if Python's own stream is (python -u).
     buffer: Any = io.BufferedWriter(raw) if isinstance(stream.buffer, io.BufferedWriter) else raw
-    return io.TextIOWrapper(
-        buffer,
-        encoding=stream.encoding,
-        errors=stream.errors,
-        newline="\n",
-        line_buffering=stream.line_buffering,
-        write_through=stream.write_through,
-    )
+    same: Any = {name: getattr(stream, name) for name in ("encoding", "errors", "line_buffering", "write_through")}
+    return io.TextIOWrapper(buffer, newline="\n", **same)

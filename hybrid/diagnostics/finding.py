@@ -89,10 +89,8 @@ def merged(of_ranks: Sequence[Sequence[Finding] | None]) -> list[Finding]:
         for finding in findings or ():
             ranks.setdefault(finding, []).append(rank)
     looked = sum(findings is not None for findings in of_ranks)
-    return [
-        finding if len(who) == looked else replace(finding, text=f"rank {ranges(who)}: {finding.text}")
-        for finding, who in ranks.items()
-    ]
+    named = ((finding, f"rank {ranges(who)}: " * (len(who) < looked)) for finding, who in ranks.items())
+    return [replace(finding, text=who + finding.text) for finding, who in named]
 
 
 def lines(findings: Sequence[Finding]) -> Iterator[str]:

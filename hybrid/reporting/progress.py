@@ -59,10 +59,7 @@ class Progress:
             self._ticking.start()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
+    def close(self, *error: object) -> None:
         """Stop, and clear the terminal's line."""
         self._over.set()
         if self._ticking.is_alive():
@@ -72,6 +69,8 @@ class Progress:
                 self._stream.write("\r\x1b[K")
                 self._stream.flush()
             self._shown = False
+
+    __exit__ = close
 
     def __call__(self, phase: str, done: int, of: int) -> None:
         """`done` of `of` parts of this phase are done. If they are fewer than before, the phase has begun again."""

@@ -8,7 +8,6 @@ import json
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from html import escape
 from itertools import pairwise
 from pathlib import Path
@@ -108,10 +107,8 @@ class Picture:
             yield line
         yield ""
         for number, array in enumerate(self.arrays[:2]):
-            loads = [
-                each for step in steps for each in step.touches if (each.thread, each.array, each.writes) == (0, number, False)
-            ]
-            walk = [each.element for each in loads]
+            touches = [each for step in steps for each in step.touches if each.thread == 0 and each.array == number]
+            walk = [each.element for each in touches if not each.writes]
             strides = {after - before for before, after in pairwise(walk)}
             first = ", ".join(map(str, walk[:_MOST_WALK])) + (", …" if len(walk) > _MOST_WALK else "")
             stride = f", stride {strides.pop()}" if len(strides) == 1 else ""
@@ -173,9 +170,8 @@ def stage(picture: Picture) -> Iterator[str]:
     places, (wide, high) = _layout(picture.arrays)
     for steps in picture.steps.values():
         yield f'<svg viewBox="-2 0 {wide + 4} {high + 2}" style="width: {1.5 * wide:g}px">{"".join(_frames(picture, places))}'
-        yield from (
-            f'<g data-first="{first}" data-last="{last}">{one}</g>' for first, last, one in _timeline(picture, steps, places)
-        )
+        for first, last, one in _timeline(picture, steps, places):
+            yield f'<g data-first="{first}" data-last="{last}">{one}</g>'
         yield "</svg>"
     yield '</div><p id="threads" class="soft"></p></div><pre id="source">'
     yield "".join(f"<span>{number:3}  {escape(line)}\n</span>" for number, line in enumerate(picture.source, 1))
@@ -187,17 +183,12 @@ def stage(picture: Picture) -> Iterator[str]:
     yield f'</pre></div><script type="application/json" id="data">{text}</script>'
 
 
-_FILE = Path(__file__).resolve()
-
-
-@cache
 def page_style() -> str:
-    return _STYLE + _FILE.with_suffix(".css").read_text(encoding="utf-8")
+    return _STYLE + Path(__file__).resolve().with_suffix(".css").read_text(encoding="utf-8")
 
 
-@cache
 def page_script() -> str:
-    return _FILE.with_suffix(".js").read_text(encoding="utf-8")
+    return Path(__file__).resolve().with_suffix(".js").read_text(encoding="utf-8")
 
 
 def write_picture(path: str, title: str, picture: Picture, block: tuple[int, int]) -> None:
@@ -213,9 +204,8 @@ def write_picture(path: str, title: str, picture: Picture, block: tuple[int, int
         yield svg.text(_GAP, 18, title, more='style="font-weight: 600"')
         which = f"block ({block[0]},{block[1]})" + (f", the first {panels} of {len(steps)} steps" if panels < len(steps) else "")
         yield svg.text(_GAP, 35, f"{which}; the coloured threads (x,y) load or store the element;", "fill-soft")
-        yield svg.text(
-            _GAP, 49, f"grey: loaded before; bars in {picture.arrays[2].name}: how much of the sum is there", "fill-soft"
-        )
+        bars = f"bars in {picture.arrays[2].name}: how much of the sum is there"
+        yield svg.text(_GAP, 49, f"grey: loaded before; {bars}", "fill-soft")
         for number, step in enumerate(steps[:panels]):
             x, y = _GAP + number % across * (wide + 2 * _GAP), _TOP + number // across * (high + _CAPTION + _GAP)
             yield f'<g transform="translate({x} {y})">'
