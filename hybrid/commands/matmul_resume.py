@@ -14,7 +14,7 @@ import sys
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from hashlib import blake2b
@@ -386,7 +386,6 @@ def _as_text(total: int) -> str:
 
 
 _STEPS = 10**6  # of the progress shown for the whole product
-_PAUSE = 0.05  # seconds between two heartbeats while a thread reads
 
 
 class ProductInParts:
@@ -485,10 +484,7 @@ class ProductInParts:
                 there = "AB" if same_b else "A"
             if reading is not None:
                 wall.enter("fill")
-                with self._team.phase("fill", timed=False):
-                    while not reading.done():
-                        wait([reading], _PAUSE)
-                        self._team.enter("fill")
+                with self._team.phase("fill", timed=False), busy():
                     reading.result()
                 rooms.reverse()
         else:
