@@ -64,12 +64,11 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     with team.phase("agree", timed=False) as starting:
         starting.mine = _thread_level()
     threads = agree(team, options, settings)[team.rank].count
-    with team.phase("prepare", timed=False) as preparing:
-        if threads > MOST_THREADS:
-            raise UsageError(f"{threads} CPU threads a rank are too many: --threads {MOST_THREADS} or less", code="number")
     with Progress(team.rank == 0, part=lambda: team.doing):
         gpu = _choose_gpu(team, settings)
         with team.phase("prepare", timed=False) as preparing:
+            if threads > MOST_THREADS:
+                raise UsageError(f"{threads} CPU threads a rank are too many: --threads {MOST_THREADS} or less", code="number")
             greeter, device, preparing.mine = _prepare(options, settings, gpu)
     if team.rank == 0:
         _print_remarks(starting.all[0], preparing.all, settings)
