@@ -40,4 +40,5 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "ArrowRight") go(step + 1);
   if (event.key === "ArrowLeft") go(step - 1);
 });
+byId("drawn").hidden = false;  // without a script all steps would show at once
 go(Number(new URLSearchParams(location.hash.slice(1)).get("step") || 1) - 1);

@@ -115,20 +115,19 @@ class Picture:
             what = f"{array.name}[{first}] as memory numbers them{stride}" if walk else f"nothing of {array.name}"
             yield f"thread (0,0) loads {what}"
 
-    def html_of(self, block: tuple[int, int], number: int) -> dict[str, str]:
-        """For the page: which step this is, and what its threads do, as text and as HTML."""
-        steps = self.steps[block]
-        step = steps[number]
-        threads = list(dict.fromkeys(touch.thread for touch in step.touches))
-        said = f"Block ({block[0]},{block[1]}), step {number + 1} of {len(steps)}, {counted(step.barriers, 'barrier')} passed, "
-        ahead = f": {self.thread(threads[0])} runs ahead" if step.ahead else ""
-        told = [
-            f'<span class="told"><span class="thread" style="background: {_colour(each)}">{self.thread(each)}</span> '
-            f"{escape(self._did(step, each))}</span>"
-            for each in threads[:_FEW_THREADS]
-        ]
-        more = f"and {len(threads) - len(told)} more" if len(threads) > len(told) else ""
-        return {"said": f"{said}line {step.line}{ahead}", "threads": "".join([*told, more])}
+    def for_page(self, block: tuple[int, int]) -> Iterator[dict[str, object]]:
+        """Each step of this block: its line and barriers, which step it is as text, and what its threads do as HTML."""
+        for number, step in enumerate(self.steps[block], 1):
+            threads = list(dict.fromkeys(touch.thread for touch in step.touches))
+            said = f"Block ({block[0]},{block[1]}), step {number} of {len(self.steps[block])}"
+            ahead = f": {self.thread(threads[0])} runs ahead" if step.ahead else ""
+            said += f", {counted(step.barriers, 'barrier')} passed, line {step.line}{ahead}"
+            told = ""
+            for each in threads[:_FEW_THREADS]:
+                name = f'<span class="thread" style="background: {_colour(each)}">{self.thread(each)}</span>'
+                told += f'<span class="told">{name} {escape(self._did(step, each))}</span>'
+            more = f"and {len(threads) - _FEW_THREADS} more" if len(threads) > _FEW_THREADS else ""
+            yield {"line": step.line, "barriers": step.barriers, "said": said, "threads": told + more}
 
     def thread(self, number: int) -> str:
         """The name x,y of a thread of a block."""
@@ -166,7 +165,7 @@ def stage(picture: Picture) -> Iterator[str]:
         '<p class="soft">Coloured: the threads (x,y) that load or store the element. Grey: loaded before. '
         f"Bars in {escape(picture.arrays[2].name)}: how much of the sum is there.</p>"
     )
-    yield '<div class="stage"><div><div id="drawn">'
+    yield '<div class="stage"><div><div id="drawn" hidden>'
     places, (wide, high) = _layout(picture.arrays)
     for steps in picture.steps.values():
         yield f'<svg viewBox="-2 0 {wide + 4} {high + 2}" style="width: {1.5 * wide:g}px">{"".join(_frames(picture, places))}'
@@ -175,10 +174,7 @@ def stage(picture: Picture) -> Iterator[str]:
         yield "</svg>"
     yield '</div><p id="threads" class="soft"></p></div><pre id="source">'
     yield "".join(f"<span>{number:3}  {escape(line)}\n</span>" for number, line in enumerate(picture.source, 1))
-    data = [
-        [{"line": each.line, "barriers": each.barriers, **picture.html_of(block, number)} for number, each in enumerate(steps)]
-        for block, steps in picture.steps.items()
-    ]
+    data = [list(picture.for_page(block)) for block in picture.steps]
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     yield f'</pre></div><script type="application/json" id="data">{text}</script>'
 
