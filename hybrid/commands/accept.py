@@ -32,8 +32,7 @@ examples:
   level 2  two sizes, float32 and float64; 5 minutes
   level 3  as 2, then square matrices that fill 60 % of the free memory, or as much as time allows; 15 minutes
 
-In round r of a rotation, rank i multiplies row block (i + r) mod P of the same random matrices. A rank or link is slow if it
-takes more than 10 % longer than the median (of two, than the other). docs/cluster.md has the sizes.
+A rank or link is slow if it takes more than 10 % longer than the median (of two, than the other). docs/cluster.md has the sizes.
 exit codes: 0 all accepted, 1 something is wrong or slow, or a failure, 2 wrong usage, 143 asked to end (SIGTERM)
 """
 

@@ -212,23 +212,18 @@ class FileElements(Elements):
 
     def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
         if not self._converts:
-            self._read(rows, into, progress, threads)
+            self._file.read(rows.moved(self._rows.lo), into, progress, self._columns, threads)
             return
-        for part in self._parts(rows):
-            _store(self._converted(self._values(part)), into[part.within(rows).slice])
+        for part, values in self._values(rows, threads):
+            _store(self._converted(values), into[part.within(rows).slice])
             progress(part.hi - rows.lo)
 
-    def _read(self, rows: Span, into: np.ndarray, progress: Progress, threads: int = 1) -> None:
-        self._file.read(rows.moved(self._rows.lo), into, progress, self._columns, threads)
-
-    def _parts(self, rows: Span) -> Iterator[Span]:
-        """The rows in parts to convert at a time."""
-        return rows_of_about(BYTES_AT_ONCE, rows, self.shape[1] * self.held.itemsize)
-
-    def _values(self, rows: Span) -> np.ndarray:
-        own = np.empty((len(rows), self.shape[1]), self.held)
-        self._read(rows, own, tell_nobody)
-        return own.view(self._stored)
+    def _values(self, rows: Span, threads: int) -> Iterator[tuple[Span, np.ndarray]]:
+        """The elements of some rows at a time, of the file's type."""
+        for part in rows_of_about(BYTES_AT_ONCE, rows, self.shape[1] * self.held.itemsize):
+            own = np.empty((len(part), self.shape[1]), self.held)
+            self._file.read(part.moved(self._rows.lo), own, tell_nobody, self._columns, threads)
+            yield part, own.view(self._stored)
 
     def _converted(self, values: np.ndarray) -> np.ndarray:
         if self.dtype.kind in "iu":
@@ -244,7 +239,7 @@ class FileElements(Elements):
         return converted
 
     def largest(self, rows: Span, threads: int) -> int:
-        return max((largest_of(self._values(part), threads) for part in self._parts(rows)), default=0)
+        return max((largest_of(values, threads) for _, values in self._values(rows, threads)), default=0)
 
 
 @contextmanager
