@@ -65,13 +65,7 @@ def build_parser() -> Parser:
         epilog=_EXAMPLES,
     )
     parser.add_argument("sizes", nargs="*", type=at_least(0), metavar="n l m", help="rows of A, columns of A, columns of B")
-    _add_what(parser.add_argument_group("what is multiplied"))
-    _add_how(parser.add_argument_group("how"))
-    _add_shown(parser.add_argument_group("what is shown"))
-    return parser
-
-
-def _add_what(what: argparse._ArgumentGroup) -> None:
+    what = parser.add_argument_group("what is multiplied")
     dtype = f"type of A, B and C: {', '.join(DTYPES)} (float64, or NumPy's promotion of the files' types)"
     what.add_argument("--dtype", choices=DTYPES, metavar="DTYPE", help=dtype)
     what.add_argument("--fill", choices=FILLS, default="lecture", metavar="FILL", help=f"{', '.join(FILLS)} (lecture)")
@@ -83,20 +77,12 @@ def _add_what(what: argparse._ArgumentGroup) -> None:
     part = "with --out (not .mtx): compute C in parts that fit into memory, and resume where an earlier job stopped"
     what.add_argument("--resume", action="store_true", help=part)
     add_settings(what, "resume_rows")
-
-
-def _add_how(how: argparse._ArgumentGroup) -> None:
-    names = [name for name in OPTIONS if name != "resume_rows"]
-    of_check = names.index("check")
-    add_settings(how, *names[:of_check])
+    how = parser.add_argument_group("how")
+    add_settings(how, *(name for name in OPTIONS if name != "resume_rows"))
+    how.add_argument("--no-check", dest="check", action="store_const", const="off", help="the same as --check off")
     how.add_argument("--repeat", type=at_least(1), default=1, metavar="R", help="number of timed products (1)")
     how.add_argument("--warmup", type=at_least(0), metavar="W", help="products before these (0 on a CPU, 1 on a GPU)")
-    add_settings(how, "check")
-    how.add_argument("--no-check", dest="check", action="store_const", const="off", help="the same as --check off")
-    add_settings(how, *names[of_check + 1 :])
-
-
-def _add_shown(shown: argparse._ArgumentGroup) -> None:
+    shown = parser.add_argument_group("what is shown")
     corners = f"print the top-left K×K of A, B and C ({PRINTED})"
     shown.add_argument("--print", dest="printed", type=at_least(1), nargs="?", const=PRINTED, metavar="K", help=corners)
     shown.add_argument("--json", type=file_name, metavar="FILE", help="append the run as a JSON line; - for standard output")
@@ -110,6 +96,7 @@ def _add_shown(shown: argparse._ArgumentGroup) -> None:
     shown.add_argument("--gpus-per-node", type=gpus, default=0, metavar="G", help="with --explain: G GPUs per node")
     shown.add_argument("--capability", type=_capability, metavar="C", help="with --explain: GPUs of compute capability C (9.0)")
     shown.add_argument("--gpu", metavar="NAME", help='with --explain: this GPU, by published rates: "RTX 4090", B200, …')
+    return parser
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:

@@ -28,14 +28,13 @@ from hybrid.host.threads import on_threads, rows_of_about
 from hybrid.kernels.catalogue import elements_of, storage
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
-from hybrid.runs.matrix_file import open_matrix
+from hybrid.runs.matrix_file import BYTES_AT_ONCE, open_matrix
 
 # Generated matrices do not depend on the number of ranks and threads: each block of elements in row-major order, whatever the
 # shape, has its own SFC64, seeded with (seed, matrix, block). SFC64's state includes a counter, so that two blocks share no state
 # within 2^64 steps.
 
 MATRICES = ("A", "B")
-BYTES_AT_ONCE = 32 << 20  # of rows converted together
 
 _LECTURE = {"A": 3, "B": 2}  # the lecture's matrices have whole numbers below these
 # Elements that a thread generates without the GIL. 16 threads took 0.24 s for the lecture's matrices of 8000×8000 with blocks of
