@@ -409,11 +409,6 @@ class Buffers:
         """These columns of B, which must have a single buffer."""
         return self._b[0][:, buffer_columns.slice]
 
-    @property
-    def c(self) -> Any:
-        """All rows of C, if the device holds all panels side by side."""
-        return self._c[0]
-
     def operands(self, tile: Tile) -> tuple[Any, Any, Any]:
         """The parts of A, B and C of one multiplication."""
         if tile not in self._operands:

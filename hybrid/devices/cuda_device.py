@@ -43,7 +43,6 @@ _STREAMS = {
     "copy in": (1, -3), "transpose": (1, -3), "arrivals": (1, -3), "exchange": (4, 0), "multiply": (2, -2), "products": (1, -2),
     "copy out": (1, 0), "copy received": (1, 0), "check": (1, -1), "check beside": (1, 0), "nccl": (1, -3), "prepare": (1, -3),
 }  # fmt: skip
-_ROUNDED_BYTES = 64 << 20  # float32 bytes rounded again at a time, for comparison
 # Bytes transposed at a time: both halves fit into the L2 cache, and reach the link's full rate.
 _TRANSPOSED_BYTES, _LEAST_TRANSPOSED_BYTES = 16 << 20, 1 << 20
 
@@ -282,8 +281,7 @@ class CudaDevice(Device):
     def copy_out(self, into: Any, source: Any, after: list[Event]) -> Event:
         if self._uses_slots(into):
             return self._copy_through_slots("copy out", into, source, after)
-        rounding = "prepare" if into.dtype != source.dtype else ""  # a kernel, not to queue behind copies or multiplications
-        return self.enqueue("copy out", after, lambda stream: self._copy(into, source, stream), rounding)
+        return self.enqueue("copy out", after, lambda stream: self._copy(into, source, stream))
 
     def copy_received(self, into: Any, source: Any, after: list[Event]) -> Event:
         """Copy to host memory what NCCL received, on a stream of its own: `copy_out`'s stream waits for multiplications."""
@@ -508,10 +506,7 @@ class CudaDevice(Device):
         return event
 
     def _copy(self, into: Any, source: Any, stream: Any) -> None:
-        if into.dtype != source.dtype:
-            with stream:
-                self._round(into, source)
-            return
+        assert into.dtype == source.dtype, "copies do not convert"
         rows, columns = source.shape
         if not (rows and columns):
             return
@@ -525,34 +520,6 @@ class CudaDevice(Device):
             self._runtime.memcpyDefault,
             stream.ptr,
         )
-
-    def _round(self, into: Any, source: Any) -> None:
-        """Round float32 to float16 or bfloat16 (stored as uint16) on the GPU, to nearest even."""
-        assert (source.dtype, into.itemsize) == (np.float32, 2), "copies do not convert otherwise"
-        if into.dtype == np.uint16:
-            source = self._bits_of_bfloat16(source.view("uint32"))
-        self._cupy.copyto(into, source, casting="unsafe")
-
-    @cached_property
-    def _bits_of_bfloat16(self) -> Callable[[Any], Any]:
-        """Rounds the bits of float32 numbers to those of bfloat16, by a single kernel, as each waits for busy SMs."""
-        cupy = self._cupy
-
-        def rounded(bits: Any) -> Any:
-            nan = (bits & 0x7FFFFFFF) > 0x7F800000
-            return cupy.where(nan, bits >> 16 & 0x8000 | 0x7FC0, bits + 0x7FFF + (bits >> 16 & 1) >> 16)
-
-        return cupy.fuse(rounded)  # type: ignore[no-any-return]
-
-    def is_rounded(self, source: Any, rounded: Any) -> bool:
-        """Whether `rounded` is the float32 `source`, rounded to 16 bits. Call it when all operations are complete."""
-        with self._context:
-            right = []
-            for some in pieces(Span(0, len(source)), max(1, _ROUNDED_BYTES // row_stride(source))):
-                again = self._cupy.empty(source[some.slice].shape, rounded.dtype)
-                self._round(again, source[some.slice])
-                right.append((again.view("uint16") == rounded[some.slice].view("uint16")).all())
-            return all(map(bool, right))
 
     def _copy_transposed(self, into: Any, source: Any, stream: Any) -> None:
         """Copy a matrix in Fortran order: the "copy in" stream copies a part as it is stored to a staging buffer, and `stream`

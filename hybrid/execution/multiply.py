@@ -51,7 +51,6 @@ from hybrid.execution.whole_copies import WholeCopies
 from hybrid.host.blas import blas, blas_stack, some_matrices
 from hybrid.host.memory import empty_matrix, empty_result, is_transpose
 from hybrid.host.threads import limited_threads
-from hybrid.kernels.catalogue import elements_of, storage
 from hybrid.planning.arithmetic import PAIR
 from hybrid.planning.decision import (
     Decision,
@@ -151,9 +150,10 @@ class GpuCall:
 
 
 class CopiedCall:
-    """A product in one process, of integers or with a complex A, whose operands are partly or all in host memory: they are copied
-    to the GPU in their own dtype and converted there, and C returns in the result's dtype. A complex C is computed in two
-    halves: while one is multiplied, the rows of A for the next, or the finished half of C, are copied."""
+    """A product in one process, of integers, with a complex A, or rounded to float16, whose operands are partly or all in host
+    memory: they are copied to the GPU in their own dtype and converted there, and C returns in the result's dtype. C, unless of
+    integers, is computed in two halves: while one is multiplied, the rows of A for the next, or the finished half of C, are
+    copied."""
 
     def __init__(
         self, session: Session, operands: Sequence[Any], out: Any, asked: CallOptions, gpu: Gpu, shape: tuple[int, ...]
@@ -165,7 +165,7 @@ class CopiedCall:
         self._types = product_type(operands[0].dtype, operands[1].dtype, gemm.dtype)
         (a, b), rows = operands[:2], Span(0, self._core[0])
         # Below 2048 rows, a second half costs more than the overlap saves (estimated). Repair messages name rows of the whole C.
-        in_halves = self._types.complex_a and len(rows) >= 2048 and self.settings.on_fault == "raise" and not is_transpose(a, b)
+        in_halves = not self._types.exact and len(rows) >= 2048 and self.settings.on_fault == "raise" and not is_transpose(a, b)
         self._parts = [*pieces(rows, -(-len(rows) // (2 * PAIR)) * PAIR)] if in_halves else [rows]
         self._copy_and_decide()
         self.decision = self._gpu_calls[0].decision
@@ -179,8 +179,10 @@ class CopiedCall:
     @classmethod
     def of(cls, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: CallOptions) -> CopiedCall | None:
         """The call; None if another class has to handle these operands, or refuse them."""
-        kinds = [getattr(getattr(each, "dtype", None), "kind", "-") for each in operands[:2]]
-        if kinds[0] != "c" and any(kind not in "biu" for kind in kinds):
+        dtypes = [getattr(each, "dtype", None) for each in operands[:2]]
+        kinds = [getattr(dtype, "kind", "-") for dtype in dtypes]
+        to_float16 = asked.gemm["dtype"] is not None or any(dtype == np.float16 for dtype in dtypes)
+        if "V" in kinds or (kinds[0] != "c" and not to_float16 and any(kind not in "biu" for kind in kinds)):
             return None
         try:
             usable_gpus()  # raises if there are none, before the checks below that take as long as a small product
@@ -188,7 +190,8 @@ class CopiedCall:
             a, b = arrays_of(*operands[:2], on_device=True)
             types = product_type(a.dtype, b.dtype, gemm.dtype).of(gemm)
             others = gemm.modulus or max(a.ndim, b.ndim) > 2 or settings.check == "host" or settings.gpu_memory
-            if others or not (types.exact or types.complex_a):
+            to_float16 = types.is_rounded_once and types.result == "float16"
+            if others or not (types.exact or types.complex_a or to_float16):
                 return None
             first, second, _, shape = matrices_of(a, b, gemm)
             session.team.refuse_no_rank(asked.root)
@@ -209,7 +212,7 @@ class CopiedCall:
             call = cls(session, (first, second, added), out, asked, gpu, shape)
         except (UsageError, DeviceUnavailable, DoesNotFit):
             return None
-        if all(each.integers_stay or (types.complex_a and each.multiplies_on_gpu) for each in call._gpu_calls):
+        if all(each.integers_stay if types.exact else each.multiplies_on_gpu for each in call._gpu_calls):
             return call
         call.abandon()
         return None
@@ -361,8 +364,6 @@ class RootCall:
         team, threads = session.team, decision.placements[session.team.rank].threads.count
         if given is None:
             products = RealProducts(team, types, threads, None)
-        elif (rounded := self._rounded_on_gpu(decision, given, threads)) is not None:
-            return rounded
         else:
             products = RealProducts(team, types, threads, given.core, c=given.c)
         for number, prime in enumerate(types.primes):
@@ -372,31 +373,6 @@ class RootCall:
             settle(check, warns=given is not None)
             products.add(c)
         return products.finish(given.out if given is not None else None)
-
-    def _rounded_on_gpu(self, decision: Decision, given: RootOperands, threads: int) -> np.ndarray | None:
-        """A 16-bit C, rounded on the GPU of a process alone and copied to the host. None if the host must round: for other types
-        of C, products that the host checks or may repair, and without room on the GPU."""
-        session, types, settings, plan, p = self._session, given.types, self.settings, decision.plan, decision.plan.problem
-        made, size = session.rank_device, 2 * p.n * p.m
-        alone = session.team.size == 1 and plan.device == "cuda" and plan.at_root and not self._shapes.on_gpu
-        needs_exact_c = plan.check == "host" or settings.on_fault == "repair" or settings.poison
-        if not (alone and types.is_rounded_once and size and plan.shares[0].holds_all) or needs_exact_c:
-            return None
-        if made is None or made.gpu != decision.placements[0].gpu or not session.has_room(0, plan.bytes_on_gpu(0) + size):
-            return None
-        into, there = given.out_for_c, made.device.empty((p.n, p.m), storage(types.result).name)
-        if into is None:
-            into = empty_result(p.n, p.m, "uint16").view(numpy_type(types.result))
-        operands, rounded = given.sources(threads), elements_of(into)
-        product = RootProduct(session, decision, operands, settings, there, seed=self._seed, rounded=rounded)
-        settle(product.result()[1], warns=True)
-        if plan.check != "off":
-            product.verify_rounding()
-        where = decision.placements[0].name
-        copies = WholeCopies(made, [], None, threads, check=settings.check, where=where, by_others=into.nbytes)
-        copies.verify_copy(there, into)
-        copies.verify()
-        return into
 
     def _real_operands(self, decision: Decision, threads: int, prime: int) -> tuple[MatrixSource, MatrixSource, Any]:
         """A and B of the real product modulo `prime` (0: no modulus), and an array for its C or None."""

@@ -13,7 +13,6 @@ from hybrid.core.problem import Problem, Span
 from hybrid.core.settings import Settings
 from hybrid.core.text import tell_nobody
 from hybrid.core.timeline import Timeline, wall
-from hybrid.errors import CheckFailed
 from hybrid.execution.between_nodes import ROWS, ROWS_AHEAD, OnGrid, gateways, panel_moves, rows_from_root
 from hybrid.execution.rank_run import CheckedRun, Progress, RankCheck, RankRun
 from hybrid.execution.session import MOST_SHARED, Session
@@ -84,15 +83,12 @@ class RootProduct(CheckedRun):
         out: np.ndarray | None = None,
         *,
         seed: int | None = None,
-        rounded: np.ndarray | None = None,
         progress: Progress = tell_nobody,
     ) -> None:
         """`out`: an array for C: the root's, or with shared operands the same shared array on all ranks. `seed`: of the host's
-        check; None: the ranks agree on one. `rounded`: host memory for the rounded C; then `out` is a GPU array for it (see
-        `RankMatrices`)."""
+        check; None: the ranks agree on one."""
         super().__init__(session, decision, settings, seed)
         self._operands, self._out, self.progress = operands, out, progress
-        self._rounded = rounded
         self._result: np.ndarray | None = None  # at the root, receives C from the workspace
         # The root's operands whose rows go to other nodes before the product: A, and B if each node loads only its own rows of
         # B. Otherwise panels of B are broadcast during the multiplication.
@@ -148,16 +144,9 @@ class RootProduct(CheckedRun):
         check: Check = checking.all[plan.root]
         return check
 
-    def verify_rounding(self) -> None:
-        """CheckFailed unless C equals the GPU's product rounded to 16 bits."""
-        assert self.session.rank_device is not None
-        if not self.session.rank_device.device.is_rounded(self.run.c_on_device, self.views["C"].array):
-            raise CheckFailed("the product is wrong: some elements of C were rounded wrong on the GPU", code="check-product")
-
     def _on_host_of_root(self) -> list[RowView]:
         """The root's A, B and C in a dtype that the host can multiply: copied from a GPU if there, 16-bit types as float32."""
-        arrays = {key: numbers_of(on_host(self.views[key].array)) for key in "AB"}
-        arrays["C"] = on_host(self.run.c_on_device) if self._rounded is not None else numbers_of(on_host(self.views["C"].array))
+        arrays = {key: numbers_of(on_host(self.views[key].array)) for key in "ABC"}
         return [RowView(arrays[key].astype(arrays["C"].dtype, copy=False), self.views[key].rows) for key in "ABC"]
 
     def _host_matrices(self, kept: dict[str, RowView]) -> dict[str, RowView]:
@@ -282,12 +271,11 @@ class RootProduct(CheckedRun):
             of_c = rows if rows.lies_in(c.rows) else Span(0, 0)  # empty if this node keeps no C in host memory
             matrices = RankMatrices(a[rows], b, c[of_c])
         elif rank == plan.root:
-            matrices = RankMatrices(a.array, b, c.array, self._rounded)
+            matrices = RankMatrices(a.array, b, c.array)
         read_and_written = []  # host memory that this rank's device copies access
         if matrices is not None:
             whole_b = plan.at_root or plan.transport == "host"
             written = c[rows_written(plan, rank)] if plan.c_between_devices else matrices.c
-            written = written if self._rounded is None else self._rounded
             read_and_written = [matrices.a, b.array if whole_b else b[plan.b_rows_over_link(rank)], written]
         from_root = isinstance(self._operands[1], RootMatrix)
         moves = panel_moves(self.team, plan, b, c, from_root=from_root, settings=self.settings)

@@ -112,8 +112,7 @@ class RankCheck:
     def use(self, matrices: RankMatrices | None) -> None:
         """Use these matrices for the next products; None: drop the references."""
         if self.copies is not None:
-            c = None if matrices is None else matrices.c if matrices.rounded is None else matrices.rounded
-            self.copies.use((matrices.a, matrices.b, c) if matrices is not None else None)
+            self.copies.use((matrices.a, matrices.b, matrices.c) if matrices is not None else None)
 
     def sample(self, sample: Sample) -> None:
         """Restrict the sums to these lines of each copy, the same on all ranks."""
@@ -250,8 +249,6 @@ class RankRun:
             # A symmetric product transposes one operand on the device instead of copying it. If the transpose is wrong, the sums
             # of C's mirrored half are too.
             not_copied = {*in_place, *{"A": "B", "B": "A"}.get(plan.problem.symmetric, "")}
-            if matrices is not None and matrices.rounded is not None:
-                not_copied.add("C")  # it is rounded before its copy, which `WholeCopies` checks
             self.device_check = RankCheck(decision, self._rank_device, matrices, not_copied)
         if plan.staged:
             observer = self.device_check.copies if self.device_check else None
@@ -349,12 +346,6 @@ class RankRun:
             return
         with self._team.phase("gather"):
             self._panels.finish()
-
-    @property
-    def c_on_device(self) -> Any:
-        """C of a finished product in the device's buffers, if they hold all of it."""
-        assert self._buffers is not None
-        return self._buffers.c
 
     def abandon(self) -> None:
         """Give up the product after a failure on any rank. When this returns, no thread accesses the matrices."""

@@ -41,20 +41,18 @@ class WholeCopies:
         *,
         check: str,
         where: str,
-        by_others: int = 0,
     ) -> None:
         """`read`, `written`: host arrays of the copies. `threads`: for copies and sums. `check`: as in the settings. `where`: the
-        device, for messages. `by_others`: bytes that `verify_copy` will verify."""
+        device, for messages."""
         arrays = [*read] if written is None else [*read, written]
         device = self._device = rank_device.device
         self._threads, self._where = threads, where
         self._overwrites = written is not None and any(np.may_share_memory(each, written) for each in read)
-        self._left = f"C left {where} with other values than it has in memory"
         self._slots = device.pin_again(arrays, threads)
         self._use_slots()
         if written is not None and any(each is written for each in self._slots):
             device.populate(written)
-        sampled = check != "full" and by_others + sum(each.nbytes for each in arrays) >= _SAMPLED
+        sampled = check != "full" and sum(each.nbytes for each in arrays) >= _SAMPLED
         self._sample = Sample(SHARE, secrets.randbelow(SHARE)) if sampled else ALL
         self._sums = None if check == "off" else RowChecksums(threads, 1, self._sample)
         self._arriving: list[Event] = []  # of H2D copies
@@ -90,11 +88,8 @@ class WholeCopies:
         if self._overwrites and self._sums is not None:
             self._sums.wait()  # `into` may be the added C: finish its checksums first
         self._use_slots()
-        self._copy(self._left, _bytes_of(into), source.reshape(-1).view("uint8"), "C")
-
-    def verify_copy(self, source: Any, into: np.ndarray) -> None:
-        """Have `verify` compare a contiguous C with a copy of it made elsewhere."""
-        self._copy(self._left, _bytes_of(into), source.reshape(-1).view("uint8"), "")
+        text = f"C left {self._where} with other values than it has in memory"
+        self._copy(text, _bytes_of(into), source.reshape(-1).view("uint8"), "C")
 
     def verify(self) -> None:
         """Wait until all copies are complete. CheckFailed if one arrived changed."""
@@ -138,7 +133,7 @@ class WholeCopies:
         self._device.use_slots(self._slots, self._threads, 1)
 
     def _copy(self, text: str, on_host: np.ndarray, there: Any, key: str) -> None:
-        """Copy these bytes, then sum them on the host. `key`: "A": H2D, "C": D2H, "": already copied."""
+        """Copy these bytes, then sum them on the host. `key`: "A": H2D, "C": D2H."""
         (rows, end), (rows_there, end_there) = _rows_of(on_host), _rows_of(there)
         count, width = rows.shape
         checksums, weights, total = np.zeros(count, np.uint64), checksum_weights(width, 8), np.zeros(1, np.uint64)
@@ -154,8 +149,6 @@ class WholeCopies:
             self._ends.append((text, end.copy() if key == "A" else end, end_there))  # C may overwrite it
 
     def _copied(self, on_host: np.ndarray, there: Any, key: str) -> Event:
-        if not key:
-            return self._device.launch([], [], "check")
         if key == "C":
             return self._device.copy_out(on_host, there, [])
         self._arriving.append(self._device.copy_in(there, on_host, []))

@@ -22,15 +22,11 @@ _REPORTS_AT_ONCE = 4  # copies
 @record
 class RankMatrices:
     """The memory that a rank's copies access, on the host or a GPU: its row blocks of A and C, and at least the rows of B that
-    its transport reads.
-
-    `rounded`: host memory for a C rounded to 16 bits; then `c` is the rounded C on the device, of the same dtype.
-    """
+    its transport reads."""
 
     a: Any
     b: RowView
     c: Any
-    rounded: Any = None
 
 
 class CopyObserver(Protocol):
@@ -156,7 +152,4 @@ class HostTransport(Transport):
         if "C" in self._in_place:
             return after[-1]
         into = self._matrices.c[tile.rows.slice, tile.columns.slice]
-        if self._matrices.rounded is not None:
-            rounded = self._device.copy_out(into, source, after)
-            return self._device.copy_out(self._matrices.rounded[tile.rows.slice, tile.columns.slice], into, [rounded])
         return self._copy_out(self._device, self._rank, tile, into, source, after)

@@ -394,28 +394,26 @@ def integers_cross_the_link_in_their_own_types():
 
 
 def results_of_16_bits_are_rounded_there():
-    """To what the host rounds them to, also NaN and infinity; and what is multiplied, rounded or copied wrong is refused."""
+    """To what the host rounds them to, also NaN and infinity; bfloat16 by the host. What is multiplied or copied wrong is
+    refused."""
     if comm.size > 1:
         return
-    for dtype, (n, l, m) in product(("float16", ml_dtypes.bfloat16), ((40, 64, 50), (33, 41, 27))):
+    for dtype, (n, l, m) in product(("float16", ml_dtypes.bfloat16), ((40, 64, 50), (33, 41, 27), (2100, 18, 14))):
         a, b = (rng.standard_normal(shape).astype(dtype) for shape in ((n, l), (l, m)))
-        hybrid.multiply(a, b, device="cuda")  # makes the buffers
         for number in range(3):
             out = np.full((n, m), 7, dtype) if number else None
             with count() as counts:
                 found = hybrid.multiply(a, b, device="cuda", out=out)
             assert out is None or found is out
-            assert (counts.copied_in, counts.copied_out) == (a.nbytes + b.nbytes, found.nbytes)
+            assert (counts.copied_in, counts.copied_out) == (a.nbytes + b.nbytes, found.nbytes * (1 + (dtype != "float16")))
             with np.errstate(all="ignore"):
                 wanted = hybrid.multiply(a, b, device="cuda", dtype="float32").astype(dtype)
             assert np.array_equal(found.view("u2"), wanted.view("u2"))
             a[number, number], a[number + 3] = np.nan, 6e4
         a = rng.standard_normal((n, l)).astype(dtype)
-        for fault, at in (("multiply", 0), ("copy in", 0), ("copy in", 1), ("copy out", 0), ("copy out", 1)):
+        for fault, at in (("multiply", 0), ("copy in", 0), ("copy in", 1), ("copy out", 0)):
             with plant(fault, at=at) as planted:
-                assert refusal(CheckFailed, a, b, device="cuda") == (
-                    "check-copy" if at or fault == "copy in" else "check-product"
-                )
+                assert refusal(CheckFailed, a, b, device="cuda") == ("check-product" if fault == "multiply" else "check-copy")
             assert planted.done
 
 
