@@ -141,15 +141,12 @@ def run(
     name: str,
     parse: Callable[[], tuple[Any, Settings]],
     work: Callable[[Team, Any, Settings], int],
-    *,
-    answer: Callable[[Any, Settings], bool] = lambda options, settings: False,
     unstarted: Callable[[StartError, Any, Settings], int] | None = None,
 ) -> int:
     """Run a command and return its exit code. Wrong usage is raised on all ranks, as any other error: a rank with other options
     keeps none waiting.
 
-    `parse`: returns options and settings. `work`: does one rank's part, and returns the exit code. `answer`: does what needs no
-    ranks, such as printing a list, and returns whether that was all; it runs without MPI, and rank 0 prints.
+    `parse`: returns options and settings, or exits if no ranks are needed. `work`: does one rank's part; returns the exit code.
     `unstarted`: what rank 0 does instead of failing if the launcher's processes are not the ranks of one job, or if starting MPI
     ended its process.
     """
@@ -164,15 +161,8 @@ def run(
         if launched() is None:
             return print_error(name, error)
         usage = error
-    except HybridError as error:  # help, or the version, could not be written
+    except Exception as error:  # such as help that could not be written
         return answer_failed(name, error)
-    if usage is None:
-        try:
-            if answer(options, settings):
-                sys.stdout.flush()
-                return 0
-        except Exception as error:
-            return answer_failed(name, error)
     command = _Command(name, options, settings, usage, work, unstarted)
     if not is_switched_on("HYBRID_GUARD"):  # without a supervisor: debuggers want one process
         return command.run_as_rank()

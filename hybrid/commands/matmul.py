@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hybrid.commands.cli import agree, run
+from hybrid.commands.cli import agree, answer_failed, run
 from hybrid.commands.parser import Parser, add_settings, at_least, file_name, settings_of, whole_number
 from hybrid.core.problem import DTYPES, FILLS, Problem
 from hybrid.core.settings import OPTIONS, Settings, one_of
@@ -233,17 +234,22 @@ def how_computed(product: TypedProduct, decided: Problem | None = None) -> str:
     return f"  computed as {problem}{how}"
 
 
-def answer(options: argparse.Namespace, settings: Settings) -> bool:
-    """On rank 0 list the kernels, or explain the plan. Returns on every rank whether that was asked for."""
+def asked() -> tuple[argparse.Namespace, Settings]:
+    """Options and settings. If the list of kernels or the plan is asked for, rank 0 prints it, and every rank exits."""
+    options, settings = parse()
     if options.kernel != "list" and not options.explain:
-        return False
-    if rank_by_launcher() == 0 and options.kernel == "list":
-        rows = [(kernel.name, kernel.device, " ".join(kernel.dtypes), kernel.summary) for kernel in CATALOGUE]
-        print(*aligned(rows, "llll"), sep="\n")
-    elif rank_by_launcher() == 0:
-        _explain(options, settings)
-    return True
+        return options, settings
+    try:
+        if rank_by_launcher() == 0 and options.kernel == "list":
+            rows = [(kernel.name, kernel.device, " ".join(kernel.dtypes), kernel.summary) for kernel in CATALOGUE]
+            print(*aligned(rows, "llll"), sep="\n")
+        elif rank_by_launcher() == 0:
+            _explain(options, settings)
+        sys.stdout.flush()
+    except Exception as error:  # on rank 0 alone, so MPI need not start
+        sys.exit(answer_failed(NAME, error))
+    sys.exit()
 
 
 def main() -> int:
-    return run(NAME, parse, work, answer=answer)
+    return run(NAME, asked, work)
