@@ -9,7 +9,6 @@ import json
 import os
 import sys
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
@@ -44,21 +43,6 @@ _MOST_CACHED_LAUNCHES = 10_000
 _OF_FLOATS, _OF_INTEGERS = (0, 68), (10, 72)  # CUDA_R_32F, CUBLAS_COMPUTE_32F; CUDA_R_32I, CUBLAS_COMPUTE_32I
 _BY_GEMM_EX = {"e": (2, *_OF_FLOATS), "H": (14, *_OF_FLOATS), "b": (3, *_OF_INTEGERS)}  # CUDA_R_16F, CUDA_R_16BF, CUDA_R_8I
 _MATRIX = np.dtype([("data", "u8"), ("rows", "i8"), ("columns", "i8"), ("stride", "i8")])  # Matrix of matrix.cuh
-
-
-class Multiply(ABC):
-    """Multiplies matrices on the current GPU."""
-
-    @abstractmethod
-    def prepared(self, a: Any, b: Any, c: Any, adding: bool = False) -> KernelCall:
-        """A call that computes c = a · b, or with `adding`, if the kernel supports it, c += a · b. It keeps only the matrices'
-        addresses."""
-
-    def __call__(self, a: Any, b: Any, c: Any, adding: bool = False) -> None:
-        """Multiply on the current stream."""
-        from cupy.cuda import get_current_stream
-
-        self.prepared(a, b, c, adding)(get_current_stream())
 
 
 @cache
@@ -155,11 +139,6 @@ def prefer_shared_memory(function: Any) -> None:
     driver.funcSetAttribute(function.ptr, _PREFERRED_SHARED_MEMORY_CARVEOUT, 100)
 
 
-def multiplication(kernel: Kernel, dtype: str, capability: int) -> Multiply:
-    """This kernel, compiled for GPUs of this compute capability (times ten). `dtype`: of A and B; C has `sums_type`'s."""
-    return CompiledKernel(kernel, dtype, capability) if kernel.source else cublas
-
-
 class CompiledKernels:
     """Kernels loaded on one GPU, whose context must be current in all calls."""
 
@@ -196,7 +175,7 @@ class CompiledKernels:
         return PreparedLaunch(self.function(launch), launch.grid, launch.block, packed, launch.shared_bytes)
 
 
-class CompiledKernel(Multiply):
+class CompiledKernel:
     """Multiplies by one of our kernels. Rows of A, B and C are contiguous, with any row stride."""
 
     def __init__(self, kernel: Kernel, dtype: str, capability: int) -> None:
@@ -330,7 +309,7 @@ def matrix_argument(matrix: Any) -> np.ndarray:
     return np.array((address, *matrix.shape, stride // matrix.itemsize), _MATRIX)
 
 
-class _Cublas(Multiply):
+class Cublas:
     """Multiplies row-major matrices with any row stride by cuBLAS.
 
     16-bit operands are accumulated in float32, as by our kernels. For int8, B must be column-major, the only layout with fast
@@ -373,7 +352,15 @@ class _Cublas(Multiply):
         return call
 
 
-cublas = _Cublas()
+Multiply = CompiledKernel | Cublas
+
+
+def multiplication(kernel: Kernel, dtype: str, capability: int) -> Multiply:
+    """This kernel, compiled for GPUs of this compute capability (times ten). `dtype`: of A and B; C has `sums_type`'s.
+
+    Its method `prepared` makes a call that computes c = a · b, or with `adding`, if the kernel supports it, c += a · b.
+    """
+    return CompiledKernel(kernel, dtype, capability) if kernel.source else Cublas()
 
 
 def _clear(matrix: Any, stream: Any) -> None:

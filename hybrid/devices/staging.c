@@ -93,7 +93,7 @@ struct Copies {
     Workers* workers;
     Pool* pool;
     Batch *in, *out, *populating;
-    int threads_in, threads_out;
+    int threads;  // per direction
     void* stream;  // on which `done` is recorded
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -341,24 +341,28 @@ static int wait_until_ready(void* of_transfer)
 
 static int have_batches(Copies* copies)
 {
-    if (!copies->in) copies->in = new_batch(copies->pool, copies->threads_in, 0);
-    if (!copies->out) copies->out = new_batch(copies->pool, copies->threads_out, 1);
+    if (!copies->in) copies->in = new_batch(copies->pool, copies->threads, 0);
+    if (!copies->out) copies->out = new_batch(copies->pool, copies->threads, 1);
     if (!copies->populating) copies->populating = new_batch(copies->pool, POPULATING, 0);
     return copies->in && copies->out && copies->populating;
 }
 
-// `stream`: records H2D transfers' `done`. `threads_in`, `threads_out`: for H2D and D2H copies. NULL without memory.
-Copies* new_copies(Pool* pool, Workers* workers, void* stream, int threads_in, int threads_out)
+// `stream`: records H2D transfers' `done`. `threads`: per direction. `links`: GPUs that copy at once. NULL without memory.
+Copies* new_copies(Pool* pool, Workers* workers, void* stream, int threads, int links)
 {
     Copies* copies = calloc(1, sizeof *copies);
     if (!copies) return NULL;
-    *copies = (Copies){.workers = workers, .pool = pool, .threads_in = threads_in, .threads_out = threads_out, .stream = stream};
+    *copies = (Copies){.workers = workers, .pool = pool, .threads = threads, .stream = stream};
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&copies->lock, NULL);
     pthread_cond_init(&copies->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
+    pthread_mutex_lock(&pool->lock);
+    // For each GPU: all H2D threads, half as many D2H threads, and two to wait for events of multiplications.
+    have_threads(pool, links * (threads + threads / 2 + 2) + POPULATING);
+    pthread_mutex_unlock(&pool->lock);
     return copies;
 }
 
@@ -374,7 +378,7 @@ Transfer* copy(Copies* copies, int out, char* host, int64_t row_bytes, int64_t c
         free(loop);
         return NULL;
     }
-    int64_t most = copies->workers->slot_bytes, share = rows * columns * item / copies->threads_in;
+    int64_t most = copies->workers->slot_bytes, share = rows * columns * item / copies->threads;
     int64_t bytes = share < LEAST_PART ? LEAST_PART : share;
     if (bytes > most) bytes = most;
     int64_t part_rows = rows, part_columns = columns;
@@ -557,12 +561,4 @@ void free_transfer(Transfer* transfer)
     else
         transfer->unowned = 1;
     pthread_mutex_unlock(lock);
-}
-
-// Grows the pool to `threads`, or fewer if the system refuses.
-void have_at_least(Pool* pool, int threads)
-{
-    pthread_mutex_lock(&pool->lock);
-    have_threads(pool, threads);
-    pthread_mutex_unlock(&pool->lock);
 }

@@ -33,7 +33,6 @@ _FLAGS = ("-std=c11", "-O3", "-pthread")
 # Threads per GPU and direction, by the number of GPUs that share the host's memory bandwidth.
 _MOST_THREADS = {1: 13, 2: 10}
 _MOST_THREADS_OF_MANY = 8
-_POPULATING = 4  # POPULATING of staging.c
 _PATIENCE = 100  # milliseconds per wait: Python handles an interrupt (SIGINT) only between waits
 _ADDRESS, _NUMBER, _COUNT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 
@@ -68,14 +67,8 @@ def _load() -> Any:
     library.reached.argtypes = [_ADDRESS, _COUNT]
     library.times.argtypes = [_ADDRESS, *[ctypes.POINTER(ctypes.c_double)] * 2]
     library.populate.argtypes = [_ADDRESS, _ADDRESS, _NUMBER]
-    library.have_at_least.argtypes = [_ADDRESS, _COUNT]
     for function in (library.free_workers, library.free_copies, library.free_transfer, library.settle, library.give_up):
         function.argtypes = [_ADDRESS]
-    for function in (
-        library.free_workers, library.free_copies, library.free_transfer, library.settle, library.give_up, library.times,
-        library.populate, library.have_at_least,
-    ):  # fmt: skip
-        function.restype = None
     library.pool = library.new_pool()
     return library if library.pool else None
 
@@ -129,10 +122,10 @@ class SlotCopies:
     which the host must wait for, until it is recorded, before a stream can wait for it.
     """
 
-    def __init__(self, workers: Workers, stream: int, threads: int) -> None:
-        """`stream`: records that H2D copies are complete. `threads`: at most, per direction."""
+    def __init__(self, workers: Workers, stream: int, threads: int, links: int) -> None:
+        """`stream`: records that H2D copies are complete. `threads`: at most, per direction. `links`: GPUs that copy at once."""
         self._library, self._workers, self._process = copier().loaded, workers, os.getpid()
-        self.address = self._library.new_copies(self._library.pool, workers.address, stream, threads, threads)
+        self.address = self._library.new_copies(self._library.pool, workers.address, stream, threads, links)
         if not self.address:
             raise MemoryError("no memory for copies")
         wait = ctypes.cast(self._library.wait_for_event, _ADDRESS)
@@ -186,10 +179,7 @@ def slot_copies(gpu: int, context: GpuContext, stream: int, threads: int, links:
     workers = _workers.get(gpu)
     if workers is None or workers.each < each:
         workers = Workers(gpu, context, each)
-    loaded = copier().loaded
-    # For each GPU: all H2D threads, half as many D2H threads, and two to wait for events of multiplications.
-    loaded.have_at_least(loaded.pool, links * (each + each // 2 + 2) + _POPULATING)
-    return SlotCopies(workers, stream, each)
+    return SlotCopies(workers, stream, each, links)
 
 
 class SlotCopy:

@@ -49,9 +49,8 @@ class Gpu:
         streams = (ctypes.c_void_p * (2 * each))(*range(100, 100 + 2 * each))
         events = (ctypes.c_void_p * (3 * each))(*range(1000, 1000 + 6 * each, 2))
         address = library.new_workers(ctypes.byref(driver), each, self.memory.ctypes.data, slot_bytes, streams, events)
-        library.have_at_least(library.pool, 2 * each)
         self.workers = SimpleNamespace(address=address, driver=driver, context=nullcontext())
-        self.copies = staging.SlotCopies(self.workers, 50, each)
+        self.copies = staging.SlotCopies(self.workers, 50, each, 1)
         self.events = iter(range(10_000, 1_000_000, 2))
 
     def enqueue(self, stream, work):

@@ -259,12 +259,12 @@ class Bench:
 
     def _seconds(self, multiply: Multiply, operands: tuple[Any, Any, Any], launches: int, warm_up: int = 0) -> float:
         """The mean seconds of these launches."""
-        begin, end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
+        begin, end, stream = self._cupy.cuda.Event(), self._cupy.cuda.Event(), self._cupy.cuda.get_current_stream()
         for _ in range(warm_up):
-            multiply(*operands)
+            multiply.prepared(*operands)(stream)
         begin.record()
         for _ in range(launches):
-            multiply(*operands)
+            multiply.prepared(*operands)(stream)
         end.record()
         end.synchronize()
         return self._cupy.cuda.get_elapsed_time(begin, end) / 1e3 / launches
