@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hybrid.commands.cli import agree, run
+from hybrid.commands.cli import Command, agree
 from hybrid.commands.parser import Parser, add_settings, file_name, number_of, settings_of, whole_number
 from hybrid.commands.streams import file_of_json, text_stream
 from hybrid.core.settings import Settings
@@ -98,5 +98,4 @@ def _report(options: argparse.Namespace, test: Acceptance, findings: Sequence[Fi
     sys.stdout.flush()
 
 
-def main() -> int:
-    return run(NAME, parse, work)
+main = Command(NAME, parse, work).run

@@ -13,7 +13,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from hybrid.commands.streams import name_foreign_variables, open_streams, print_line, say_warnings_in_a_line
-from hybrid.core.problem import record
 from hybrid.core.settings import SWITCHES, Settings, switched_on
 from hybrid.core.timeline import wall
 from hybrid.emulation.loaded_soon import wait_until_loaded
@@ -137,42 +136,6 @@ def agree(team: Team, options: argparse.Namespace, settings: Settings) -> Sequen
     return threads
 
 
-def run(
-    name: str,
-    parse: Callable[[], tuple[Any, Settings]],
-    work: Callable[[Team, Any, Settings], int],
-    unstarted: Callable[[StartError, Any, Settings], int] | None = None,
-) -> int:
-    """Run a command and return its exit code. Wrong usage is raised on all ranks, as any other error: a rank with other options
-    keeps none waiting.
-
-    `parse`: returns options and settings, or exits if no ranks are needed. `work`: does one rank's part; returns the exit code.
-    `unstarted`: what rank 0 does instead of failing if the launcher's processes are not the ranks of one job, or if starting MPI
-    ended its process.
-    """
-    open_streams()
-    say_warnings_in_a_line(name)
-    usage: UsageError | None = None
-    options, settings = None, Settings()
-    try:
-        name_foreign_variables(name)
-        options, settings = parse()
-    except UsageError as error:
-        if launched() is None:
-            return print_error(name, error)
-        usage = error
-    except Exception as error:  # such as help that could not be written
-        return answer_failed(name, error)
-    command = _Command(name, options, settings, usage, work, unstarted)
-    if not is_switched_on("HYBRID_GUARD"):  # without a supervisor: debuggers want one process
-        return command.run_as_rank()
-    may_start_fail = unstarted is not None and usage is None and launched() is not None
-    # Only the worker returns from this call. After success `leave` exits; after a failure Python does, which waits for threads
-    # that still compute.
-    code = supervisor.supervised(command.run_as_rank, settings.stall, command.after_failed_start if may_start_fail else None)
-    return code or leave()
-
-
 def run_alone(name: str, work: Callable[[], int]) -> int:
     """Run a command that uses no MPI; returns its exit code."""
     open_streams()
@@ -211,18 +174,45 @@ def _unwind(signum: int, frame: FrameType | None) -> None:
     raise _AskedToEnd(signal.Signals(signum))
 
 
-@record
-class _Command:
-    """A command as given to `run`."""
+class Command:
+    """A command of all ranks. `parse`: returns options and settings, or exits if no ranks are needed. `work`: does one rank's
+    part; returns the exit code. `unstarted`: what rank 0 does instead of failing if the launcher's processes are not the ranks of
+    one job, or if starting MPI ended its process."""
 
-    name: str
-    options: Any
-    settings: Settings
-    usage: UsageError | None  # what is wrong with the options
-    work: Callable[[Team, Any, Settings], int]
-    unstarted: Callable[[StartError, Any, Settings], int] | None
+    def __init__(
+        self,
+        name: str,
+        parse: Callable[[], tuple[Any, Settings]],
+        work: Callable[[Team, Any, Settings], int],
+        unstarted: Callable[[StartError, Any, Settings], int] | None = None,
+    ) -> None:
+        self._name, self._parse, self._work, self._unstarted = name, parse, work, unstarted
 
-    def run_as_rank(self) -> int:
+    def run(self) -> int:
+        """Run it and return the exit code. Wrong usage is raised on all ranks: one with other options keeps none waiting."""
+        self._options: Any = None
+        self._settings = Settings()
+        self._usage: UsageError | None = None  # what is wrong with the options
+        open_streams()
+        say_warnings_in_a_line(self._name)
+        try:
+            name_foreign_variables(self._name)
+            self._options, self._settings = self._parse()
+        except UsageError as error:
+            if launched() is None:
+                return print_error(self._name, error)
+            self._usage = error
+        except Exception as error:  # such as help that could not be written
+            return answer_failed(self._name, error)
+        if not is_switched_on("HYBRID_GUARD"):  # without a supervisor: debuggers want one process
+            return self._run_as_rank()
+        may_start_fail = self._unstarted is not None and self._usage is None and launched() is not None
+        after_failure = self._after_failed_start if may_start_fail else None
+        # Only the worker returns from this call. After success `leave` exits; after a failure Python does, which waits for
+        # threads that still compute.
+        return supervisor.supervised(self._run_as_rank, self._settings.stall, after_failure) or leave()
+
+    def _run_as_rank(self) -> int:
         """Start MPI and do this rank's part; returns the exit code."""
         team: Team | None = None
         try:
@@ -236,15 +226,15 @@ class _Command:
                 heartbeat.mpi_started()
                 with team.phase("start", timed=False):
                     team.refuse_other_code()
-                    if self.usage is not None:  # refused on all ranks
-                        raise self.usage
+                    if self._usage is not None:  # refused on all ranks
+                        raise self._usage
                 with team.together():
-                    code = self.work(team, self.options, self.settings)
+                    code = self._work(team, self._options, self._settings)
                 wait_until_loaded()  # a compiler that outlives this process would not put its library into the cache
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # there is nothing left to interrupt
         except BaseException as error:
             show_traceback()
-            return fail_before_start(self.name, self.usage or error) if team is None else fail(self.name, team, error)
+            return fail_before_start(self._name, self._usage or error) if team is None else fail(self._name, team, error)
         sys.stdout.flush()
         heartbeat.report_exit_code(code)
         return code
@@ -252,31 +242,31 @@ class _Command:
     def _run_unstarted(self, error: StartError) -> int:
         """Handle launched processes that are not the ranks of one job: only the one that the launcher numbers 0 reports. Returns
         the exit code."""
-        if self.usage is not None or self.unstarted is None:
+        if self._usage is not None or self._unstarted is None:
             raise error
         if rank_by_launcher() == 0:
-            return self.unstarted(error, self.options, self.settings)
+            return self._unstarted(error, self._options, self._settings)
         if "mpi4py.MPI" in sys.modules:
             return 0  # MPI has started, with this process as its only rank: nobody waits for it, and rank 0 reports
         _let_rank_0_report()
         raise error
 
-    def after_failed_start(self, happened: str) -> int | None:
+    def _after_failed_start(self, happened: str) -> int | None:
         """Called by the supervisor if the worker ended while it started MPI. `happened`: how it ended. Returns the exit code, or
         None to treat it like any other worker that has ended."""
         launch = launched()
         assert launch is not None
-        assert self.unstarted is not None
+        assert self._unstarted is not None
         if launch.rank != 0:
             _let_rank_0_report()
             return None
         error = StartError(f"started by {launch.name}, but when it started MPI rank 0 {happened}")
         try:
-            code = self.unstarted(error, self.options, self.settings)
+            code = self._unstarted(error, self._options, self._settings)
             sys.stdout.flush()
             return code
         except Exception as other:
-            return print_error(self.name, other)
+            return print_error(self._name, other)
 
 
 def _let_rank_0_report() -> None:

@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from hybrid.commands.cli import agree_on_options, run, settle_threads
+from hybrid.commands.cli import Command, agree_on_options, settle_threads
 from hybrid.commands.parser import Parser, add_settings, file_name, settings_of
 from hybrid.commands.streams import file_of_json, text_stream
 from hybrid.core.settings import Settings
@@ -83,5 +83,4 @@ def _examine(team: Team, options: argparse.Namespace, settings: Settings, error:
     return 1 if verdicts["wrong"] else 0
 
 
-def main() -> int:
-    return run(NAME, parse, work, unstarted=unstarted)
+main = Command(NAME, parse, work, unstarted).run

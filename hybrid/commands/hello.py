@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hybrid.commands.cli import agree, run
+from hybrid.commands.cli import Command, agree
 from hybrid.commands.parser import Parser, add_settings, at_least, settings_of
 from hybrid.core.settings import Settings
 from hybrid.core.text import ranges
@@ -146,5 +146,4 @@ def _print_remarks(thread_level: str, of_ranks: Sequence[tuple[bool, str]], sett
     sys.stderr.flush()
 
 
-def main() -> int:
-    return run(NAME, parse, work)
+main = Command(NAME, parse, work).run

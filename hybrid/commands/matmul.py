@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hybrid.commands.cli import agree, answer_failed, run
+from hybrid.commands.cli import Command, agree, answer_failed
 from hybrid.commands.parser import Parser, add_settings, at_least, file_name, settings_of, whole_number
 from hybrid.core.problem import DTYPES, FILLS, Problem
 from hybrid.core.settings import OPTIONS, Settings, one_of
@@ -251,5 +251,4 @@ def asked() -> tuple[argparse.Namespace, Settings]:
     sys.exit()
 
 
-def main() -> int:
-    return run(NAME, asked, work)
+main = Command(NAME, asked, work).run

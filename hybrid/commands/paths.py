@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hybrid.commands.cli import agree, run
+from hybrid.commands.cli import Command, agree
 from hybrid.commands.parser import Parser, add_settings, at_least, file_name, settings_of
 from hybrid.core.problem import record
 from hybrid.core.settings import Settings
@@ -218,5 +218,4 @@ def _report(options: argparse.Namespace, task: Task, found: np.ndarray) -> None:
     sys.stdout.flush()
 
 
-def main() -> int:
-    return run(NAME, parse, work)
+main = Command(NAME, parse, work).run
