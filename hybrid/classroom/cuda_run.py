@@ -260,7 +260,7 @@ def execute(given: GpuTask) -> GpuOutcome:
     signal.setitimer(signal.ITIMER_REAL, COMPILES)
     function = _compiled(given.text, given.instance)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    a, b, c, right = operands(task.sizes, task.dtype, task.seed, task.scales)
+    a, b, c, right = operands(task.sizes, task.dtype, task.seed, task.scales, task.batch)
     matrices = [cupy.asarray(each) for each in (a, b, c)]
     arguments = [value_of(each, [matrix.data.ptr for matrix in matrices]) for each in given.arguments]
     allow_shared_memory(function, task.shared)

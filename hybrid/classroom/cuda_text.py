@@ -49,9 +49,6 @@ _READ_ONLY = re.compile(r"\b__constant__(?=\s+(?:const|constexpr)\b)|(?<=\bconst
 _QUALIFIERS = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+((?:\b(?:__\w+__|inline|static|void|extern)\b[ \t]*)+)$", re.MULTILINE
 )
-_NAMED = re.compile(  # such as #define KERNEL(name) __global__ void name
-    r"^[ \t]*#[ \t]*define[ \t]+(\w+)\((\w+)\)[ \t]+((?:\b(?:__\w+__|inline|static|void|extern)\b[ \t]*)+)\2[ \t]*$", re.MULTILINE
-)
 _DIRECTIVE_OR_WORD = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*|\b\w+\b", re.MULTILINE)
 _OF_DEVICE = re.compile(r"\b__(?:global|device)__\b")
 INCLUDE = re.compile(r"^([ \t]*#[ \t]*include[ \t]*)(<[^>\n]*>|\"([^\"\n]*)\")", re.MULTILINE)
@@ -169,20 +166,20 @@ def functions_in(text: str) -> Iterator[Function]:
             yield Function(head, opening - len(head), opening, end, opening < end_of_type)
 
 
+def after_statement(plain: str, place: int) -> int:
+    """The position after the statement that begins here, also after pragmas."""
+    nested = re.compile(r"(?:\s*#[^\n]*\n)*\s*(?:(?:for|while|if)\s*\(|\{)").match(plain, place)
+    if nested is None:
+        return (plain.find(";", place) + 1) or len(plain)
+    end = after_bracket(plain, nested.end() - 1)
+    return end if plain[nested.end() - 1] == "{" else after_statement(plain, end)
+
+
 def loops_in(text: str, name: str, words: str = "for|while") -> tuple[tuple[int, int], ...]:
     """The first and the last line of each loop in the function of this name. `words`: that begin one."""
     plain = blanked(text)
-
-    def end_of(place: int) -> int:
-        """The end of the statement that begins here."""
-        nested = re.compile(r"\s*(?:for|while|if)\s*\(|\s*\{").match(plain, place)
-        if nested is None:
-            return (plain.find(";", place) + 1) or len(plain)
-        end = after_bracket(plain, nested.end() - 1)
-        return end if plain[nested.end() - 1] == "{" else end_of(end)
-
     return tuple(
-        (plain.count("\n", 0, loop.start()) + 1, plain.count("\n", 0, end_of(loop.start())) + 1)
+        (plain.count("\n", 0, loop.start()) + 1, plain.count("\n", 0, after_statement(plain, loop.start())) + 1)
         for function in functions_in(text)
         if function.name == name
         for loop in re.compile(rf"\b(?:{words})\s*\(").finditer(plain, function.opening, function.end)
@@ -320,42 +317,9 @@ def with_arrays(body: str, arrays: Sequence[str]) -> str:
     return re.sub(rf"\*\s*(?:\(\s*{named}\s*\+{inner}\s*\)|{named}\s*\+([^;=]*)(?==))", r" \1\3[\2\4]", body)
 
 
-def arrays_of_threads(text: str, first: int, body: str) -> list[tuple[str, int]]:
-    """The name and line of each array from line `first` on that lacks __shared__, but that a kernel with barriers indexes by its
-    thread, as if other threads could read it."""
-    if not re.search(r"\b__syncthreads\b|\bsync\s*\(", body):
-        return []
-    of_thread = "|".join(["threadIdx", *re.findall(r"(\w+)\s*=(?!=)[^;,]*\bthreadIdx\b", body)])
-    found = []
-    for number, line in enumerate(blanked(text).split("\n")[first - 1 :], first):
-        declared = re.match(
-            r"\s*(?:volatile\s+)?(?:float|double|int|half|__half)\s+((?:\w+\s*(?:\[[^\]]*\]\s*)+(?:=\s*\{[^;]*\}\s*)?[,;]\s*)+)$",
-            line,
-        )
-        for name in re.findall(r"(\w+)\s*\[[^;]*?\]\s*[,;=]", declared[1]) if declared else ():
-            if re.search(rf"\b{name}\s*(?:\[[^\]=;]*\])*\[[^\]=;]*\b(?:{of_thread})\b[^;=]*\]\s*=(?!=)", body):
-                found.append((name, number))
-    return found
-
-
-def misread(text: str, name: str) -> Iterator[tuple[int, str]]:
-    """The lines of this function, and what is wrong, where a quotient of whole numbers is 0 or a macro lacks parentheses."""
-    plain = blanked(text)
-    function = next((each for each in functions_in(text) if each.name == name), None)
-    if function is None:  # a macro makes its head
-        return
-    for found in re.compile(r"[(=,?:{+-]\s*((\d+)\s*/\s*(\d+))\b(?![.\w])").finditer(plain, function.opening, function.end):
-        if 0 < int(found[2]) < int(found[3]):
-            what = f"{found[1]} is 0, a quotient of whole numbers: {found[2]}.0f / {found[3]} is none"
-            yield plain.count("\n", 0, found.start()) + 1, what
-    for macro, parameters, value in _MACRO.findall(plain):
-        for call in re.compile(rf"\b{macro}\s*(\()").finditer(plain, function.opening, function.end) if parameters else ():
-            given = split(plain[call.end() : after_bracket(plain, call.start(1)) - 1])
-            for parameter, argument in zip(split(parameters[1:-1]), given, strict=False):
-                is_sum = re.search(r"[\w)\]]\s*[+-]\s*\w", re.sub(r"\[[^\]]*\]|\([^()]*\)", "", argument))
-                if is_sum and re.search(rf"[*/%]\s*{parameter}\b|\b{parameter}\s*[*/%]", value):
-                    what = f"{macro} puts {argument} for {parameter} in {value.strip()}: ({parameter}) is missing"
-                    yield plain.count("\n", 0, call.start()) + 1, what
+def indices_of(name: str, body: str) -> list[str]:
+    """The texts of all indices into this array in a kernel's body."""
+    return re.findall(rf"(?<![\w.]){name}\s*\[((?:[^\[\]]|\[[^\[\]]*\])*)\]", body)
 
 
 def extents_of(plain: str, constants: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
@@ -454,8 +418,6 @@ def for_gpu(text: str, name: str) -> str:
 def with_qualifiers(text: str, whole: str = "") -> str:
     """The text with macros for __device__ and __global__ replaced. `whole`: the text with its own headers, which may define
     some."""
-    for macro, _, value in _NAMED.findall(blanked(whole or text)):
-        text = re.sub(rf"^([ \t]*[^\s#\n][^\n]*?|[ \t]*)\b{macro}\s*\(\s*(\w+)\s*\)", rf"\1{value}\2", text, flags=re.MULTILINE)
     defined = {name: value.strip() for name, value in _QUALIFIERS.findall(blanked(whole or text)) if _OF_DEVICE.search(value)}
     words = _DIRECTIVE_OR_WORD.finditer(blanked(text)) if defined else ()
     return edited(text, ((*found.span(), defined[found[0]]) for found in words if found[0] in defined))

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hybrid.classroom.cuda_text import arrays_of_threads, joined, loops_in, misread
+from hybrid.classroom.cuda_text import indices_of, joined, loops_in, value_of
 from hybrid.classroom.launch import (
     Launch,
     Meaning,
-    indices_of,
     is_by_rows,
     is_updated,
     is_written,
@@ -26,11 +25,11 @@ from hybrid.classroom.launch import (
     multiples_of,
     strict_launches,
 )
-from hybrid.classroom.mistakes import Finding, astray
+from hybrid.classroom.mistakes import Finding
 from hybrid.classroom.repairs import MOST, Repair, repairs_of, uses_narrow_integers
 from hybrid.classroom.report import Case, Examination, Sizes, without_repetition
 from hybrid.classroom.student_file import StudentFile, StudentKernel, refuse_host_calls, refuse_unsupported, refuse_without_host
-from hybrid.classroom.trial import ELEMENT_TYPES, Program, Task, of_arrays, of_matrices, operands
+from hybrid.classroom.trial import ELEMENT_TYPES, Program, Task, of_arrays, of_matrices
 from hybrid.core.problem import record
 from hybrid.emulation.child import new_folder
 from hybrid.emulation.errors import EmulationError
@@ -38,7 +37,6 @@ from hybrid.emulation.kernel import ORDERS
 from hybrid.emulation.observed import ELEMENTS, REQUESTS, TRACE, VERSIONS, Access, Site
 from hybrid.errors import UsageError, one_line
 
-_MOST_TRACED = 1 << 15  # multiplications of a launch that is traced
 _LARGE = 1 << 21  # multiplications; in larger launches requests to memory are counted apart, and only for a single shape
 _MANY = 1 << 15  # elements of C
 _LONG = 261  # overflows a byte
@@ -58,6 +56,7 @@ class Trials:
     launch: Launch
     seconds: float  # limit of a run
     seed: int
+    is_exercise: bool = False  # whole matrices are to be multiplied
 
     def examined(self, shapes: Sequence[Sizes]) -> Examination:
         """Run the kernel on these shapes. EmulationError if it does not compile, UsageError if it cannot be launched on any."""
@@ -78,10 +77,11 @@ class Trials:
                     if not all(case.is_right for case in also):
                         trials, cases = other, [*cases, *also]
                         break
-            cases = trials._repaired(_without_refuted(cases), folder)
-        cases, is_usual = trials._traced_astray(cases), shapes == self.usual_shapes()
+            computes = "" if self.is_exercise else _triangle(cases, self.meaning.names(self.kernel))
+            cases = _as_triangles(cases) if computes else trials._repaired(_without_refuted(cases), folder)
+        is_usual = shapes == self.usual_shapes()
         stated = multiples_of(self.file, self.kernel) if is_usual else {}
-        return Examination(self.kernel, self.meaning, trials.launch, tuple(cases), static, stated=stated)
+        return Examination(self.kernel, self.meaning, trials.launch, tuple(cases), static, computes, stated)
 
     def _repaired(self, cases: list[Case], folder: Path) -> list[Case]:
         kept = repairs_of(self.file, self.kernel, ELEMENT_TYPES[self.meaning.dtype])
@@ -100,7 +100,9 @@ class Trials:
             return False
         task = replace(task, seconds=min(self.seconds, _BRIEF)) if version else task  # a change may make a loop endless
         look, outcomes, _ = program.launched(task, orders=1, watch=ELEMENTS | VERSIONS * bool(version), version=version)
-        return bool(outcomes) and Case(task.sizes, task.grid, task.block, outcomes, faults=look.findings).is_right
+        case = Case(task.sizes, task.grid, task.block, outcomes, faults=look.findings)
+        is_triangle = not (self.is_exercise or version or case.faults or case.uncertain) and bool(_triangle([case], task.names))
+        return bool(outcomes) and (case.is_right or is_triangle)
 
     def usual_shapes(self) -> list[Sizes]:
         """A shape of whole blocks and tiles; one with partial ones; one smaller than a tile; one with a long sum; one whose
@@ -109,7 +111,7 @@ class Trials:
         block = self.launch.block_at({**self.file.constants, **dict(zip("nlm", small, strict=True))})
         tile = min(_MOST, max(_LEAST, *block)) if min(block) > 1 else 4 * _LEAST
         shapes = [(2 * tile, 3 * tile, tile), (2 * tile + 5, tile + 3, tile + 9), (3, 5, 2), (7, _LONG, 5), (_LONG, 3, 139)]
-        if "blockIdx" not in self.kernel.indices and set(self.launch.grid) == {"1"}:
+        if "blockIdx" not in self.kernel.indices and set(self.launch.grid) <= {"1", str(self.meaning.batch)}:
             shapes = [small, (5, 5, 5) if self.meaning.square else (5, 7, 6)]
         elif self.meaning.square:
             shapes = [(size,) * 3 for size in (2 * tile, 2 * tile + 5, 3, _LONG)]
@@ -128,22 +130,6 @@ class Trials:
         notes = [f"not looked at on {case.sizes[0]}×{case.sizes[1]}×{case.sizes[2]}, for lack of time" for case in late]
         cases[0] = replace(cases[0], notes=(*cases[0].notes, *notes))
         return [case for case in cases if case not in late]
-
-    def _traced_astray(self, cases: list[Case]) -> list[Case]:
-        """The cases; if no wrong one is explained, the smallest gets a hint from a trace of its accesses to memory."""
-        outcomes = {i: case.outcomes[0] for i, case in enumerate(cases) if case.outcomes and not case.faults}
-        first = {i: each.first_wrong[0] for i, each in outcomes.items() if each.first_wrong}
-        small = [i for i, is_now in first.items() if math.isfinite(is_now) and math.prod(cases[i].sizes) <= _MOST_TRACED]
-        if not small or any(each.mistake for each in outcomes.values()) or any(case.hints for case in cases):
-            return cases
-        i = min(small, key=lambda each: math.prod(cases[each].sizes))
-        a, b, before, _ = operands(cases[i].sizes, self.meaning.dtype, self.seed, self.meaning.scales)
-        (alpha, beta), element = self.meaning.scales, outcomes[i].wrong[0]
-        is_now = first[i] - (beta * float(before.flat[element]) if beta else 0)
-        with suppress(EmulationError):
-            found = astray(self.traced(cases[i].sizes)[1], a, b, element, is_now / alpha, self.meaning.names(self.kernel))
-            cases[i] = replace(cases[i], hints=(*cases[i].hints, *([found] if found else [])))
-        return cases
 
     def traced(self, *shapes: Sizes) -> tuple[Case, list[Access]]:
         """The first of these shapes on which the kernel is wrong, else the first of all, with all accesses to memory in order,
@@ -172,14 +158,10 @@ class Trials:
         sizes = self.meaning.on(sizes)
         grid, block, shared = self.launch.at({**self.file.constants, **dict(zip("nlm", sizes, strict=True))})
         names = self.meaning.names(self.kernel)
-        return Task(self.meaning.dtype, sizes, grid, block, shared, self.seed, self.seconds, names, self.meaning.scales)
+        scales, batch = self.meaning.scales, self.meaning.batch
+        return Task(self.meaning.dtype, sizes, grid, block, shared, self.seed, self.seconds, names, scales, batch)
 
     def _cases(self, program: Program, shapes: Sequence[Sizes]) -> Iterator[Case]:
-        own = tuple(
-            Finding(f"line {line}: each thread has an array {name} of its own: is __shared__ missing before it?", "no-value")
-            for name, line in arrays_of_threads(self.file.text, self.kernel.line, self.kernel.body)
-        )
-        own += tuple(Finding(f"line {line}: {what}", "wrong-terms") for line, what in misread(self.file.text, self.kernel.name))
         seconds, refused, loops = self.seconds, list[UsageError](), loops_in(self.file.text, self.kernel.name)
         sites: tuple[Site, ...] = ()
         for sizes in shapes:
@@ -200,13 +182,14 @@ class Trials:
             seconds = self.seconds / 2 if any(each.code == "no-end" for each in faults) else seconds
             if len(outcomes) < len(orders) and not faults:
                 faults = (Finding("it crashed: the kernel ended the process", "kernel-crashed"),)
-            case = Case(task.sizes, task.grid, task.block, outcomes, shared=task.shared, loops=loops)
-            case = replace(case, faults=faults, hints=own or look.hints, notes=look.notes, printed=look.printed)
+            case = Case(task.sizes, task.grid, task.block, outcomes, shared=task.shared, loops=loops, batch=task.batch)
+            case = replace(case, faults=faults, hints=look.hints, notes=look.notes, printed=look.printed)
             if is_large and not faults and len(shapes) == 1:
                 _, outcomes, counts = program.launched(task, orders=1, watch=REQUESTS)
             if outcomes and not faults:
-                sites = program.sites(counts) or (sites if case.wrong else ())  # another shape has the same lines
-                case = replace(case, sites=sites, branches=program.branches(counts))
+                found, branches = program.use(counts)
+                sites = found or (sites if case.wrong else ())  # another shape has the same lines
+                case = replace(case, sites=sites, branches=branches)
             yield case
 
 
@@ -250,6 +233,18 @@ def _is_explained(case: Case) -> bool:
     unexplained = [fault.code in _EFFECTS or (fault.code == "data-race" and " reads " not in fault.text) for fault in case.faults]
     mistakes = {each.mistake[0] for each in case.outcomes if each.mistake} - {"wrong-terms"}
     return not all(unexplained) or bool(mistakes) or any(each.code not in _EFFECTS for each in case.hints)
+
+
+def _triangle(cases: Sequence[Case], names: Sequence[str]) -> str:
+    """What all outcomes of wrong shapes say that a kernel of triangular matrices computes; "" if they do not agree."""
+    texts = {each.triangle for case in cases for each in case.outcomes if each.wrong or case.faults}
+    return texts.pop().format(**dict(zip("ABC", names, strict=True))) if len(texts) == 1 else ""
+
+
+def _as_triangles(cases: Sequence[Case]) -> list[Case]:
+    """The cases, right where the outcomes are triangles."""
+    outcomes = [tuple(replace(one, wrong=(), first_wrong=None, never=()) for one in case.outcomes) for case in cases]
+    return [replace(case, outcomes=each) for case, each in zip(cases, outcomes, strict=True)]
 
 
 def _rounded(shape: Sizes, multiples: Sequence[int]) -> Sizes:
@@ -421,8 +416,8 @@ class FirstKernel:
             return [(5, 4 * threads), (7, 4 * threads - 27), (2, 3), (190, 200)]
         if len(names) > 1:
             return [(64, 96), (37, 50), (2, 3), (190, 200)]
-        is_strided = names and re.search(rf"\* *{names[0]}\b|\b{names[0]} *\*", self.kernel.body)
-        if is_strided and re.search(r"(threadIdx|blockIdx)\.y", self.kernel.body):  # rows of a square matrix
+        read = " ".join(index for name in self.arrays for index in indices_of(name, self.kernel.accesses))
+        if names and re.search(rf"\* *{names[0]}\b|\b{names[0]} *\*", read):  # rows of a square matrix
             return [(edge, edge) for edge in (64, 37, 3, 190)]
         (many, *_), (threads, *_), _ = self.launch.at({**self.file.constants, "n": 1 << 16, "m": 1 << 16})
         (few, *_), *_ = self.launch.at({**self.file.constants, "n": 1, "m": 1})
@@ -450,6 +445,7 @@ class FirstKernel:
             if begins == "values":
                 is_signed = content.dtype.kind != "u" and self.promised != "histogram"
                 drawn = random.integers(19, size=len(content)) - 9 * is_signed
+                drawn += max(self._letters, default=0) * (self.promised == "histogram" and content.dtype.itemsize == 1)
                 content = begun[name] = drawn.astype(kind)
                 if self.wanted == _WEIGHTED and _OF_WEIGHTS.match(name):
                     content.fill(0)
@@ -463,18 +459,21 @@ class FirstKernel:
         watch = ELEMENTS | VERSIONS * bool(version) | REQUESTS * (math.prod(sizes) <= _COUNTED)
         seconds = min(self.seconds, _BRIEF) if version else self.seconds
         looked, ended = program.run(launch, arrays, [*numbers, version], places, seconds, watch=watch)
-        found = looked.findings
+        if_right = looked.if_right if self.is_plain else looked
+        found = if_right.findings
         if not ended:
             found = found or (Finding("it ended without a result", "kernel-crashed"),)
         elif not found:
             found = tuple(self._compared(sizes, begun, ended[0]["ended"][list(self.arrays).index(self.result)]))
-            if found or not self.is_plain:
-                slips = misread(self.file.text, self.kernel.name)
-                found = (*(Finding(f"line {line}: {what}", "wrong-terms") for line, what in slips), *found)
+            looked = looked if found else if_right
         grid, block, shared = launch
-        use = () if found else (program.sites(ended[0]), program.branches(ended[0]))
-        found, notes = (tuple(dict.fromkeys([*looked.hints, *found])), ()) if found else ((), tuple(map(str, looked.hints)))
-        return Case(sizes, grid, block, (), *(use or ((), ())), shared, found, notes=notes, printed=looked.printed)
+        use = ((), ()) if found else program.use(ended[0])
+        notes = looked.notes
+        if found:
+            found = tuple(dict.fromkeys([*looked.hints, *looked.findings, *found]))
+        else:
+            notes = (*notes, *map(str, looked.hints))
+        return Case(sizes, grid, block, (), *use, shared, found, notes=notes, printed=looked.printed)
 
     def _compared(self, sizes: Sizes, begun: Mapping[str, np.ndarray], ended: np.ndarray) -> Iterator[Finding]:
         radius = next((value for name, value in self.file.constants.items() if re.match(r"R$|rad", name, re.IGNORECASE)), 1)
@@ -492,6 +491,8 @@ class FirstKernel:
                 yield Finding(f"{text}{self._stored()}", "never-written")
                 return
         right = made.get(self.promised)
+        if self.promised == "histogram" and not self.wanted:
+            right = next((each for each in self._histograms(begun[inputs[0]], len(ended)) if _same(ended, each)), right)
         if right is None or len(right) != len(ended) or _same(ended, right) or not self.is_plain:
             return
         also = next((f"; it is {what}" for what, each in made.items() if _same(ended, each)), "")
@@ -499,6 +500,20 @@ class FirstKernel:
         text = f"{len(wrong)} of {len(ended)} elements are not the {self.promised} that the name promises, the first "
         text += f"{self.result}[{wrong[0]}]: {ended[wrong[0]]:g} instead of {right[wrong[0]]:g}{also}{self._stored()}"
         yield Finding(text, "wrong-elements")
+
+    @property
+    def _letters(self) -> list[int]:
+        """The letters from which on the kernel counts others."""
+        return [ord(each) for each in re.findall(r"-\s*'(\w)'", "\n".join(self.file.lines[self.kernel.line - 1 :]))]
+
+    def _histograms(self, values: np.ndarray, length: int) -> Iterator[np.ndarray]:
+        """Histograms with bins of several values, and from a letter on, as the kernel's text has them."""
+        widths = [value_of(text, self.file.constants) or 1 for text in re.findall(r"/\s*(\w+)", self.kernel.body)]
+        widths += [1 << int(bits) for bits in re.findall(r">>\s*(\d)\b", self.kernel.body)]
+        for width in {1, *widths}:
+            for first in {0, *self._letters}:
+                bins = (values.astype(int) - first) // width
+                yield np.bincount(bins[bins >= 0], minlength=length).astype(float)
 
     def _stored(self) -> str:
         lines = enumerate(self.file.lines[self.kernel.line - 1 :], self.kernel.line)
@@ -540,6 +555,7 @@ def first_kernel(
     body = kernel.accesses
     indices = {index for each in arrays for index in indices_of(each.name, body)}
     is_product = len(arrays) == 3 and (not indices or (len(indices) > 1 and any(set("*(") & set(index) for index in indices)))
+    is_product &= not re.search(rf"/=?\s*(?:{'|'.join(each.name for each in arrays) or '(?!)'})\s*\[", body)  # as in a solver
     is_other = others or not arrays or len(numbers) not in (1, 2) or (is_product and not wanted)
     if is_other or not {each.type for each in arrays} <= _TYPES.keys():
         return None
@@ -553,7 +569,8 @@ def first_kernel(
     if not result:
         raise UsageError(f"{file.path.name}, line {kernel.line}: {kernel} writes to none of its arrays", code="lab-parameters")
     # The rows are the size with such a name, else the first that is no factor in an index of an input.
-    names = [each.name for each in numbers] if len(numbers) > 1 else []
+    names = [each.name for each in numbers if not _OF_BINS.search(each.name)]
+    names = names if len(names) > 1 else []
     inputs = [name for name, (_, begins, _) in roles.items() if begins == "values"]
     read = " ".join(index for name in inputs for index in indices_of(name, body))
     no_factors = [name for name in names if not re.search(rf"\* *{name}\b|\b{name} *\*", read)]

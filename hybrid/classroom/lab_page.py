@@ -19,7 +19,6 @@ from hybrid.classroom.cuda_text import blanked, extents_of
 from hybrid.classroom.examination import Trials
 from hybrid.classroom.exercise import Part
 from hybrid.classroom.launch import launch_of
-from hybrid.classroom.mistakes import Element, with_elements
 from hybrid.classroom.report import Case, Examination, Names, OnGpu, Sizes, findings
 from hybrid.classroom.student_file import StudentFile, parsed
 from hybrid.core.problem import Problem
@@ -269,6 +268,7 @@ _MOST_PRODUCTS = 1 << 12  # multiplications in a picture
 _SMALL, _LARGEST = 2, 16  # tile width, if it can be changed; largest width of matrices otherwise
 
 Block = tuple[int, int]
+Element = tuple[int, int]  # the matrix (0: A, 1: B, 2: C) and the element's number
 
 
 def with_tile(texts: Mapping[Path, str], tile: int) -> dict[Path, str]:
@@ -333,10 +333,37 @@ def _steps(accesses: Sequence[Access], races: Sequence[set[int]], arrays: Sequen
         of_run.append(access)
         runs[run] = (min(first, position[access.thread]), of_run)
     in_order = sorted(runs.items(), key=lambda each: (*each[0][:2], each[1][0], each[0][2]))
-    stored = iter(with_elements([access for _, (_, of_run) in in_order for access in of_run], item))
+    stored = iter(_with_elements([access for _, (_, of_run) in in_order for access in of_run], item))
     for (barriers, is_behind, line, _), (_, of_run) in in_order:
         touches = tuple(touch for _ in of_run for touch in _touches(*next(stored), arrays, item))
         yield Step(barriers, line, touches, not is_behind)
+
+
+def _with_elements(accesses: Sequence[Access], item: int) -> Iterator[tuple[Access, Element | None]]:
+    """Each access with the element that it reads or stores, also through shared memory; None for a stored 0.
+
+    A store to shared memory is taken to store the first element that its thread has read, from this array's matrix, and not
+    stored.
+    """
+    cells: dict[tuple[tuple[int, int], int | str, int], Element | None] = {}
+    home: dict[int | str, int] = {}  # the matrix of a shared array's elements
+    waiting: dict[tuple[tuple[int, int], int], list[Element]] = {}  # read and not yet stored, by block and thread
+    for access in accesses:
+        own, cell = waiting.setdefault((access.block, access.thread), []), (access.block, access.of, access.byte)
+        if isinstance(access.of, int):
+            first = access.byte // item
+            if access.of != 2:
+                own += [(access.of, first + each) for each in range(-(-access.bytes // item))]
+            elif access.writes:
+                own.clear()
+            yield access, (access.of, first)
+        else:
+            if access.writes:
+                read = next((each for each in own if home.setdefault(access.of, each[0]) == each[0]), None)
+                cells[cell] = read
+                if read:
+                    own.remove(read)
+            yield access, cells.get(cell)
 
 
 def _ahead(accesses: Sequence[Access], races: Sequence[set[int]]) -> set[int]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hybrid.classroom.cuda_text import blanked, extents_of, shared_arrays, split, value_of
+from hybrid.classroom.cuda_text import blanked, extents_of, indices_of, shared_arrays, split, value_of
 from hybrid.classroom.student_file import ELEMENTS, SCALES, Parameter, StudentFile, StudentKernel
 from hybrid.core.problem import record
 from hybrid.errors import UsageError
@@ -40,6 +40,7 @@ _PITCH = re.compile(r"(?:pitch|p)_?([abc])|([abc])_?pitch|pitch", re.IGNORECASE)
 _TURNED = {"A": "B", "B": "A", "n": "m", "m": "n"}
 _VECTOR = re.compile(r"vec", re.IGNORECASE)
 ALPHA, BETA = 2, 3  # whole numbers, so that sums stay exact
+_BATCH = "2"
 
 
 @record
@@ -52,6 +53,8 @@ class Meaning:
     vector: bool = False  # B is a vector, so m is 1
     by_columns: bool = False  # column-major: the kernel's A is our Bᵀ, its B our Aᵀ, its C our Cᵀ, and n and m are exchanged
     adds: bool = False  # the kernel only adds to C, atomically: C = A·B + C
+    batch: int = 1  # products in a launch
+    inner: str = "l"  # n or m if the kernel has no other number for it: A or B is square
 
     @property
     def scales(self) -> tuple[float, float]:
@@ -64,6 +67,7 @@ class Meaning:
         if self.square:
             n = l = max(n, l if self.vector else max(l, m))
         m = 1 if self.vector else n if self.square else m
+        l = {"n": n, "l": l, "m": m}[self.inner]
         return (m, l, n) if self.by_columns else (n, l, m)
 
     def names(self, kernel: StudentKernel) -> tuple[str, str, str]:
@@ -80,6 +84,7 @@ class Meaning:
         values = dict(zip(SCALES, self.scales, strict=True))
         pairs = [(name, f"{values[of]:g}" if of in values else of) for name, of in pairs]
         also = ["m is 1"] * self.vector + ["the kernel adds to C"] * self.adds
+        also += [f"{self.batch} products in a launch"] * (self.batch > 1)
         told = "; ".join([*(f"{name} is {of}" for name, of in pairs if name != of), *also, self.dtype])
         return f"{told}, stored column by column: transposes are told" if self.by_columns else told
 
@@ -127,12 +132,18 @@ def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str],
     in_bytes = f"{np.dtype(dtype).itemsize} * " * bool(re.search(r"\bchar\s*(?:const\s*)?\*", kernel.indices))
     columns = {name: {"a": "l", "": "n"}.get((found[1] or found[2] or "").lower(), "m") for name, found in pitches.items()}
     columns = {name: in_bytes + ("n" if len(sizes) == 1 else size) for name, size in columns.items()}
-    of_names = {**_sizes(sizes, let, known), **columns, **letters}
+    of_sizes = _sizes(sizes, let, known, of_a_batch=bool(kernel.batch))
+    sizes = [name for name in sizes if of_sizes[name] != _BATCH]
+    of_names = {**of_sizes, **columns, **letters}
     of = tuple(of_names.get(each.name, each.name.lower()) for each in kernel.parameters)
     of = tuple(_TURNED.get(each, each) for each in of) if by_columns else of
     vector = bool(by_a_vector) or any(letter == "B" and _VECTOR.search(name) for name, letter in letters.items())
     adds = "beta" not in of and any(letter == "C" and _is_only_added_to(name, body) for name, letter in letters.items())
-    return Meaning(of, dtype, len(sizes) == 1, vector, by_columns, adds)
+    inner = "l"
+    if len(sizes) == 2 and not vector and set(of) >= {"n", "m"} and len(of) == len(matrices) + len(numbers):
+        of_a = " ".join(index for name, letter in letters.items() if letter == "A" for index in indices_of(name, body))
+        inner = next((of_names[name] for name in sizes if re.search(rf"\*\s*{name}\b|\b{name}\s*\*", of_a)), "l")
+    return Meaning(of, dtype, len(sizes) == 1, vector, by_columns, adds, int(_BATCH) if kernel.batch else 1, inner)
 
 
 def may_be_by_columns(file: StudentFile, kernel: StudentKernel) -> bool:
@@ -183,11 +194,6 @@ def _by_a_vector(names: Sequence[str], sizes: Sequence[str], body: str) -> tuple
     return "".join("C" if name == written[0] else "A" if name in computed else "B" for name in names), of
 
 
-def indices_of(name: str, body: str) -> list[str]:
-    """The texts of all indices into this array in a kernel's body."""
-    return re.findall(rf"(?<![\w.]){name}\s*\[((?:[^\[\]]|\[[^\[\]]*\])*)\]", body)
-
-
 def is_written(name: str, body: str) -> bool:
     """Whether the kernel stores to this array, as in name[…] =, name.elements[…] += or *name =, or updates it atomically."""
     element = rf"(?<![\w.]){name}(?:\.\w+)?\s*\[(?:[^\[\]]|\[[^\[\]]*\])*\](?:\.[xyzw]\b)?|(?:^|[;{{}})])\s*\*\s*{name}"
@@ -218,8 +224,9 @@ def _element(file: StudentFile, parameter: Parameter) -> str:
     return pointers[0]
 
 
-def _sizes(names: Sequence[str], let: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
-    """Which of "n", "l" and "m" each whole number is: as `let` or `known` say, else by its name."""
+def _sizes(names: Sequence[str], let: Mapping[str, str], known: Mapping[str, str], *, of_a_batch: bool) -> dict[str, str]:
+    """Which of "n", "l" and "m" each whole number is: as `let` or `known` say, else by its name. `of_a_batch`: what none of this
+    tells is the number of products."""
     if unknown := set(let) - set(names):
         raise UsageError(
             f"--let {sorted(unknown)[0]}: the kernel has no such number; it has {', '.join(names) or 'none'}",
@@ -234,9 +241,10 @@ def _sizes(names: Sequence[str], let: Mapping[str, str], known: Mapping[str, str
         usual = {"m": "n", "n": "m", "k": "l"}
     else:
         usual = {"n": "n", "l": "l", "m": "m"}
-    sizes = {}
+    sizes: dict[str, str] = {}
     for name in names:
         size = let.get(name) or known.get(name) or usual.get(name.lower()) or _BY_MATRIX.get(re.sub(r"^num_?", "", name.lower()))
+        size = size or _BATCH * (of_a_batch and _BATCH not in sizes.values())
         if not size:
             raise UsageError(f"what {name} stands for cannot be told: --let {name}=SIZE says it, {_SIZES}", code="lab-parameters")
         sizes[name] = size
@@ -351,6 +359,7 @@ def launch_of(
     block: tuple[str, ...] = (tile or str(_DEFAULT_TILE),) * 2 if has_y else (tile or ("128" if is_product else "256"), "1")
     if is_product and not has_blocks:
         block, why = (outer if has_y else ("m", "1")), "guessed: the kernel reads no blockIdx, so there is one block"
+        why = "guessed: a block for each product" if kernel.batch else why
     elif is_product and not has_y:
         why = "guessed: the kernel reads no y, so there is a thread for each element of C, or more than enough"
         if _BY_WARPS.search(body) and not said["block"]:
@@ -368,7 +377,13 @@ def launch_of(
     if not is_product and is_by_rows(kernel) and not said["grid"]:
         grid, why = ("n", "1"), "guessed: a block for each row"
     is_dynamic = "cuda_on_cpu::dynamic_shared_memory" in file.compiled and not said["shared"]
-    guesses = _guesses(file, kernel, grid, block, outer, whole) if has_blocks and not is_told else [(grid, block)]
+    guesses = [(grid, block)]
+    if has_blocks and not is_told:
+        guesses = _guesses(file, kernel, grid, block, outer, whole)
+    elif has_blocks and is_product and not said["grid"]:
+        guesses += [each for each in _guesses(file, kernel, grid, block, outer, whole) if each[1] == block]
+        guesses += _by_warps(kernel, [block])
+    is_told = is_told and len(guesses) == 1
     if is_product and guesses[0] != (grid, block):
         why = "guessed from the factors of blockIdx"
     item = 2 * np.dtype(meaning.dtype).itemsize if meaning is not None else 8  # a tile of A and one of B
@@ -376,6 +391,9 @@ def launch_of(
         Launch(grid, block, said["shared"] or (f"{item} * {block[0]} * {block[1]}" if is_dynamic else "0"), why)
         for grid, block in guesses
     ]
+    if kernel.batch and not said["grid"]:
+        axis = "xyz".index(kernel.batch)
+        launches = [replace(each, grid=(*(*each.grid, "1")[:axis], _BATCH, *each.grid[axis + 1 :])) for each in launches]
     if is_dynamic:
         launches.insert(1, replace(launches[0], shared=_ENOUGH_SHARED))
     first, *others = (replace(each, is_guess=not is_told or is_dynamic, follows_block=not said["grid"]) for each in launches)
@@ -436,8 +454,17 @@ def _guesses(
     wide = [
         ((_blocks_of(outer[0], f"{each[0]} * {of}"), y), each) for (_, y), each in found[:1] for of in _OF_VECTOR.findall(body)
     ]
+    blocks = [("32", y) for y in dict.fromkeys(filter(None, [*map(str, values), "8", "4"])) if y.isdecimal() and 1 < int(y) <= 32]
     # First the usual sizes along x and y in all blocks, then exchanged ones in the first, then threads of several columns.
-    return list(dict.fromkeys([*found[::2], found[1], *wide]))
+    return list(dict.fromkeys([*found[::2], found[1], *wide, *_by_warps(kernel, blocks)]))
+
+
+def _by_warps(kernel: StudentKernel, blocks: Sequence[tuple[str, ...]]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Grids with these blocks for a kernel whose warps, numbered by threadIdx.y, compute a row each."""
+    if "threadIdx.y" not in kernel.indices:
+        return []
+    grids = [((_blocks_of("n", y), "1") if "blockIdx.x" in kernel.indices else ("1", _blocks_of("n", y))) for _, y in blocks]
+    return list(zip(grids, blocks, strict=True))
 
 
 def strict_launches(kernel: StudentKernel, launch: Launch) -> Iterator[Launch]:

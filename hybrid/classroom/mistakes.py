@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Findings: sentences with codes. And why a C is wrong: tries typical mistakes until one reproduces C, follows the accesses of a
-small launch, and judges whether a launch of a whole program computed a product."""
+"""Findings: sentences with codes. And why a C is wrong: tries typical mistakes until one reproduces C, and judges whether a
+launch of a whole program computed a product."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import numpy as np
 
 from hybrid.core.problem import record
 from hybrid.core.text import counted
-from hybrid.emulation.observed import Access
 from hybrid.errors import known, with_code
 
 Place = tuple[str, int]  # a file's name and a line
@@ -63,11 +62,11 @@ def mistake_in(c: np.ndarray, right: np.ndarray, a: np.ndarray, b: np.ndarray) -
     wrong = (c != right) & np.isfinite(c)
     if not wrong.any():
         return None
-    found = (text for make in (_turned, _misread, _miscounted, _miscomputed) for text in make(c, right, a, b, wrong))
+    found = (text for make in (_turned, _misread, _miscounted) for text in make(c, a, b, wrong))
     return next(found, None)
 
 
-def _turned(c: np.ndarray, _: np.ndarray, a: np.ndarray, b: np.ndarray, wrong: np.ndarray) -> Iterator[Mistake]:
+def _turned(c: np.ndarray, a: np.ndarray, b: np.ndarray, wrong: np.ndarray) -> Iterator[Mistake]:
     """Row and column exchanged in the index of one or more matrices."""
     as_read = [(each, each.ravel().reshape(each.shape[::-1]).T) for each in (a, b)]
     for matrices in ("A", "B", "C", "AB", "ABC", "AC", "BC"):
@@ -82,7 +81,7 @@ def _turned(c: np.ndarray, _: np.ndarray, a: np.ndarray, b: np.ndarray, wrong: n
             )
 
 
-def _misread(c: np.ndarray, _: np.ndarray, a: np.ndarray, b: np.ndarray, wrong: np.ndarray) -> Iterator[Mistake]:
+def _misread(c: np.ndarray, a: np.ndarray, b: np.ndarray, wrong: np.ndarray) -> Iterator[Mistake]:
     """A factor read with a wrong leading dimension, or from the other factor's memory."""
     (n, l), m = a.shape, b.shape[1]
     sizes = {"the rows of {A}": n, "the columns of {A}": l, "the columns of {B}": m}
@@ -108,7 +107,7 @@ def _taken(flat: np.ndarray, rows: int, columns: int, stride: int) -> np.ndarray
     return np.where(numbers < flat.size, flat[np.minimum(numbers, flat.size - 1)], np.nan)
 
 
-def _miscounted(c: np.ndarray, _: np.ndarray, a: np.ndarray, b: np.ndarray, wrong: np.ndarray) -> Iterator[Mistake]:
+def _miscounted(c: np.ndarray, a: np.ndarray, b: np.ndarray, wrong: np.ndarray) -> Iterator[Mistake]:
     """Terms of the sum left out, or added several times."""
     weights = _weights(c, a, b, wrong)
     if weights.any() and _is(c, (a * weights) @ b, wrong):
@@ -161,121 +160,22 @@ def _listed(numbers: np.ndarray) -> str:
     return ", ".join(map(str, numbers[:4])) + (", …" if len(numbers) > 4 else "")
 
 
-def _miscomputed(c: np.ndarray, right: np.ndarray, a: np.ndarray, b: np.ndarray, wrong: np.ndarray) -> Iterator[Mistake]:
-    """Sums in place of products; sums in an int or a half; sums not reset between elements."""
-    whole, half = np.zeros(c.shape), np.zeros(c.shape, "f2")
-    for k in range(a.shape[1]):
-        whole = np.trunc(whole + np.outer(a[:, k], b[k]))
-        with np.errstate(over="ignore"):
-            half += np.outer(a[:, k], b[k]).astype("f2")
-    for made, text in (
-        (a.sum(axis=1)[:, None] + b.sum(axis=0), "elements are added where they should be multiplied"),
-        (whole, "the sum is kept in a whole number: its variable is an int, or the like"),
-        (half.astype("f8"), "the sum is kept in a number of half precision"),
-        (np.trunc(right), "{C}'s elements are whole numbers: they are converted to int, or the like"),
-        (
-            np.cumsum(right, axis=1),
-            "each element of {C} also has the sums before it in its row: the sum does not begin with 0 again",
-        ),
-        (np.cumsum(right, axis=0), "each element of {C} also has the sums above it: the sum does not begin with 0 again"),
-    ):
-        if _is(c, made, wrong):
-            yield "wrong-terms", text
-
-
 def _is(c: np.ndarray, made: np.ndarray, where: np.ndarray) -> bool:
     """Whether C equals `made` at these elements, if there are any."""
     return bool(where.any()) and bool((c[where] == made[where]).all())
 
 
-Element = tuple[int, int]  # the matrix (0: A, 1: B, 2: C) and the element's number
-_A, _B, _C = range(3)
-
-
-def astray(
-    accesses: Sequence[Access], a: np.ndarray, b: np.ndarray, wrong: int, is_now: float, names: Sequence[str]
-) -> Finding | None:
-    """The first wrong term in the sum of an element of C; None if the accesses do not tell, or do not add up to the element.
-
-    `wrong`: the element's number, row by row. `is_now`: its value, without alpha and beta. `names`: of A, B and C.
-    """
-    uses = _uses(accesses, a.itemsize, wrong)
-    pairs = [sorted(pair, key=lambda use: use[0] or (_C, 0)) for pair in zip(uses[::2], uses[1::2], strict=False)]
-    products = [_value(one[0], a, b) * _value(other[0], a, b) for one, other in pairs]
-    is_all = products and len(uses) % 2 == 0 and sum(products) == is_now
-    return _first_astray(pairs, a, b, wrong, names) if is_all else None
-
-
-def with_elements(accesses: Sequence[Access], item: int) -> Iterator[tuple[Access, Element | None]]:
-    """Each access with the element that it reads or stores, also through shared memory; None for a stored 0.
-
-    A store to shared memory is taken to store the first element that its thread has read, from this array's matrix, and not
-    stored.
-    """
-    cells: dict[tuple[tuple[int, int], int | str, int], Element | None] = {}
-    home: dict[int | str, int] = {}  # the matrix of a shared array's elements
-    waiting: dict[tuple[tuple[int, int], int], list[Element]] = {}  # read and not yet stored, by block and thread
-    for access in accesses:
-        own, cell = waiting.setdefault((access.block, access.thread), []), (access.block, access.of, access.byte)
-        if isinstance(access.of, int):
-            first = access.byte // item
-            if access.of != _C:
-                own += [(access.of, first + each) for each in range(-(-access.bytes // item))]
-            elif access.writes:
-                own.clear()
-            yield access, (access.of, first)
-        else:
-            if access.writes:
-                read = next((each for each in own if home.setdefault(access.of, each[0]) == each[0]), None)
-                cells[cell] = read
-                if read:
-                    own.remove(read)
-            yield access, cells.get(cell)
-
-
-def _uses(accesses: Sequence[Access], item: int, wrong: int) -> list[tuple[Element | None, int]]:
-    """The factors of the element's sum, with lines: what its thread read since its store to C before; None for a 0. A read from
-    shared memory (line < 0) replaces the read from global memory that filled it."""
-    last = next((each for each in reversed(accesses) if each.of == _C and each.writes and each.byte == wrong * item), None)
-    uses: list[tuple[Element | None, int]] = []
-    for access, element in with_elements(accesses, item):
-        if access is last or last is None:
-            break
-        if (access.block, access.thread) != (last.block, last.thread):
-            continue
-        if access.of == _C:
-            uses = [] if access.writes else uses
-        elif not access.writes:
-            uses.append((element, access.line if isinstance(access.of, int) else -access.line))
-        elif (stored := next((use for use in uses if use[0] == element and use[1] > 0), None)) is not None:
-            uses.remove(stored)
-    return uses
-
-
-def _value(element: Element | None, a: np.ndarray, b: np.ndarray) -> float:
-    return 0.0 if element is None else float((a, b)[element[0]].flat[element[1]])
-
-
-def _first_astray(
-    pairs: Sequence[Sequence[tuple[Element | None, int]]], a: np.ndarray, b: np.ndarray, wrong: int, names: Sequence[str]
-) -> Finding | None:
-    row, column = divmod(wrong, b.shape[1])
-    missing = {((_A, row * a.shape[1] + k), (_B, k * b.shape[1] + column)) for k in range(a.shape[1])}
-    for (one, line), (other, _) in pairs:
-        if one is None or other is None:
-            continue
-        if (one, other) in missing:
-            missing.remove((one, other))
-            continue
-        factors = " by ".join(_named(each, a, b, names) for each in (one, other))
-        text = f"line {abs(line)} multiplies {factors} for {names[_C]}[{row}][{column}]"
-        return Finding(f"{text}, a product that its sum does not have or has already", "wrong-terms")
-    return None
-
-
-def _named(element: Element, a: np.ndarray, b: np.ndarray, names: Sequence[str]) -> str:
-    row, column = divmod(element[1], (a, b)[element[0]].shape[1])
-    return f"{names[element[0]]}[{row}][{column}]"
+def triangle_in(c: np.ndarray, never: np.ndarray, a: np.ndarray, b: np.ndarray) -> str:
+    """What C is if it is a product of triangular matrices, or a triangle of a product; "" for neither. `never`: where nothing
+    wrote it."""
+    if len(set(a.shape)) > 1 and len(set(b.shape)) > 1:
+        return ""
+    parts: list[tuple[str, Any]] = [("", np.array), ("the lower triangle of ", np.tril), ("the upper triangle of ", np.triu)]
+    for (of_a, x), (of_b, y), (of_c, z) in product(parts, repeat=3):
+        is_inside = z(np.ones(c.shape)) == 1
+        if (c == x(a.astype("f8")) @ y(b.astype("f8")))[is_inside].all() and (never | (c == 0))[~is_inside].all():
+            return f"{of_c}{{C}} is that of {of_a}{{A}} · {of_b}{{B}}" if of_c else f"{{C}} is {of_a}{{A}} · {of_b}{{B}}"
+    return ""
 
 
 _PART = 0.1  # of C: if so much is right, a product was meant

@@ -13,7 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hybrid.classroom.cuda_text import INCLUDE, blanked, functions_in, joined, ours, rewritten, with_dynamic_shared
+from hybrid.classroom.cuda_text import (
+    INCLUDE,
+    after_statement,
+    blanked,
+    functions_in,
+    joined,
+    ours,
+    rewritten,
+    spaces,
+    with_dynamic_shared,
+)
 from hybrid.classroom.mistakes import Finding, Place
 from hybrid.classroom.student_file import StudentFile, kernels_of, refuse_host_calls, refuse_unsupported
 from hybrid.classroom.telling import Telling, dropped_results
@@ -69,7 +79,7 @@ def account_of(ran: ProcessResult, program: Path, warnings: str, sources: Mappin
     """The account of a process. `program`: the executable, which must still exist. `warnings`: the compiler's. `sources`: the
     lines of each file. `seconds`: the time limit."""
     telling = Telling(ran, program, warnings, sources, seconds)
-    found, end = [*telling.findings(), *_one_sided(sources)], next(telling.of("end"), None)
+    found, end = [*telling.findings(), *_one_sided(sources), *_shared(sources)], next(telling.of("end"), None)
     failed = _first_failed(ran.findings, dropped_results(warnings), telling)
     notes = list(telling.notes())
     if end and not (ran.status or failed) and all(each.code in ("wrong-elements", "uninitialised") for each in found):
@@ -91,6 +101,39 @@ def _one_sided(sources: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
             which = "large" if found[1] else "small"
             text = f"one-sided check: line {line} takes {one} - {other} without fabs(): a result that is too {which} passes"
             yield Finding(text, "one-sided", ((name, line),))
+
+
+_PRAGMA = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+omp[ \t]+((?:\\\n|[^\n])*)\n", re.MULTILINE)
+_OWN = re.compile(r"\b(?:\w*private|reduction)\s*\((?:[^():]*:)?([^()]*)\)")
+_UPDATED = re.compile(r"\bfor\s*\(\s*(\w+)\s*=|(?<![\w.\]>*&])(\w+)\s*(?:[-+*]=|\+\+|--)")
+_TYPE = r"\b(?:int|unsigned|long|short|char|bool|float|double|auto|\w+_t)\b"
+
+
+def _shared(sources: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
+    """Loop variables and sums that the threads of an OpenMP region share, and update unprotected."""
+    name, lines = next(iter(sources.items()))
+    plain = blanked("\n".join(lines))
+    for begin in (each for each in _PRAGMA.finditer(plain) if re.match(r"parallel\b", each[1])):
+        region = plain[begin.start() : after_statement(plain, begin.end())]
+        own = {
+            each.strip() for pragma in _PRAGMA.finditer(region) for text in _OWN.findall(pragma[1]) for each in text.split(",")
+        }
+        for pragma in _PRAGMA.finditer(region):
+            inner = slice(pragma.end(), after_statement(region, pragma.end()))
+            if re.search(r"\bfor\b", pragma[1]):  # its loop's variable is each thread's own
+                many = re.search(r"collapse\s*\(\s*(\d)", pragma[1])
+                own |= {*re.findall(r"\bfor\s*\(\s*(\w+)\s*=", region[inner])[: int(many[1]) if many else 1]}
+            elif re.match(r"atomic|critical|single|master|masked", pragma[1]):
+                region = region[: inner.start] + spaces(region[inner]) + region[inner.stop :]
+        for found in _UPDATED.finditer(region):
+            variable = found[1] or found[2]
+            if variable not in own and not re.search(rf"{_TYPE}[^;(){{}}]*\b{variable}\b", region):
+                own.add(variable)
+                line = plain.count("\n", 0, begin.start() + found.start()) + 1
+                of = plain.count("\n", 0, begin.start()) + 1
+                how = f"private({variable})" if found[1] else f"reduction(+:{variable}), for a sum,"
+                text = f"line {line} updates {variable}, which all threads of the region of line {of} share: {how} is missing"
+                yield Finding(f"data race: {text}", "data-race", ((name, line),))
 
 
 def _launches(number: int, what: str = "launch") -> str:

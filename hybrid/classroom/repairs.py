@@ -33,6 +33,8 @@ _LIKELY = (  # what is replaced, by what, and the cause
     (r"\b(block(?:Idx|Dim))\.([xy])(\s*\*\s*block(?:Idx|Dim))\.(?!\2)[xy]", r"\1.\2\3.\2", "x and y are mixed in {0}"),
     (r"(=\s*blockDim\.x)(?=\s*;[^;)]*>\s*0\s*;[^;)]*(?:>>=\s*1|/=\s*2)\b)", r"\1 / 2", "the first step is a whole block"),
     (r"\((\w+)\s*[-+]\s*1\)", r"(\1)", "{0} is one off"),
+    (r"(?<![\w.])(\d+)\s*/\s*(\d+)\b(?![\w.])", r"\1.0f / \2", "{0} is a quotient of whole numbers"),
+    (r"(\w+\s*\[[^;]*?\])\s*\+\s*(\w+\s*\[)", r"\1 * \2", "{0} adds factors"),
 )
 
 
@@ -65,6 +67,7 @@ def repairs_of(file: StudentFile, kernel: StudentKernel, element: str, result: s
     names = [each.name for each in kernel.parameters if each.is_number]
     structs = [each.name for each in kernel.parameters if each.type in file.structs]
     for make in (
+        _shared(plain, function),
         *(_wider(plain, function, matrices, element), _from_0_again(plain, function)),
         *(_likely(plain, function, names), _other_conditions(plain, function)),
         *(_other_sizes(plain, function, names, structs), _other_indices(plain, function)),
@@ -93,6 +96,19 @@ def _wider(plain: str, function: Function, matrices: str, element: str) -> Itera
         is_sum = any(re.search(rf"\b{name}\s*(?:\+=|=\s*[^;]*\b{name}\b)", after) for name in names)
         if element and kind != element and (has_elements or is_sum) and (kind != "float" or element == "double"):
             yield *found.span(1), element, f"{of_type} rounds: with {element} in its place"
+
+
+def _shared(plain: str, function: Function) -> Iterator[_Change]:
+    """The kernel's arrays without __shared__ as shared ones."""
+    of_threads = [*re.compile(rf"{_VALUE}\w+\s*\[[^;=]*;").finditer(plain, function.opening, function.end)]
+    if of_threads and "__syncthreads" in plain[function.opening : function.end]:
+        begin, end, names = (
+            of_threads[0].start(),
+            of_threads[-1].end(),
+            [re.split(r"\W+", each[0].strip())[1] for each in of_threads],
+        )
+        text = re.sub(rf"{_VALUE}\w+\s*\[[^;=]*;", r"__shared__ \g<0>", plain[begin - 1 : end])[1:]
+        yield begin, end, text, f"each thread has {', '.join(names)} of its own: with __shared__ before"
 
 
 def _from_0_again(plain: str, function: Function) -> Iterator[_Change]:

@@ -41,6 +41,7 @@ class Case:
     notes: tuple[str, ...] = ()
     loops: tuple[tuple[int, int], ...] = ()  # the first and the last line of each
     printed: tuple[str, ...] = ()  # lines that the kernel printed, in one order of the threads
+    batch: int = 1  # products
 
     @property
     def wrong(self) -> set[int]:
@@ -119,7 +120,7 @@ def findings(case: Case, names: Names) -> list[Finding]:
     found = without_repetition(case.faults)
     if not case.outcomes:
         return found
-    (n, _, m), c = case.sizes, names[2]
+    n, m, c = case.batch * case.sizes[0], case.sizes[2], names[2]
     has_race, is_stray, has_no_value = (any(fault.code in codes for fault in found) for codes in _CAUSES)
     for name, number in () if is_stray else case.outside:
         found.append(Finding(f"it writes {name}[{number // m}][{number % m}], where nothing may be written", "out-of-bounds"))
@@ -235,7 +236,7 @@ def traffic(case: Case, names: Names) -> str:
         numbers = (f"{kind}s {lanes_of(case, kind) / math.prod(case.sizes):.3g}" for kind in ("load", "store", "atomic"))
         return f"accesses of global memory per element: {', '.join(numbers)}"
     n, l, m = case.sizes
-    outcome = case.outcomes[0]
+    n, outcome = case.batch * n, case.outcomes[0]
     a, b = (loads / (n * l * m) for loads in outcome.loads)
     stores = outcome.stores / (n * m)
     each = f"{names[0]} {a:.3g}, {names[1]} {b:.3g}"
@@ -471,6 +472,7 @@ def heading(case: Case, names: Names) -> str:
     (n, l, m), (a, b, c) = case.sizes, names
     orders = " in every order of the threads" if len(case.outcomes) > 1 else ""
     is_right = f"right{orders}" if case.is_right else "WRONG"
+    launch = f", {case.batch} times" * (case.batch > 1) + launch
     return f"{c} ({n}×{m}) = {a} ({n}×{l}) · {b} ({l}×{m}){launch}: {is_right}"
 
 
@@ -518,11 +520,10 @@ def as_record(file_name: str, examination: Examination, gpu: OnGpu | None = None
 def map_of(case: Case, name: str, most: tuple[int, int]) -> tuple[np.ndarray, str]:
     """A map of C, each square with the largest of the KINDS of its elements; and the text of what a square is. `most`: lines and
     columns. A single column is drawn as a line."""
-    n, _, m = case.sizes
-    codes = np.zeros((n, m), int)
+    codes = np.zeros((case.batch * case.sizes[0], case.sizes[2]), int)
     for code, elements in enumerate((case.wrong, case.never, case.uncertain), 1):
         codes.flat[list(elements)] = code
-    codes = codes.T if m == 1 else codes
+    codes = codes.T if codes.shape[1] == 1 else codes
     rows, columns = codes.shape
     height, width = -(-rows // most[0]), -(-columns // most[1])
     padded = np.pad(codes, ((0, -rows % height), (0, -columns % width)))

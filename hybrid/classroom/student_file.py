@@ -77,8 +77,26 @@ class StudentKernel:
 
     @property
     def indices(self) -> str:
-        """The body with threadIdx and the like in place of other names for them, and with what it calls."""
-        return cuda_text.with_indices(self.body, self.whole)
+        """The body with threadIdx and the like in place of other names for them, and with what it calls. Of a batch, only the
+        indices within a product."""
+        body = cuda_text.with_indices(self.body, self.whole)
+        return body.replace(f"blockIdx.{self.batch}", "0") if self.batch else body
+
+    @property
+    def batch(self) -> str:
+        """The axis of blockIdx that numbers the products of a batch: multiples of it are in the indices of all three matrices,
+        and it is multiplied by sizes alone. "" for one product."""
+        arrays, sizes = ([each.name for each in self.parameters if each.is_pointer == which] for which in (True, False))
+        body = cuda_text.with_arrays(cuda_text.with_indices(self.body, self.whole), arrays)
+        for axis in "zxy" if len(arrays) == 3 else "":
+            own = rf"blockIdx\.{axis}\b"
+            if re.search(rf"{own}\s*(?:[/%]|\*(?!\s*(?:{'|'.join(sizes)})\b))|[\w)]\s*[*/%]\s*{own}", body):
+                continue
+            for _ in range(2):
+                own = "|".join([own, *(rf"\b{name}\b" for name in re.findall(rf"(\w+)\s*=(?!=)[^;]*(?:{own})", body))])
+            if all(re.search(own, " ".join(cuda_text.indices_of(name, body))) for name in arrays):
+                return axis
+        return ""
 
     @property
     def accesses(self) -> str:

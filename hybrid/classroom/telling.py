@@ -7,9 +7,12 @@ import math
 import re
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from hybrid.classroom.cuda_text import (
     after_bracket,
@@ -40,6 +43,7 @@ _NOTES = {
     "cudaDeviceSynchronize(), and not at the program's end",
 }
 _STACK = ": its local arrays may be larger than 256 KiB a thread, which the CPU runtime has"
+_NOT_WRITTEN = "in shared memory, which its block has not written"
 _OF_UNWRITTEN_HOST = ("unwritten by the host", "copies unwritten of the host")
 _MAKERS = ("malloc", "new", "new[]", "cudaMallocHost")  # heap::Maker in runtime.h, and what frees theirs
 _FREEING = ("free()", "delete", "delete[]", "cudaFreeHost()")
@@ -79,6 +83,9 @@ _BYTES = {"double": 8, "long": 8, "size_t": 8, "char": 1, "bool": 1, "short": 2}
 _USUAL = 4  # bytes of an element, if unknown
 _INNER = r"\[((?:[^][]|\[[^][]*\])*)\]"
 _INDEXED = re.compile(rf"[\w.]+\s*(?:{_INNER}\s*)*{_INNER}$")
+_PRINTED = re.compile(  # elements, by a program that takes no times and gets nothing in other ways
+    r"(?!.*(?:clock|time|chrono|symbol|mapped|devicepointer)).*\b(?:printf|cout)\b[^;]*\w\s*\[", re.DOTALL | re.IGNORECASE
+)
 _DROPPED = re.compile(r"^(?:.*/)?([^/:\n]+):(\d+):\d+: warning: ignoring return", re.MULTILINE)
 _NO_VALUE = re.compile(
     r"^(?:.*/)?([^/:\n]+):(\d+):\d+: warning: (?:variable )?'([^'\n]+)' "
@@ -182,6 +189,14 @@ class LaunchFindings:
     notes: tuple[str, ...] = ()
     printed: tuple[str, ...] = ()  # lines
 
+    @property
+    def if_right(self) -> LaunchFindings:
+        """The same for a right result: values of shared memory that nothing has written, NaN here, did not reach it."""
+        harmless = tuple(each for each in self.findings if each.text.partition(" (block")[0].endswith(_NOT_WRITTEN))
+        kept = tuple(each for each in self.findings if each not in harmless)
+        notes = [f"{each.text}; the result is right without it" for each in harmless]
+        return replace(self, findings=kept, notes=(*self.notes, *notes))
+
 
 class Telling:
     """Turns a process's events into sentences."""
@@ -222,6 +237,7 @@ class Telling:
                 each["file"], each["line"] = self._place(*each["frames"])
         self._allocations = Allocations(self._events, sources) if matrices is None else _Matrices(matrices)
         self._status = ran.status
+        self._harmless: list[dict[str, Any]] = []
         self._is_sampled = any(each["sampled"] for each in self.of("end"))
 
     def of(self, event: str) -> Iterator[dict[str, Any]]:
@@ -230,14 +246,29 @@ class Telling:
 
     def findings(self) -> list[Finding]:
         """All findings, without repetition."""
-        found = self.without_value("line {} uses {}, which has no value yet")
         by_index = any(each["kind"] == "index" and not each["kernel"] for each in self.of("finding"))
-        found += [self._finding(each) for each in self.of("finding") if not (each["kind"] == "stack" and by_index)]
-        right = set[int]()  # lines of launches
+        of_products, right = list[Finding](), set[int]()  # lines of launches
+        before: dict[int, dict[str, Any]] = {}  # the last launch of a line
         for launch, product in self.products:
+            if _adds_again(before.get(launch["launched"]), launch):
+                of_products.append(self._added(launch))
+            if not launch["order"]:
+                before[launch["launched"]] = launch
             if not launch["order"] or launch["launched"] in right:
-                found += filter(None, [self._product(launch, product)])
+                of_products += filter(None, [self._product(launch, product)])
             (right.discard if product.text else right.add)(launch["launched"])
+        self._harmless = [  # as C is right although these values are NaN
+            each
+            for each in self.of("finding")
+            if each["kind"] == "unwritten" and each["space"] in (_SHARED, _DYNAMIC) and each["launched"] in right
+        ]
+        found = self.without_value("line {} uses {}, which has no value yet")
+        found += [
+            self._finding(each)
+            for each in self.of("finding")
+            if not (each["kind"] == "stack" and by_index) and each not in self._harmless
+        ]
+        found += of_products
         ended = [self._ended(each) for each in self.of("ended")]
         if not (found or ended or any(self.of("end"))) and self._status < 0:
             ended = [Finding(f"{signal.Signals(-self._status).name} ended the program", "killed")]
@@ -274,6 +305,7 @@ class Telling:
             yield f"never freed: {', '.join(dict.fromkeys(names))} (line {line}{many})"
         if not self.findings():
             yield from dict.fromkeys(each.text for each in self._arithmetic())
+        yield from dict.fromkeys(f"{self._finding(each)}; the product is right without it" for each in self._harmless)
         told = {each["line"] for each in self.of("finding") if each["kind"] == "bytes"}
         yield from (f"line {each['line']}: {_set(each)}" for each in self.of("bytes") if each["line"] not in told)
         yield from (_NOTES[each["kind"]] for each in self.of("note"))
@@ -303,6 +335,10 @@ class Telling:
                 what = f"{self._line(place)} copies back {name}, which the last launch with it reads"
                 lost.append(Finding(f"unused: {what}, and nothing reads what that launch writes: {written}", "unused", (place,)))
         of_products = {event["operands"][2][0] for event, _ in self.products}
+        host = "".join(
+            blanked(self._own_text)[each.opening : each.end] for each in functions_in(self._own_text) if each.is_of_host
+        )
+        is_printed = _PRINTED.match(host) and not any(each["copied_out"] or each["managed"] for each in uses)
         for each in uses:
             number, size = each["number"], each["bytes"]
             if each["managed"]:
@@ -310,10 +346,10 @@ class Telling:
             if each["filled"] and not (each["read"] or each["written"] or each["consumed"]):
                 found.append(self._unused(number, "no kernel reads {}, and no copy either"))
             if each["written"] and not each["consumed"]:
-                unseen = self._unused(
-                    number, f"kernels write {{}}, last in the launch of line {each['launched']}, and it is never copied back"
-                )
-                if number in of_products:
+                text = f"kernels write {{}}, last in the launch of line {each['launched']}, and it is never copied back"
+                text += f"; nothing has written {self._allocations.name(each['untouched'])}" * bool(each["untouched"])
+                unseen = self._unused(number, text)
+                if number in of_products or each["untouched"] or is_printed:
                     lost.append(unseen)
                 elif number not in missed:
                     notes.append(unseen.text)
@@ -439,7 +475,7 @@ class Telling:
                 copied = f"which line {event['copied_in']} copied from {source}"
                 return f"uninitialised: {does} {what}, {copied}, where nothing had written it"
             if event["space"] in (_SHARED, _DYNAMIC):
-                return f"uninitialised: {does} {what} in shared memory, which its block has not written"
+                return f"uninitialised: {does} {what} {_NOT_WRITTEN}"
             if event["part"] > 0:
                 whole = self._allocations.size_in_bytes(event["number"])
                 never += f": the copy in line {event['part']} has {event['part_bytes']:,} of its {whole:,} bytes"
@@ -470,27 +506,18 @@ class Telling:
         return f"{named} (allocated in line {line})" if line else named
 
     def _left(self, text: str) -> str:
-        """The conditions around a barrier that some threads do not reach, and where threads leave the kernel early."""
+        """The conditions around a barrier that some threads do not reach."""
         barrier = re.search(rf"{re.escape(self._own)}:(\d+)", text)
         if barrier is None:
             return ""
-        plain, line = blanked(self._own_text), int(barrier[1])
+        line = int(barrier[1])
         ifs = {
             first
             for each in functions_in(self._own_text)
             for first, last in loops_in(self._own_text, each.name, "if")
             if first <= line <= last
         }
-        if ifs or "has left the kernel" not in text:
-            return f"; the barrier stands within the if of {' and '.join(f'line {each}' for each in sorted(ifs))}" if ifs else ""
-        places = (
-            plain.count("\n", 0, found.start()) + 1
-            for each in functions_in(self._own_text)
-            if plain.count("\n", 0, each.opening) < line <= plain.count("\n", 0, each.end) + 1
-            for found in re.compile(r"\breturn\b").finditer(plain, each.opening, each.end)
-        )
-        lines = [f"line {place}" for place in dict.fromkeys(places) if place < line]
-        return f", which it does in {' or '.join(lines)}" if lines else ""
+        return f"; the barrier stands within the if of {' and '.join(f'line {each}' for each in sorted(ifs))}" if ifs else ""
 
     def _race(self, event: dict[str, Any], what: str, place: Place, other_place: Place) -> str:
         lines: dict[int, str] = {}
@@ -529,6 +556,11 @@ class Telling:
         text = "; ".join(filter(None, [f"{self._line(place)} writes {self.told(judged.text)}", gives, which]))
         code = "order-dependent" if order else "wrong-elements"
         return Finding(f"wrong product: {text}{self._by(event)}", code, (place,) if place[1] else ())
+
+    def _added(self, launch: dict[str, Any]) -> Finding:
+        line, name = launch["launched"], self._allocations.name(launch["operands"][2][0])
+        text = f"added again: the launch in line {line} adds to {name} what it has added before: cudaMemset begins with 0 again"
+        return Finding(text, "wrong-terms", ((self._own, line),))
 
     def _ended(self, event: dict[str, Any]) -> Finding:
         place = self._place(*event["frames"])
@@ -596,6 +628,15 @@ class Telling:
             if of_kind == kind and begin <= offset < begin + size:
                 return name if size <= item else element_text(name, (offset - begin) // item, self._extents.get(name, ()))
         return ""
+
+
+def _adds_again(before: dict[str, Any] | None, launch: dict[str, Any]) -> bool:
+    """Whether a launch adds the same product as the one before to what that has left in C."""
+    if before is None or launch["order"] or launch["scales"] or before["operands"] != launch["operands"]:
+        return False
+    (*factors, c, old, _), (*others, left, _, _) = launch["arrays"], before["arrays"]
+    is_same = all(map(np.array_equal, (*factors, old), (*others, left)))
+    return is_same and not np.array_equal(c, left)
 
 
 def _waits_in(source: str) -> str:

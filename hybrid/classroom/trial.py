@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.classroom.launch import FIELDS_OF_COLUMNS, FIELDS_OF_ROWS, Meaning
-from hybrid.classroom.mistakes import mistake_in
+from hybrid.classroom.mistakes import mistake_in, triangle_in
 from hybrid.classroom.student_file import SCALES, Parameter, StudentFile, StudentKernel
 from hybrid.classroom.telling import LaunchFindings, Matrix, Telling
 from hybrid.core.problem import record
@@ -34,24 +34,24 @@ _COUNTED, _TRACED = ("-fsanitize-coverage=trace-pc,trace-cmp",), ("-O0",)  # -O0
 
 
 def operands(
-    sizes: Sequence[int], dtype: str, seed: int, scales: Sequence[float] = (1, 0)
+    sizes: Sequence[int], dtype: str, seed: int, scales: Sequence[float] = (1, 0), batch: int = 1
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """A, B and C before the launch, and in float64 the right C after it; the seed determines them.
 
     `scales`: alpha and beta in C = alpha·A·B + beta·C. With beta = 0, C begins as NaN, or the least int. All sums are exact in
-    the type, in any order of their terms.
+    the type, in any order of their terms. `batch`: that many products; their matrices lie one below the other.
     """
     n, l, m = sizes
     random = np.random.default_rng([seed, n, l, m])
     (alpha, beta), terms = scales, l + (tuple(scales) != (1, 0))
     most = min(_LARGEST[dtype], math.isqrt(_EXACT[dtype] // max(1, terms)))
     parts = 1 if dtype == "int32" else _FRACTION
-    a, b = ((random.integers(1, most, shape, endpoint=True) / parts).astype(dtype) for shape in ((n, l), (l, m)))
+    a, b = ((random.integers(1, most, shape, endpoint=True) / parts).astype(dtype) for shape in ((batch * n, l), (batch * l, m)))
     if dtype == "float64" and l > 1:  # of other factors than each other, so that their sums stay exact
         a[:, 0] += _NO_FLOAT
         b[-1] += _NO_FLOAT
-    c = np.full((n, m), np.iinfo(dtype).min if parts == 1 else np.nan, dtype)
-    right = alpha * (a.astype(np.float64) @ b.astype(np.float64))
+    c = np.full((batch * n, m), np.iinfo(dtype).min if parts == 1 else np.nan, dtype)
+    right = alpha * (a.astype(np.float64).reshape(batch, n, l) @ b.astype(np.float64).reshape(batch, l, m)).reshape(c.shape)
     if beta:
         c[:] = random.integers(1, _FRACTION, c.shape, endpoint=True)
         right += beta * c
@@ -77,6 +77,7 @@ class Task:
     seconds: float  # limit
     names: tuple[str, str, str]  # of A, B and C in the kernel
     scales: tuple[float, float] = (1, 0)  # alpha and beta in C = alpha·A·B + beta·C
+    batch: int = 1  # products
 
 
 @record
@@ -89,6 +90,7 @@ class Outcome:
     nan: int  # number of elements that are NaN
     digest: str  # a hash of C
     mistake: tuple[str, str] | None  # explains a wrong C, from `mistake_in`
+    triangle: str  # what a wrong C is by `triangle_in`
     never: tuple[int, ...]  # elements that no thread wrote
     several: tuple[int, ...]  # elements that several threads wrote
     writers: int  # threads that were the last to write some element
@@ -146,9 +148,8 @@ class Program:
     ) -> tuple[LaunchFindings, tuple[Outcome, ...], dict[str, Any]]:
         """Launch a kernel that multiplies matrices; returns what was found, the outcome of each order up to the first that was
         stopped, and the first order's "outcome" event, also of a stopped one that was traced."""
-        n, l, m = task.sizes
-        a, b, c, right = operands(task.sizes, task.dtype, task.seed, task.scales)
-        names = [(name, *shape) for name, shape in zip(task.names, ((n, l), (l, m), (n, m)), strict=True)]
+        a, b, c, right = operands(task.sizes, task.dtype, task.seed, task.scales, task.batch)
+        names = [(name, *matrix.shape) for name, matrix in zip(task.names, (a, b, c), strict=True)]
         found, ended = self.run(
             (task.grid, task.block, task.shared),
             [(a, True), (b, True), (c, task.scales[1] != 0)],
@@ -159,16 +160,14 @@ class Program:
             seed=task.seed,
             watch=watch,
         )
-        whole = [each for each in ended if each["is_well"]]
-        return found, tuple(_outcome(task, each, (a, b, c), right) for each in whole), ended[0] if ended else {}
+        outcomes = tuple(_outcome(task, each, (a, b, c), right) for each in ended if each["is_well"])
+        is_right = len(outcomes) == orders and not any(each.wrong for each in outcomes)
+        return found.if_right if is_right else found, outcomes, ended[0] if ended else {}
 
-    def sites(self, counted: Mapping[str, Any]) -> tuple[Site, ...]:
-        """How the file's lines use memory."""
-        return sites_of(counted["sites"], self._path, self._file.path.name)
-
-    def branches(self, counted: Mapping[str, Any]) -> tuple[Branch, ...]:
-        """The file's branches."""
-        return branches_of(counted["branches"], self._path, self._file.path.name)
+    def use(self, counted: Mapping[str, Any]) -> tuple[tuple[Site, ...], tuple[Branch, ...]]:
+        """How the file's lines use memory, and its branches."""
+        of = self._path, self._file.path.name
+        return sites_of(counted["sites"], *of), branches_of(counted["branches"], *of)
 
     def accesses(self, counted: Mapping[str, Any]) -> list[Access]:
         """All accesses to memory, in order. EmulationError if there are more than the observers keep."""
@@ -187,6 +186,9 @@ def _outcome(task: Task, event: Mapping[str, Any], begun: Sequence[np.ndarray], 
     c, writers, item = after[2], event["writers"].view("i8"), before.itemsize
     (wrong, first), (alpha, beta) = wrong_in(c, right), task.scales
     is_now, should_be = ((each.astype("f8") - (beta * before if beta else 0)) / alpha for each in (c, right))
+    is_one, mistake = first is not None and task.batch == 1, None
+    if is_one:
+        mistake = (_again(c - right, before, beta) if beta else None) or mistake_in(is_now, should_be, a, b)
     wrong_writers = [abs(int(writers[each])) for each in wrong[:1]]
     changed = [np.flatnonzero(now != was) for now, was in zip(after, (a, b), strict=False)]
     loads_of_a, loads_of_b, stores = (moved / item for moved in event["moved"])
@@ -196,7 +198,8 @@ def _outcome(task: Task, event: Mapping[str, Any], begun: Sequence[np.ndarray], 
         first_writer=next((_block_and_thread(writer - 1, task) for writer in wrong_writers if writer), ()),
         nan=int(np.isnan(c).sum()),
         digest=hashlib.sha256(c.tobytes()).hexdigest(),
-        mistake=(_again(c - right, before, beta) if beta else None) or mistake_in(is_now, should_be, a, b) if first else None,
+        mistake=mistake,
+        triangle=triangle_in(c, writers.reshape(c.shape) == 0, a, b) if is_one and task.scales == (1, 0) else "",
         never=tuple(np.flatnonzero(writers == 0).tolist()),
         several=tuple(np.flatnonzero(writers < 0).tolist()),
         writers=int(np.count_nonzero(np.unique(abs(writers)))),
@@ -230,7 +233,9 @@ def of_matrices(
     with its template arguments. `versions`: of the file's compiled text, of which a fourth number chooses one."""
     element, lines, arguments = ELEMENT_TYPES[meaning.dtype], [], [instance]
     for parameter, of in zip(kernel.parameters, meaning.of, strict=True):
-        if parameter.is_number:
+        if of.isdecimal():
+            arguments.append(of)
+        elif parameter.is_number:
             arguments.append(_number(parameter.type, "nlm".index(of[-1]), of[:-1]))
         elif parameter.is_scale:
             arguments.append(f"{parameter.type}({dict(zip(SCALES, meaning.scales, strict=True))[of]})")

@@ -280,7 +280,7 @@ def _judged(exercise: Exercise, options: argparse.Namespace, path: str) -> _Judg
         if trials is None:
             raise UsageError(f"{path}: the kernel's parameters are not those of {exercise.name}", code="lab-parameters")
     else:
-        trials = _trials(file, options)
+        trials = replace(_trials(file, options), is_exercise=True)
         # The exercise decides whether B is a vector and what C begins with, and not the kernel.
         meaning = replace(trials.meaning, vector=trials.meaning.vector and exercise.vector, adds=False)
         trials = replace(trials, meaning=meaning)

@@ -11,6 +11,7 @@
 namespace cuda_on_cpu {
 
 unsigned reached[MOST_DEVICES];
+bool host_may;
 
 int& chosen_device()  // no thread_local variable: those are __shared__
 {
@@ -59,8 +60,6 @@ std::map<const char*, Region*>& pinned()  // page-locked host memory
 }
 size_t in_use;
 int allocations;
-bool host_may;
-
 bool is_in(const Range& range, const char* at) { return range.begin && at >= range.begin && at < range.begin + ADDRESSES; }
 
 }  // namespace
@@ -97,6 +96,7 @@ void tell_use(const Region& region)
     tell("use", "number", region.number, "managed", region.kind == Region::MANAGED, "filled", region.is_filled, "read",
          region.is_read, "written", region.was_written, "consumed", region.is_consumed, "written_by", region.written_by, "seen",
          region.is_seen, "launched", region.launched, "written_to", region.writes.count ? region.writes.end - region.begin : 0,
+         "untouched", region.was_written && !region.is_consumed && heap::parts ? heap::number_of_untouched(region.bytes) : 0,
          "copied_out", region.copied_out, "bytes", region.bytes, "unread", min(4 * unread, region.bytes));
 }
 

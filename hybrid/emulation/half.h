@@ -44,13 +44,10 @@ FUNCTION(cos)
 FUNCTION(floor)
 FUNCTION(ceil)
 #undef FUNCTION
-static inline __half hrsqrt(__half x) { return static_cast<__half>(1 / sqrtf(x)); }
-static inline __half hrcp(__half x) { return static_cast<__half>(1 / x); }
 static inline __half __hneg(__half x) { return -x; }
 static inline __half __habs(__half x) { return static_cast<__half>(fabsf(x)); }
 static inline __half __hmax(__half x, __half y) { return static_cast<__half>(fmaxf(x, y)); }
 static inline __half __hmin(__half x, __half y) { return static_cast<__half>(fminf(x, y)); }
-static inline bool __hisnan(__half x) { return x != x; }
 static inline __half __hfma(__half x, __half y, __half z)
 {
     return static_cast<__half>(static_cast<double>(x) * static_cast<double>(y) + static_cast<double>(z));
@@ -61,12 +58,8 @@ static inline __half __float2half(float x) { return static_cast<__half>(x); }
 static inline __half __float2half_rn(float x) { return static_cast<__half>(x); }
 static inline __half __double2half(double x) { return static_cast<__half>(x); }
 static inline __half __int2half_rn(int x) { return static_cast<__half>(x); }
-static inline __half __uint2half_rn(unsigned x) { return static_cast<__half>(x); }
 static inline float __half2float(__half x) { return x; }
 static inline int __half2int_rn(__half x) { return static_cast<int>(lrintf(x)); }
-static inline int __half2int_rz(__half x) { return static_cast<int>(static_cast<float>(x)); }
-static inline unsigned short __half_as_ushort(__half x) { return same_bits<unsigned short>(x); }
-static inline __half __ushort_as_half(unsigned short bits) { return same_bits<__half>(bits); }
 static inline __half2 make_half2(__half x, __half y) { return {x, y}; }
 static inline __half2 __halves2half2(__half x, __half y) { return {x, y}; }
 static inline __half2 __half2half2(__half x) { return {x, x}; }
@@ -78,8 +71,5 @@ static inline __half __low2half(__half2 x) { return x.x; }
 static inline __half __high2half(__half2 x) { return x.y; }
 static inline float __low2float(__half2 x) { return x.x; }
 static inline float __high2float(__half2 x) { return x.y; }
-static inline __half2 __low2half2(__half2 x) { return {x.x, x.x}; }
-static inline __half2 __high2half2(__half2 x) { return {x.y, x.y}; }
-static inline __half2 __lowhigh2highlow(__half2 x) { return {x.y, x.x}; }
 
 #endif

@@ -8,7 +8,6 @@
 #include "cuda_on_cpu.h"
 
 #define CUDART_VERSION 12000
-#define CUDART_CB
 
 #define CUDA_ERRORS(ERROR)                                                                                          \
     ERROR(cudaSuccess, 0, "no error")                                                                               \
@@ -54,8 +53,6 @@ enum cudaFuncCache { cudaFuncCachePreferNone, cudaFuncCachePreferShared, cudaFun
 
 typedef struct CUstream_st* cudaStream_t;
 typedef struct CUevent_st* cudaEvent_t;
-typedef void (*cudaHostFn_t)(void* data);
-typedef void (*cudaStreamCallback_t)(cudaStream_t stream, cudaError_t status, void* data);
 
 struct cudaDeviceProp {
     char name[256];
@@ -64,43 +61,6 @@ struct cudaDeviceProp {
         maxThreadsPerMultiProcessor, memoryClockRate, memoryBusWidth, l2CacheSize, concurrentKernels, integrated, canMapHostMemory,
         computeMode, ECCEnabled, pciBusID, pciDeviceID, asyncEngineCount, unifiedAddressing, managedMemory,
         kernelExecTimeoutEnabled, deviceOverlap, regsPerMultiprocessor, maxBlocksPerMultiProcessor;
-};
-
-#define CUDA_ATTRIBUTES(ATTRIBUTE)                                              \
-    ATTRIBUTE(MaxThreadsPerBlock, 1, maxThreadsPerBlock)                        \
-    ATTRIBUTE(MaxBlockDimX, 2, maxThreadsDim[0])                                \
-    ATTRIBUTE(MaxBlockDimY, 3, maxThreadsDim[1])                                \
-    ATTRIBUTE(MaxBlockDimZ, 4, maxThreadsDim[2])                                \
-    ATTRIBUTE(MaxGridDimX, 5, maxGridSize[0])                                   \
-    ATTRIBUTE(MaxGridDimY, 6, maxGridSize[1])                                   \
-    ATTRIBUTE(MaxGridDimZ, 7, maxGridSize[2])                                   \
-    ATTRIBUTE(MaxSharedMemoryPerBlock, 8, sharedMemPerBlock)                    \
-    ATTRIBUTE(TotalConstantMemory, 9, totalConstMem)                            \
-    ATTRIBUTE(WarpSize, 10, warpSize)                                           \
-    ATTRIBUTE(MaxPitch, 11, memPitch)                                           \
-    ATTRIBUTE(MaxRegistersPerBlock, 12, regsPerBlock)                           \
-    ATTRIBUTE(ClockRate, 13, clockRate)                                         \
-    ATTRIBUTE(MultiProcessorCount, 16, multiProcessorCount)                     \
-    ATTRIBUTE(KernelExecTimeout, 17, kernelExecTimeoutEnabled)                  \
-    ATTRIBUTE(Integrated, 18, integrated)                                       \
-    ATTRIBUTE(CanMapHostMemory, 19, canMapHostMemory)                           \
-    ATTRIBUTE(ConcurrentKernels, 31, concurrentKernels)                         \
-    ATTRIBUTE(MemoryClockRate, 36, memoryClockRate)                             \
-    ATTRIBUTE(GlobalMemoryBusWidth, 37, memoryBusWidth)                         \
-    ATTRIBUTE(L2CacheSize, 38, l2CacheSize)                                     \
-    ATTRIBUTE(MaxThreadsPerMultiProcessor, 39, maxThreadsPerMultiProcessor)     \
-    ATTRIBUTE(AsyncEngineCount, 40, asyncEngineCount)                           \
-    ATTRIBUTE(UnifiedAddressing, 41, unifiedAddressing)                         \
-    ATTRIBUTE(ComputeCapabilityMajor, 75, major)                                \
-    ATTRIBUTE(ComputeCapabilityMinor, 76, minor)                                \
-    ATTRIBUTE(MaxSharedMemoryPerMultiprocessor, 81, sharedMemPerMultiprocessor) \
-    ATTRIBUTE(MaxRegistersPerMultiprocessor, 82, regsPerMultiprocessor)         \
-    ATTRIBUTE(ManagedMemory, 83, managedMemory)                                 \
-    ATTRIBUTE(MaxBlocksPerMultiprocessor, 106, maxBlocksPerMultiProcessor)
-enum cudaDeviceAttr {
-#define ATTRIBUTE(name, number, property) cudaDevAttr##name = number,
-    CUDA_ATTRIBUTES(ATTRIBUTE)
-#undef ATTRIBUTE
 };
 
 cudaError_t cudaFree(void* pointer, CALLED_FROM);
@@ -129,7 +89,6 @@ cudaError_t cudaSetDevice(int device, CALLED_FROM);
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer, CALLED_FROM);
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags, CALLED_FROM);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device, CALLED_FROM);
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device, CALLED_FROM);
 cudaError_t cudaSetDeviceFlags(unsigned flags, CALLED_FROM);
 cudaError_t cudaDeviceSynchronize(CALLED_FROM);
 cudaError_t cudaThreadSynchronize(CALLED_FROM);
@@ -156,8 +115,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream, CALLED_FROM);
 cudaError_t cudaStreamQuery(cudaStream_t stream, CALLED_FROM);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0, CALLED_FROM);
 cudaError_t cudaStreamDestroy(cudaStream_t stream, CALLED_FROM);
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data, CALLED_FROM);
-cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data, unsigned flags, CALLED_FROM);
 
 namespace cuda_on_cpu {
 

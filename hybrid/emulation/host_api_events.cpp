@@ -233,20 +233,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int number, Plac
     properties->canMapHostMemory = 1;
     return cudaSuccess;
 }
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int number, Place place)
-{
-    cudaDeviceProp properties;
-    if (cudaError_t error = cudaGetDeviceProperties(&properties, number, place)) return error;
-    switch (attribute) {
-#define ATTRIBUTE(name, number, property)               \
-    case cudaDevAttr##name:                             \
-        *value = static_cast<int>(properties.property); \
-        return cudaSuccess;
-        CUDA_ATTRIBUTES(ATTRIBUTE)
-#undef ATTRIBUTE
-    }
-    return Call(__func__, place).ends_with(cudaErrorInvalidValue, "the CPU runtime does not know this attribute");
-}
 cudaError_t cudaSetDeviceFlags(unsigned, Place) { return cudaSuccess; }
 cudaError_t cudaDeviceSynchronize(Place place) { return waited({__func__, place}); }
 cudaError_t cudaThreadSynchronize(Place place) { return waited({__func__, place}); }
@@ -301,24 +287,6 @@ cudaError_t queried(Call&& call, const Clock& after, bool& was_queried)
     merge(host, after);
     order::forget_what_is_over();
     return call.waits();
-}
-
-// A function of the host runs when the stream's earlier work is over, which the host itself has not waited for.
-template <typename Function>
-cudaError_t run_in_stream(Call&& call, cudaStream_t stream, Function function)
-{
-    if (lasting || in_flight) return call.ends_with(lasting);
-    order::begins(stream, call.text(), call.place_);
-    const Clock host_before = host;
-    const std::vector<Use> uses_before = uses_so_far;
-    const bool kernels_ran = std::exchange(memory_check::kernels_run, false);
-    order::host_waits(stream);
-    function();
-    host = host_before;
-    uses_so_far = uses_before;
-    memory_check::kernels_run = kernels_ran;
-    memory_check::copies_run = !uses_so_far.empty();
-    return cudaSuccess;
 }
 
 }  // namespace
@@ -393,16 +361,6 @@ cudaError_t cudaStreamQuery(cudaStream_t stream, Place place)
 {
     if (cudaError_t error = of_stream({__func__, place}, stream)) return error;
     return queried({__func__, place}, stream_of(stream).after, stream_of(stream).was_queried);
-}
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data, Place place)
-{
-    if (cudaError_t error = of_stream({__func__, place}, stream)) return error;
-    return run_in_stream({__func__, place}, stream, [&] { function(data); });
-}
-cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data, unsigned, Place place)
-{
-    if (cudaError_t error = of_stream({__func__, place}, stream)) return error;
-    return run_in_stream({__func__, place}, stream, [&] { function(stream, cudaSuccess, data); });
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned, Place place)
 {

@@ -43,6 +43,11 @@ struct Block {
     int number;               // in messages
     unsigned freed, made[6];  // the instruction that freed it; the call stack that allocated it
     Maker maker;
+    struct {  // by MPI: the call, and bytes from the begin on
+        const char* call;
+        Place place;
+        size_t bytes;
+    } filled;
 };
 
 // Gives single objects from pages of its own, which the program's writes beyond a block do not reach.
@@ -151,6 +156,22 @@ void misused(const char* kind, const char* at, size_t bytes, bool writes, Block&
                   "maker", static_cast<int>(block.maker), "by", static_cast<int>(by)});
 }
 
+bool is_untouched(const char* at, size_t bytes)
+{
+    auto* words = reinterpret_cast<const uint32_t*>(at);
+    for (size_t i = 0; i < bytes / 4; ++i)
+        if (words[i] && words[i] != unwritten_word(words + i)) return false;
+    return bytes >= 4;
+}
+
+void tell_of_tail(const Block& block, int number)
+{
+    const auto& [call, place, bytes] = block.filled;
+    tell_of_mpi(std::string(call) + " has filled " + grouped(bytes) + " of the " + grouped(block.bytes) + " bytes of {" +
+                    std::to_string(number) + ":}, and nothing the others: is its count too small, or a remainder left out?",
+                place);
+}
+
 void release(void* pointer, const Frame& frame, Maker maker)
 {
     const void* instruction = frame.instruction;
@@ -161,6 +182,7 @@ void release(void* pointer, const Frame& frame, Maker maker)
     if (block.begin != at) return misused("not to free", at, 1, true, block, instruction);
     if (block.freed) return misused("freed twice", at, 1, true, block, instruction);
     if (block.maker != maker) return misused("freed by another", at, 1, true, block, instruction, maker);
+    if (block.filled.call && !strcmp(block.filled.call, "MPI_Gather")) look_at_tail(at, block.bytes);
     unpin(at);
     block.freed = max(1u, offset_of(instruction));
     set(at, block.bytes, FREED);
@@ -238,12 +260,28 @@ Parts unwritten_in(const char* from, size_t bytes)
     return found;
 }
 
-// Whether this is a whole block of calloc, still zero.
-bool is_whole_and_zero(const char* at, size_t bytes)
+void look_at_tail(const char* at, size_t bytes)
 {
     std::lock_guard<std::recursive_mutex> lock(one_at_a_time);
-    if (granule_at(at) <= 0 || block_around(at).begin != at || block_around(at).bytes != bytes) return false;
-    return std::all_of(at, at + bytes, [](char each) { return !each; });
+    Block* block = granule_at(at) > 0 ? &block_around(at) : nullptr;
+    if (!block || !block->filled.bytes || block->filled.bytes % 4 || at + bytes <= block->begin + block->filled.bytes) return;
+    if (is_untouched(block->begin + block->filled.bytes, block->bytes - block->filled.bytes))
+        tell_of_tail(*block, number_of(*block));
+}
+
+int number_of_untouched(size_t bytes)
+{
+    std::lock_guard<std::recursive_mutex> lock(one_at_a_time);
+    for (auto& [slot, block] : blocks())
+        if (block.bytes == bytes && is_untouched(block.begin, bytes)) return number_of(block);
+    return 0;
+}
+
+void note_filled(const char* at, size_t bytes, const char* call, Place place)
+{
+    std::lock_guard<std::recursive_mutex> lock(one_at_a_time);
+    Block& block = block_around(at);
+    block.filled = {call, place, max(block.filled.bytes, static_cast<size_t>(at - block.begin) + bytes)};
 }
 
 int number_at(const char* at)
@@ -280,13 +318,15 @@ void cuda_on_cpu::look_at_for_mpi(const char* call, const void* at, size_t bytes
         sleep(1);  // other ranks are about to report, and the launcher will kill them
         _exit(1);
     }
+    bool fills = writes && heap::granule_at(begin) > 0 && (!strcmp(call, "MPI_Bcast") || !strcmp(call, "MPI_Gather"));
+    if (fills) heap::note_filled(begin, bytes, call, place);
     if (auto* meanwhile = order::may_still_use(begin, writes))
         return tell_of_mpi(std::string(call) + " uses memory that " + *meanwhile + " may still use", place);
     if (writes) return;
     if (heap::unwritten_in(begin, bytes) == heap::Parts{{0, bytes}})
         return tell_of_mpi(std::string(call) + " sends what nothing has written", place);
     // Zeros from calloc in place of a kernel's result, which no copy has brought to the host yet.
-    if (heap::is_whole_and_zero(begin, bytes))
+    if (heap::is_untouched(begin, bytes))
         for (const Region* each : live_regions())
             if (each->bytes == bytes && each->was_written && !each->is_consumed && each->kind == Region::ALLOCATION)
                 return tell_of_mpi(std::string(call) + " sends zeros, before any copy of what line " +
@@ -333,6 +373,8 @@ FOR_ALL void free(void* pointer) { heap::release(pointer, FRAME, heap::MALLOC); 
         auto look_at = [at = HERE, &bytes](const void* of, bool writes) {        \
             if (!current && !heap::may_use(static_cast<const char*>(of), bytes)) \
                 bytes = heap::look_at(of, bytes, writes, at, true);              \
+            else if (!current)                                                   \
+                memory_check::note_range(of, bytes, writes, at);                 \
         };                                                                       \
         looks;                                                                   \
         return __real_##name(to, from, bytes);                                   \

@@ -79,15 +79,6 @@ unsigned __match_any_sync(unsigned mask, T value, CALLED_FROM)
     return same.yes;
 }
 
-template <typename T>
-unsigned __match_all_sync(unsigned mask, T value, int* all, CALLED_FROM)
-{
-    cuda_on_cpu::Votes same;
-    cuda_on_cpu::warp_sync(mask, cuda_on_cpu::match<T>, &value, &same, false, place);
-    *all = same.yes == same.all;
-    return *all ? same.all : 0;
-}
-
 #define REDUCTION(name, Type, result)                                                                             \
     static inline Type combined_##name(Type x, Type y) { return result; }                                         \
     static inline Type __reduce_##name##_sync(unsigned mask, Type value, CALLED_FROM)                             \

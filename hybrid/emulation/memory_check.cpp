@@ -328,6 +328,16 @@ void look_at_or_count(const Access& access)
     if (!access.writes) count(access.at, access.bytes);
 }
 
+// Reports a host's access to memory that kernels or copies may still use; returns whether it is one.
+bool is_early(const Access& access)
+{
+    if (memory_check::kernels_run && is_managed(access.at)) return found("early", access, region_around(access.at)), true;
+    auto* meanwhile = memory_check::copies_run ? order::may_still_use(access.at, access.writes) : nullptr;
+    if (meanwhile && told_pinned.insert(access.instruction).second)
+        tell("finding", "kind", "pinned", "at", access.instruction, "writes", access.writes, "text", *meanwhile, "kernel", "");
+    return meanwhile;
+}
+
 void note_slowly(const void* at, size_t bytes, bool writes, const void* instruction)
 {
     Access access{static_cast<const char*>(at), static_cast<int>(bytes), writes, false, offset_of(instruction), !writes};
@@ -337,12 +347,7 @@ void note_slowly(const void* at, size_t bytes, bool writes, const void* instruct
         heap::look_at(at, bytes, writes, instruction, false);
     else if (heap::parts && memory_check::is_of_device(access.at))
         tell_of_host("variable", instruction, {"writes", writes, "bytes", bytes, "variable", offset_of(at)});
-    else if (memory_check::kernels_run && is_managed(access.at))
-        found("early", access, region_around(access.at));
-    else if (auto* meanwhile = memory_check::copies_run ? order::may_still_use(access.at, writes) : nullptr;
-             meanwhile && told_pinned.insert(access.instruction).second)
-        tell("finding", "kind", "pinned", "at", access.instruction, "writes", writes, "text", *meanwhile, "kernel", "");
-    else if (heap::parts && !writes && heap::is_unwritten(access.at, bytes))
+    else if (!is_early(access) && heap::parts && !writes && heap::is_unwritten(access.at, bytes))
         heap::read_unwritten(at, bytes, instruction);
 }
 
@@ -458,6 +463,11 @@ void launch_ends()
         if (!before_own_update.count(each.read) && (each.is_shared || after_own_update.count(each.read)))
             tell("finding", each.finding);
     mixed_races.clear();
+}
+
+void note_range(const void* at, size_t bytes, bool writes, const void* instruction)
+{
+    if (!host_may) is_early({static_cast<const char*>(at), static_cast<int>(bytes), writes, false, offset_of(instruction), false});
 }
 
 std::pair<char*, char*> variables_of_device()  // the linker places the two sections side by side

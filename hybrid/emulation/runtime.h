@@ -158,6 +158,7 @@ Region* pinned_around(const char* at);  // the page-locked host memory that hold
 Region* region_around(const char* at);  // the nearest allocation of that address range, also a freed one; null for none
 size_t free_bytes();
 bool is_managed(const char* at);
+extern bool host_may;  // use device memory: the runtime itself copies
 void let_host_use_device_memory(bool may);
 void mark_written(Region& region, size_t offset, size_t bytes, bool is_written = true);
 bool is_written(const Region& region, size_t byte);
@@ -212,6 +213,10 @@ WHERE_WATCHED void read_unwritten(const void* at, size_t bytes, const void* inst
 using Parts = std::vector<std::pair<size_t, size_t>>;  // of memory: offset and bytes
 // The parts of host memory that nothing has written; of a local array only all of it.
 Parts unwritten_in(const char* from, size_t bytes);
+// The number of a block of so many bytes that has zeros alone, or what nothing has written, also of a freed one; 0 for none.
+WHERE_WATCHED int number_of_untouched(size_t bytes);
+// Reports a block of which MPI has filled a part, and nothing the rest, if the host's memory from here on is read beyond that part.
+void look_at_tail(const char* at, size_t bytes);
 int number_at(const char* at);  // of the block that has this byte, in messages; 0 for none
 bool hand_over(void* begin, Maker from, Maker to);  // changes who frees it; false if it is no such block
 // Reports a bad access, and returns how many of its bytes, from the first on, may be used.
@@ -241,6 +246,7 @@ WHERE_WATCHED void block_begins(char* dynamic_shared, size_t bytes);
 WHERE_WATCHED void barrier_passed();
 void launch_ends();
 
+void note_range(const void* at, size_t bytes, bool writes, const void* instruction);  // by a function of the host's C library
 extern bool checks;  // the next launches for races and missing values
 extern bool kernels_run;  // the host has not waited for them
 extern unsigned wrote_elsewhere;  // the last launch that wrote a variable, or memory that the host reads

@@ -38,7 +38,7 @@ FAULTS = [
     ("reduce", "        __syncthreads();\n", "", "data-race", "s[t] ="),
     ("reduce", "atomicAdd(out, s[0])", "*out += s[0]", "data-race", "*out"),
     ("shift", "float next = s[t + 1];\n    __syncthreads();", "float next = s[t + 1];", "data-race", "float next"),
-    ("shift", "float next = s[t + 1];", "float next = 1 / 2 * s[t + 1];", "wrong-terms", "1 / 2"),
+    ("vector_add", "= a[i] + b[i]", "= 2 * (1 / 2 * (a[i] + b[i]))", "wrong-terms", "1 / 2"),
     ("histogram", "atomicAdd(&bins[data[i]], 1)", "bins[data[i]]++", "data-race", "bins"),
     ("transpose", "tile[threadIdx.x][threadIdx.y]", "tile[threadIdx.y][threadIdx.x]", "wrong-elements", "out["),
     ("stencil", "d <= R", "d < R", "wrong-elements", "out[i]"),
@@ -80,6 +80,7 @@ def test_one_size_is_the_width_of_a_square_matrix(tmp_path):
 
 ALSO_RIGHT = [  # dynamic shared memory may be declared right behind the brace; of signed numbers those count that have a bin
     ("vector_add", "{ int i", "{extern __shared__ double s[]; s[threadIdx.x] = 0; int i"), ("histogram", "unsigned char", "int"),
+    ("histogram", "data[i]]", "(data[i] - 'a') / 4]"),
     ("histogram", "&bins[data[i]]", "bins + data[i]"),  # the launch is tried with other blocks, and one for each row
     ("transpose", KERNELS["transpose"].partition("[17];")[2],
      "\n    int x = threadIdx.x, left = blockIdx.x * 16, top = blockIdx.y * 16;\n    for (int y = threadIdx.y; y < 16; y += 4)\n"

@@ -79,7 +79,7 @@ FAULTS = {
     "a test too strict": ("element", [(LEAVE, "if (row >= n - 1 || column >= m) return;")], {(NEVER, "= sum"), (WRONG, "")}),
     # what C is instead
     "one k too few": ("element", [("k < l;", "k < l - 1;")], {(TERMS, "sum += a"), (WRONG, "")}),
-    "an integer sum": ("element", [("float sum", "int sum")], {(TERMS, "sum += a"), (TERMS, "int sum"), (WRONG, "")}),
+    "an integer sum": ("element", [("float sum", "int sum")], {(TERMS, "int sum"), (WRONG, "")}),
     "a float sum of doubles": ("doubles", [("double sum", "float sum")], {(TERMS, "float sum"), (WRONG, "")}),
     "one wrong element": ("element", [("= sum;", "= row == 18 && column == 5 ? 0 : sum;")], {(WRONG, "")}),
     "every second tile": ("tiles", [("first += TILE)", "first += 2 * TILE)")], {(TERMS, "sum += a_tile"), (WRONG, "")}),
@@ -104,7 +104,7 @@ FAULTS = {
     # memory and lanes of others
     "a tile without __shared__": ("tiles",
         [("__shared__ float a_tile[TILE][TILE],", "float a_tile[TILE][TILE];\n    __shared__ float")],
-        {("no-value", "float a_tile"), (WRONG, "")}),
+        {(TERMS, "float a_tile"), ("no-value", ""), (WRONG, "")}),
     "lanes that have left": ("element", [(LOOP, f"if (threadIdx.x % 2) return;\n    {LOOP}"),
         (STORE, "c[row * m + column] = __shfl_xor_sync(~0u, sum, 1);")], {(NO_VALUE, "__shfl_xor"), (NEVER, ""), (WRONG, "")}),
 }  # fmt: skip

@@ -66,9 +66,19 @@ def test_whether_a_program_looks_at_its_error_is_told(case):
     assert ("does not look" in said) == (case == "freed twice")
 
 
-@pytest.mark.parametrize(("says", "codes"), [("FAILED: 0", []), ("difference 3: FAILED", ["own-check"])])
-def test_a_program_that_says_that_its_check_failed_is_wrong(tmp_path, says, codes):
-    main = f'int main() {{ k<<<1, 1>>>(); cudaDeviceSynchronize(); puts("{says}"); }}'
+NESTED = "\nfor (i = 0; i < 9; ++i) for (j = 0; j < 9; ++j) sum += i + j;"
+STAGED = "cudaMallocHost(&h, 800), cudaMalloc(&d, 800), cudaStreamCreate(&s);\nfor (int i : {1, 2}) { memset(h, i, 800);"
+
+
+@pytest.mark.parametrize(("does", "codes"), [
+    ('puts("FAILED: 0");', []),
+    ('puts("difference 3: FAILED");', ["own-check"]),
+    (f"int i, j, sum = 0;\n#pragma omp parallel for private(j) reduction(+:sum){NESTED}", []),
+    (f"int i, j, sum = 0;\n#pragma omp parallel for{NESTED}", ["data-race", "data-race"]),
+    (f"int *h, *d; cudaStream_t s; {STAGED} cudaMemcpyAsync(d, h, 800, cudaMemcpyDefault, s); }}", ["data-race"]),
+])  # fmt: skip
+def test_what_a_program_says_itself_and_does_beside_its_kernels_is_told(tmp_path, does, codes):
+    main = f"#include <string.h>\nint main() {{ k<<<1, 1>>>(); cudaDeviceSynchronize(); {does} }}"
     (tmp_path / "own.cu").write_text(f"#include <stdio.h>\n__global__ void k() {{}}\n{main}\n")
     assert [each["code"] for each in judged("run", tmp_path / "own.cu").record["findings"]] == codes
 

@@ -51,6 +51,11 @@ __global__ void added_up(const float* A, const float* B, float* C, int n, int l,
     __threadfence();
     atomicAdd(&C[i], A[i / m * l + k] * B[k * m + i % m]);  //! in reverse: order-dependent
 }
+__global__ void add_to(const float* A, const float* B, float* C, int n, int l, int m)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int k = 0; i < n * m && k < l; ++k) C[i] += A[i / m * l + k] * B[k * m + i % m];
+}
 
 int main(int argc, char** argv)
 {
@@ -84,6 +89,9 @@ int main(int argc, char** argv)
     } else if (is("in reverse")) {  // block 0 clears C, and comes first only in forward order
         cudaMemset(C, 0, n * m * sizeof(float));
         added_up<<<dim3((n * m + 63) / 64, l), 64>>>(A, B, C, n, l, m);
+    } else if (is("again")) {
+        cudaMemset(C, 0, n * m * sizeof(float));
+        for (int i : {0, 1, 2}) add_to<<<(n * m + 63) / 64, 64>>>(A, B, C, n, l, m);  //! again: wrong-terms
     } else if (is("other")) {
         for (char what : {'m', 't', 'd', 'h'}) other<<<grid, block>>>(A, B, C, n, what);
     } else {

@@ -182,9 +182,7 @@ int main(int argc, char** argv)
     count<<<dim3(2, 3, 4),  // blocks
             dim3(1, 1, 5), 0, stream>>>(d_sum);
     cudaMemcpyAsync(&sum, d_sum, sizeof(int), cudaMemcpyDeviceToHost, stream);
-    cudaLaunchHostFunc(stream, [](void* of) { *static_cast<int*>(of) /= 2; }, &sum);
     while (cudaStreamQuery(stream) != cudaSuccess) {}
-    sum *= 2;
     cudaMemcpyFromSymbol(&counted, counter, sizeof(int));
     printf("%d threads of %d blocks, %d\n", sum, 24, counted);
 
@@ -221,8 +219,8 @@ int main(int argc, char** argv)
     printf("rows %d %d %d, %d %d %d, a pitch apart: %d\n", copied[0], copied[1], copied[2], copied[3], copied[4], copied[5],
            pitch > width);
 
-    int devices, threads = 0, most;
-    cudaGetDeviceCount(&devices), cudaDeviceGetAttribute(&most, cudaDevAttrMaxThreadsPerBlock, 0);
+    int devices, threads = 0;
+    cudaGetDeviceCount(&devices);
     cudaDeviceProp properties;
     cudaGetDeviceProperties(&properties, 0);
 #pragma omp parallel num_threads(4)
@@ -231,7 +229,7 @@ int main(int argc, char** argv)
         ++threads;
     }
     auto shared = std::make_shared<int>(threads);
-    printf("%d device of %d threads a block, %d host threads\n", devices, most * properties.maxThreadsDim[1] / 1024, *shared);
+    printf("%d device of %d threads a block, %d host threads\n", devices, properties.maxThreadsDim[1], *shared);
     for (void* each : {(void*)d_numbers, (void*)squares, (void*)pitched}) cudaFree(each);
     cudaFreeAsync(d_sum, stream), cudaStreamDestroy(stream);
     printf("%d wrong elements\n", wrong_elements(atoi(argv[1]), atoi(argv[2]), 5));

@@ -1,6 +1,6 @@
 // A thread computes a whole row of C; the names of the sizes are those of the matrices.
-#define KERNEL(name) __global__ void name
-KERNEL(rows)(const float* A, const float* B, float* C, int hA, int wA, int wB)
+#define KERNEL __global__ void
+KERNEL rows(const float* A, const float* B, float* C, int hA, int wA, int wB)
 {
     int row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= hA) return;
