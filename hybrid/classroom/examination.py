@@ -78,7 +78,11 @@ class Trials:
                         trials, cases = other, [*cases, *also]
                         break
             computes = "" if self.is_exercise else _triangle(cases, self.meaning.names(self.kernel))
-            cases = _as_triangles(cases) if computes else trials._repaired(_without_refuted(cases), folder)
+            if computes:
+                right = [tuple(replace(one, wrong=(), first_wrong=None, never=()) for one in case.outcomes) for case in cases]
+                cases = [replace(case, outcomes=each) for case, each in zip(cases, right, strict=True)]
+            else:
+                cases = trials._repaired(_without_refuted(cases), folder)
         is_usual = shapes == self.usual_shapes()
         stated = multiples_of(self.file, self.kernel) if is_usual else {}
         return Examination(self.kernel, self.meaning, trials.launch, tuple(cases), static, computes, stated)
@@ -239,12 +243,6 @@ def _triangle(cases: Sequence[Case], names: Sequence[str]) -> str:
     """What all outcomes of wrong shapes say that a kernel of triangular matrices computes; "" if they do not agree."""
     texts = {each.triangle for case in cases for each in case.outcomes if each.wrong or case.faults}
     return texts.pop().format(**dict(zip("ABC", names, strict=True))) if len(texts) == 1 else ""
-
-
-def _as_triangles(cases: Sequence[Case]) -> list[Case]:
-    """The cases, right where the outcomes are triangles."""
-    outcomes = [tuple(replace(one, wrong=(), first_wrong=None, never=()) for one in case.outcomes) for case in cases]
-    return [replace(case, outcomes=each) for case, each in zip(cases, outcomes, strict=True)]
 
 
 def _rounded(shape: Sizes, multiples: Sequence[int]) -> Sizes:

@@ -93,16 +93,10 @@ def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str],
     """The meaning of the kernel's parameters. `let`: the user's choice of n, l or m for parameters. `by_columns`: matrices are
     column-major. UsageError for parameters that the lab cannot supply or tell apart."""
     for each in kernel.parameters:
-        if "[" in each.type:
-            raise UsageError(
-                f"{kernel.name}: the parameter {each} is an array of rows: the lab hands over pointers, as float* A, whose "
-                "elements are A[row * columns + column]",
-                code="lab-parameters",
-            )
         if not (each.is_number or each.is_pointer or each.is_scale or each.type in file.structs):
             raise UsageError(
-                f"{kernel.name}: the parameter {each} is no pointer, no whole number, no alpha or beta, and no struct of "
-                f"{file.path.name}",
+                f"{kernel.name}: the parameter {each} is no pointer such as float* A, no whole number, no alpha or beta, and no "
+                f"struct of {file.path.name}",
                 code="lab-parameters",
             )
     matrices = [each for each in kernel.parameters if not (each.is_number or each.is_scale)]

@@ -106,7 +106,6 @@ def _one_sided(sources: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
 _PRAGMA = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+omp[ \t]+((?:\\\n|[^\n])*)\n", re.MULTILINE)
 _OWN = re.compile(r"\b(?:\w*private|reduction)\s*\((?:[^():]*:)?([^()]*)\)")
 _UPDATED = re.compile(r"\bfor\s*\(\s*(\w+)\s*=|(?<![\w.\]>*&])(\w+)\s*(?:[-+*]=|\+\+|--)")
-_TYPE = r"\b(?:int|unsigned|long|short|char|bool|float|double|auto|\w+_t)\b"
 
 
 def _shared(sources: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
@@ -127,7 +126,8 @@ def _shared(sources: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
                 region = region[: inner.start] + spaces(region[inner]) + region[inner.stop :]
         for found in _UPDATED.finditer(region):
             variable = found[1] or found[2]
-            if variable not in own and not re.search(rf"{_TYPE}[^;(){{}}]*\b{variable}\b", region):
+            declared = rf"\b(?!return\b|else\b)\w[\w:<>]*[\s*&]+(?:\w+[^;(){{}}]*,\s*)?{variable}\s*(?:[=;,({{\[:]|$)"
+            if variable not in own and not re.search(declared, region):
                 own.add(variable)
                 line = plain.count("\n", 0, begin.start() + found.start()) + 1
                 of = plain.count("\n", 0, begin.start()) + 1

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -180,6 +180,12 @@ class _Matrices(Allocations):
         return f"{name} is {rows}×{columns}" if rows else f"{name} has {columns} elements"
 
 
+def _not_used(found: Iterable[Finding], right: Collection[int] | None = None) -> list[Finding]:
+    """Those about values of shared memory that nothing has written. `right`: the lines of launches; None for all."""
+    told = ((each, re.search(rf"{_NOT_WRITTEN}(?:.*launched in line (\d+))?", each.text)) for each in found)
+    return [each for each, text in told if text and (right is None or int(text[1] or 0) in right)]
+
+
 @record
 class LaunchFindings:
     """What was found in a launch of a kernel."""
@@ -192,7 +198,7 @@ class LaunchFindings:
     @property
     def if_right(self) -> LaunchFindings:
         """The same for a right result: values of shared memory that nothing has written, NaN here, did not reach it."""
-        harmless = tuple(each for each in self.findings if each.text.partition(" (block")[0].endswith(_NOT_WRITTEN))
+        harmless = _not_used(self.findings)
         kept = tuple(each for each in self.findings if each not in harmless)
         notes = [f"{each.text}; the result is right without it" for each in harmless]
         return replace(self, findings=kept, notes=(*self.notes, *notes))
@@ -237,7 +243,7 @@ class Telling:
                 each["file"], each["line"] = self._place(*each["frames"])
         self._allocations = Allocations(self._events, sources) if matrices is None else _Matrices(matrices)
         self._status = ran.status
-        self._harmless: list[dict[str, Any]] = []
+        self._harmless: list[Finding] = []
         self._is_sampled = any(each["sampled"] for each in self.of("end"))
 
     def of(self, event: str) -> Iterator[dict[str, Any]]:
@@ -251,24 +257,18 @@ class Telling:
         before: dict[int, dict[str, Any]] = {}  # the last launch of a line
         for launch, product in self.products:
             if _adds_again(before.get(launch["launched"]), launch):
-                of_products.append(self._added(launch))
+                line, name = launch["launched"], self._allocations.name(launch["operands"][2][0])
+                text = f"the launch in line {line} adds to {name} what it has added before: cudaMemset begins with 0 again"
+                of_products.append(Finding(f"added again: {text}", "wrong-terms", ((self._own, line),)))
             if not launch["order"]:
                 before[launch["launched"]] = launch
             if not launch["order"] or launch["launched"] in right:
                 of_products += filter(None, [self._product(launch, product)])
             (right.discard if product.text else right.add)(launch["launched"])
-        self._harmless = [  # as C is right although these values are NaN
-            each
-            for each in self.of("finding")
-            if each["kind"] == "unwritten" and each["space"] in (_SHARED, _DYNAMIC) and each["launched"] in right
-        ]
         found = self.without_value("line {} uses {}, which has no value yet")
-        found += [
-            self._finding(each)
-            for each in self.of("finding")
-            if not (each["kind"] == "stack" and by_index) and each not in self._harmless
-        ]
-        found += of_products
+        found += [self._finding(each) for each in self.of("finding") if not (each["kind"] == "stack" and by_index)]
+        self._harmless = _not_used(found, right)
+        found = [*(each for each in found if each not in self._harmless), *of_products]
         ended = [self._ended(each) for each in self.of("ended")]
         if not (found or ended or any(self.of("end"))) and self._status < 0:
             ended = [Finding(f"{signal.Signals(-self._status).name} ended the program", "killed")]
@@ -305,7 +305,7 @@ class Telling:
             yield f"never freed: {', '.join(dict.fromkeys(names))} (line {line}{many})"
         if not self.findings():
             yield from dict.fromkeys(each.text for each in self._arithmetic())
-        yield from dict.fromkeys(f"{self._finding(each)}; the product is right without it" for each in self._harmless)
+        yield from dict.fromkeys(f"{each}; the product is right without it" for each in self._harmless)
         told = {each["line"] for each in self.of("finding") if each["kind"] == "bytes"}
         yield from (f"line {each['line']}: {_set(each)}" for each in self.of("bytes") if each["line"] not in told)
         yield from (_NOTES[each["kind"]] for each in self.of("note"))
@@ -556,11 +556,6 @@ class Telling:
         text = "; ".join(filter(None, [f"{self._line(place)} writes {self.told(judged.text)}", gives, which]))
         code = "order-dependent" if order else "wrong-elements"
         return Finding(f"wrong product: {text}{self._by(event)}", code, (place,) if place[1] else ())
-
-    def _added(self, launch: dict[str, Any]) -> Finding:
-        line, name = launch["launched"], self._allocations.name(launch["operands"][2][0])
-        text = f"added again: the launch in line {line} adds to {name} what it has added before: cudaMemset begins with 0 again"
-        return Finding(text, "wrong-terms", ((self._own, line),))
 
     def _ended(self, event: dict[str, Any]) -> Finding:
         place = self._place(*event["frames"])

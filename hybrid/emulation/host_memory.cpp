@@ -164,14 +164,6 @@ bool is_untouched(const char* at, size_t bytes)
     return bytes >= 4;
 }
 
-void tell_of_tail(const Block& block, int number)
-{
-    const auto& [call, place, bytes] = block.filled;
-    tell_of_mpi(std::string(call) + " has filled " + grouped(bytes) + " of the " + grouped(block.bytes) + " bytes of {" +
-                    std::to_string(number) + ":}, and nothing the others: is its count too small, or a remainder left out?",
-                place);
-}
-
 void release(void* pointer, const Frame& frame, Maker maker)
 {
     const void* instruction = frame.instruction;
@@ -263,10 +255,14 @@ Parts unwritten_in(const char* from, size_t bytes)
 void look_at_tail(const char* at, size_t bytes)
 {
     std::lock_guard<std::recursive_mutex> lock(one_at_a_time);
-    Block* block = granule_at(at) > 0 ? &block_around(at) : nullptr;
-    if (!block || !block->filled.bytes || block->filled.bytes % 4 || at + bytes <= block->begin + block->filled.bytes) return;
-    if (is_untouched(block->begin + block->filled.bytes, block->bytes - block->filled.bytes))
-        tell_of_tail(*block, number_of(*block));
+    if (granule_at(at) <= 0) return;
+    Block& block = block_around(at);
+    const auto& [call, place, filled] = block.filled;
+    bool is_beyond = filled && filled % 4 == 0 && at + bytes > block.begin + filled;
+    if (!is_beyond || !is_untouched(block.begin + filled, block.bytes - filled)) return;
+    tell_of_mpi(std::string(call) + " has filled " + grouped(filled) + " of the " + grouped(block.bytes) + " bytes of {" +
+                    std::to_string(number_of(block)) + ":}, and nothing the others: is a count too small, or a remainder left out?",
+                place);
 }
 
 int number_of_untouched(size_t bytes)
