@@ -1,4 +1,5 @@
 // C = A · B with a mistake for each case, of which no access is wrong; main() takes its name, and "" for none.
+// clang-format off
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

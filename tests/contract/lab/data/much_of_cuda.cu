@@ -1,4 +1,5 @@
 // What a lecture's program may use, all of it right.
+// clang-format off
 // prints: k<<<1, 2>>>(x);
 // prints: 120 threads of 24 blocks, 240
 // prints: sum 28, reversed 7 6 5 4 3 2 1 0
