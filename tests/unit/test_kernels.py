@@ -41,16 +41,15 @@ OF_SUMS = {"int32": 2**31, "float32": 2**24, "float64": 2**53}
 SHAPES = [(130, 37, 259), (1, 1, 1), (17, 150, 40), (5, 0, 3)]
 
 
-def widths(kernel, dtype):
+def widest(kernel, dtype):
     """Of copies, in elements."""
-    most = 16 // storage(dtype).itemsize if kernel.forms[dtype][0].by_width else 1
-    return sorted({most, most // 2 or 1, 1})
+    return 16 // storage(dtype).itemsize if kernel.forms[dtype][0].by_width else 1
 
 
 @cache
-def instances(kernel, dtype, capability, adds, folder, checks):
-    """Those for each width, compiled together; not all, which might need more than 48 KiB of static shared memory."""
-    launches = [launch_of(kernel, dtype, 1, 1, capability, width, adds=adds) for width in widths(kernel, dtype)]
+def instances(kernel, dtype, capability, adds, folder, checks, widths):
+    """Compiled together; not all, which might need more than 48 KiB of static shared memory."""
+    launches = [launch_of(kernel, dtype, 1, 1, capability, width, adds=adds) for width in widths]
     return EmulatedKernel.several(folder / kernel.source, [each.expression for each in launches], capability, checks)
 
 
@@ -64,7 +63,8 @@ def multiplied(kernel, dtype, operands, capability, width, before=None, *, folde
         guarded.inner[...] = matrix if dtype == "int8" else stored(matrix, dtype)
     c.inner[...] = nothing if before is None else before
     launch = launch_of(kernel, dtype, *c.inner.shape, capability, width, adds=before is not None)
-    run = instances(kernel, dtype, capability, before is not None, folder, checks)[launch.expression]
+    widths = tuple({width, widest(kernel, dtype), 1} if width in (widest(kernel, dtype), 1) else {width})
+    run = instances(kernel, dtype, capability, before is not None, folder, checks, widths)[launch.expression]
     run(launch.grid, launch.block, launch.shared_bytes, (a.inner, b.inner, c.inner), **how)
     assert all(guarded.untouched() for guarded in (a, b, c)), (launch.expression, how)
     return c.inner.copy()
@@ -79,15 +79,16 @@ def integers(rng, dtype, n, l, m):
     return a, b
 
 
+OF_WIDTHS = [(*each, copies) for each in INSTANCES for copies in ("widest", "halved")]
+SOME = [each for each in OF_WIDTHS if each[1] != "bfloat16" and (each[2] == "widest" or each[0].name == "register_tiled")]
+
+
 @pytest.mark.needs("compiler")
-@pytest.mark.parametrize(
-    ("kernel", "dtype"),
-    exhaustive([each for each in INSTANCES if each[1] != "bfloat16"], INSTANCES),
-    ids=lambda x: getattr(x, "name", x),
-)
-def test_every_instance_multiplies_right(rng, kernel, dtype):
-    capabilities = [form.capability for form in kernel.forms[dtype]]  # each with a form of its own
-    for capability, width in product(capabilities, widths(kernel, dtype)):
+@pytest.mark.parametrize(("kernel", "dtype", "copies"), exhaustive(SOME, OF_WIDTHS), ids=lambda x: getattr(x, "name", x))
+def test_every_instance_multiplies_right(rng, kernel, dtype, copies):
+    """With the widest copies and those of single elements, or with copies of half as many elements as the widest."""
+    capabilities, most = [form.capability for form in kernel.forms[dtype]], widest(kernel, dtype)  # each with a form of its own
+    for capability, width in product(capabilities, {most // 2 or 1} if copies == "halved" else {most, 1}):
         for n, l, m in SHAPES:
             a, b = integers(rng, dtype, n, l, 1 if kernel.vectors_only else m)
             how = {"order": str(rng.choice(ORDERS)), "copies": str(rng.choice(COPIES)), "seed": int(rng.integers(99))}

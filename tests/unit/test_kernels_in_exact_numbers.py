@@ -9,7 +9,7 @@ from operator import mul
 import numpy as np
 import pytest
 from support.remainder_tiles import Gpu, Tile, ragged
-from support.selection import exhaustive
+from support.selection import exhaustive, pairwise
 
 from hybrid.core.problem import padded
 from hybrid.devices.check_operations import (
@@ -246,11 +246,17 @@ def in_python(matrix):
     return np.array(list(map(int, matrix.ravel().tolist())), object).reshape(matrix.shape)
 
 
-@pytest.mark.parametrize("by_integers", [False, True])
-@pytest.mark.parametrize("aligned", [True, False])
-@pytest.mark.parametrize(("dtype", "moduli"), exhaustive(RECONSTRUCTED[:3], RECONSTRUCTED))
-def test_integers_come_back(rng, dtype, moduli, aligned, by_integers):
+EITHER = False, True
+
+
+@pytest.mark.parametrize(
+    ("of", "aligned", "by_integers"),
+    exhaustive(pairwise(RECONSTRUCTED[:3], EITHER, EITHER), product(RECONSTRUCTED, EITHER, EITHER)),
+    ids=str,
+)
+def test_integers_come_back(rng, of, aligned, by_integers):
     """Exactly where their type holds them and 7 moduli do, else rounded, though C nearly fills the moduli's range."""
+    dtype, moduli = of
     gpu, bits, whole = Gpu(80), {"float64": 53, "float32": 24}[dtype], prod(MODULI[:moduli])
     for n, l, m in [(1, 1, 1), (33, 131, 70), (2, 30, 1030)]:
         held = isqrt(2**bits // l)  # up to which the type holds all of C
