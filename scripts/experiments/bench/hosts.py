@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """From matrices in host memory to their product at rank 0: how fast, compared with a program written by hand?
 
-For each number of GPUs these are started with `mpirun -n P`, round by round and each round in another order:
+For each number of GPUs these are started with `mpirun -n P`, round by round in changing order:
   handwritten  Scatter, Bcast, CuPy, Gather; every buffer allocated before
   ours         python -m hybrid.matmul, its matrices in memory shared by the ranks
   wires        the same matrices copied to the GPUs and back, all at once and nothing multiplied: the links' limit
@@ -9,11 +9,8 @@ For each number of GPUs these are started with `mpirun -n P`, round by round and
   shapes       hybrid.multiply of new arrays of 64 shapes up to n×n×n: the sum of all, each by itself, and in turn
   cublasxt     cuBLASXt's own call of one process, the best of several block sizes
 
-    python scripts/bench.py hosts --gpus 1 2 4 --sizes 4000 8000 16000 --json hosts.jsonl
-
-A program's results are recorded when it ends, even if it fails, takes too long or is interrupted. A part that fails is named and
-left out of later rounds; the others go on, and the exit code is 1. `--device cpu` or `emulate` runs the same anywhere with small
-matrices, as a test.
+A part that fails is named and left out of later rounds; the others go on, and the exit code is 1. `--device cpu` or `emulate`
+runs the same anywhere with small matrices, as a test.
 """
 
 import argparse

@@ -11,6 +11,7 @@ from signal import SIGINT, SIGKILL, SIGTERM, SIGUSR1
 
 import pytest
 from support.commands import ROOT, module, mpirun, own_lines, start, successful
+from support.selection import exhaustive
 
 pytestmark = pytest.mark.needs("compiler")
 RUN = module("hybrid.run")
@@ -125,7 +126,7 @@ def taken(processes):
 
 
 @pytest.mark.launcher
-@pytest.mark.parametrize("signum", [SIGINT, SIGTERM, SIGUSR1])
+@pytest.mark.parametrize("signum", exhaustive([SIGTERM], [SIGINT, SIGTERM, SIGUSR1]))
 def test_the_program_decides_what_a_signal_to_all_ranks_does(start, program, signum):
     job = start(["-m", "hybrid.run", "--threshold", 1, program, "wait"], words=mpirun(2))  # without a /tmp of its own
     job.wait_for("ready")
