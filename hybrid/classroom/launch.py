@@ -94,23 +94,16 @@ def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str],
     column-major. UsageError for parameters that the lab cannot supply or tell apart."""
     for each in kernel.parameters:
         if not (each.is_number or each.is_pointer or each.is_scale or each.type in file.structs):
-            raise UsageError(
-                f"{kernel.name}: the parameter {each} is no pointer such as float* A, no whole number, no alpha or beta, and no "
-                f"struct of {file.path.name}",
-                code="lab-parameters",
-            )
+            what = f"no pointer such as float* A, no whole number, no alpha or beta, and no struct of {file.path.name}"
+            raise UsageError(f"{kernel.name}: the parameter {each} is {what}", code="lab-parameters")
     matrices = [each for each in kernel.parameters if not (each.is_number or each.is_scale)]
     if len(matrices) != 3:
-        raise UsageError(
-            f"{kernel} takes {len(matrices)} matrices: the lab runs kernels that multiply A by B into C", code="lab-parameters"
-        )
+        what = f"{len(matrices)} matrices: the lab runs kernels that multiply A by B into C"
+        raise UsageError(f"{kernel} takes {what}", code="lab-parameters")
     elements = {_element(file, each) for each in matrices}
     if len(elements) > 1 or not elements <= ELEMENTS.keys():
-        raise UsageError(
-            f"{file.path.name}, line {kernel.line}: {kernel}: the elements are {', '.join(sorted(elements))}; matrices of "
-            "float, double, half or int are multiplied here",
-            code="lab-parameters",
-        )
+        what = f"the elements are {', '.join(sorted(elements))}; matrices of float, double, half or int are multiplied here"
+        raise UsageError(f"{file.path.name}, line {kernel.line}: {kernel}: {what}", code="lab-parameters")
     numbers = [each for each in kernel.parameters if each.is_number]
     names, body = [each.name for each in matrices], kernel.accesses
     pitches = {each.name: found for each in numbers if each.name not in let and (found := _PITCH.fullmatch(each.name))}
@@ -212,9 +205,8 @@ def _element(file: StudentFile, parameter: Parameter) -> str:
     fields = file.structs[parameter.type]
     pointers = [kind[:-1].replace("const", "").strip() for kind in fields.values() if kind.endswith("*")]
     if len(pointers) != 1:
-        raise UsageError(
-            f"the struct {parameter.type} has {len(pointers)} pointers: one is wanted, to the elements", code="lab-parameters"
-        )
+        what = f"{len(pointers)} pointers: one is wanted, to the elements"
+        raise UsageError(f"the struct {parameter.type} has {what}", code="lab-parameters")
     return pointers[0]
 
 
@@ -222,10 +214,8 @@ def _sizes(names: Sequence[str], let: Mapping[str, str], known: Mapping[str, str
     """Which of "n", "l" and "m" each whole number is: as `let` or `known` say, else by its name. `of_a_batch`: what none of this
     tells is the number of products."""
     if unknown := set(let) - set(names):
-        raise UsageError(
-            f"--let {sorted(unknown)[0]}: the kernel has no such number; it has {', '.join(names) or 'none'}",
-            code="lab-parameters",
-        )
+        what = f"the kernel has no such number; it has {', '.join(names) or 'none'}"
+        raise UsageError(f"--let {sorted(unknown)[0]}: {what}", code="lab-parameters")
     if wrong := [(name, size) for name, size in let.items() if size not in ("n", "l", "m")]:
         raise UsageError(f"--let {wrong[0][0]}={wrong[0][1]}: a size is {_SIZES}", code="lab-parameters")
     if len(names) == 1:

@@ -102,10 +102,13 @@ def dropped_results(warnings: str) -> set[Place]:
 
 
 class Allocations:
-    """The names of arrays in messages: the variables that a program passes to cudaMalloc, or assigns from malloc and new. The
-    runtime numbers arrays: below 0 in host memory."""
+    """The names of arrays in messages: a kernel's matrices, numbered from 1 on; or the variables that a program passes to
+    cudaMalloc, or assigns from malloc and new. The runtime numbers arrays: below 0 in host memory."""
 
-    def __init__(self, events: Iterable[dict[str, Any]], sources: Mapping[str, Sequence[str]]) -> None:
+    def __init__(
+        self, events: Iterable[dict[str, Any]], sources: Mapping[str, Sequence[str]], matrices: Sequence[Matrix] = ()
+    ) -> None:
+        self._matrices = dict(enumerate(matrices, 1))
         self._of = {each["number"]: each for each in events if each["event"] == "allocation"}
         calls: dict[tuple[Place, bool], list[tuple[str, int]]] = {}  # by place, and whether on the host: names, elements' bytes
         for file, lines in sources.items():
@@ -130,6 +133,8 @@ class Allocations:
 
     def name(self, number: int, *, with_line: bool = False) -> str:
         line = self._of[number]["line"] if number in self._of else 0
+        if number in self._matrices:
+            return self._matrices[number][0]
         if number in self._called:
             return f"{self._called[number][0]} (allocated in line {line})" if with_line else self._called[number][0]
         return f"the array of line {line}" if line else "an array"
@@ -140,7 +145,9 @@ class Allocations:
 
     def element(self, number: int, offset: int, item: int) -> str:
         """The name of the element at this byte offset. `item`: bytes of an element; 0: as at the array's allocation."""
-        return f"{self.name(number)}[{offset // (item or self.item(number))}]"
+        _, rows, columns = self._matrices.get(number, ("", 0, 0))
+        place = offset // (item or self.item(number))
+        return f"{self.name(number)}" + (f"[{place // columns}][{place % columns}]" if rows else f"[{place}]")
 
     def item(self, number: int) -> int:
         """Bytes of an element, from the sizeof where the array is allocated."""
@@ -151,33 +158,14 @@ class Allocations:
 
     def size(self, number: int, item: int) -> str:
         """A clause with the array's number of elements."""
+        if number in self._matrices:
+            name, rows, columns = self._matrices[number]
+            return f"{name} is {rows}×{columns}" if rows else f"{name} has {columns} elements"
         event = self._of.get(number)
         if event is None:
             return "it has fewer elements"
         where = f" (allocated in line {event['line']})" if event["line"] else ""
         return f"it has {counted(event['bytes'] // item, 'element')}{where}"
-
-
-class _Matrices(Allocations):
-    """The matrices of a kernel, numbered from 1 on in the order of their allocation."""
-
-    def __init__(self, matrices: Sequence[Matrix]) -> None:
-        super().__init__((), {})
-        self._matrices = dict(enumerate(matrices, 1))
-
-    def name(self, number: int, *, with_line: bool = False) -> str:
-        return self._matrices[number][0]
-
-    def element(self, number: int, offset: int, item: int) -> str:
-        name, rows, columns = self._matrices[number]
-        if not rows:
-            return f"{name}[{offset // item}]"
-        row, column = divmod(offset // item, columns)
-        return f"{name}[{row}][{column}]"
-
-    def size(self, number: int, item: int) -> str:
-        name, rows, columns = self._matrices[number]
-        return f"{name} is {rows}×{columns}" if rows else f"{name} has {columns} elements"
 
 
 def _not_used(found: Iterable[Finding], right: Collection[int] | None = None) -> list[Finding]:
@@ -241,7 +229,7 @@ class Telling:
         for each in self.of("allocation"):
             if "frames" in each:  # an array in host memory
                 each["file"], each["line"] = self._place(*each["frames"])
-        self._allocations = Allocations(self._events, sources) if matrices is None else _Matrices(matrices)
+        self._allocations = Allocations(() if self._is_kernel else self._events, sources, matrices or ())
         self._status = ran.status
         self._harmless: list[Finding] = []
         self._is_sampled = any(each["sampled"] for each in self.of("end"))
@@ -335,9 +323,8 @@ class Telling:
                 what = f"{self._line(place)} copies back {name}, which the last launch with it reads"
                 lost.append(Finding(f"unused: {what}, and nothing reads what that launch writes: {written}", "unused", (place,)))
         of_products = {event["operands"][2][0] for event, _ in self.products}
-        host = "".join(
-            blanked(self._own_text)[each.opening : each.end] for each in functions_in(self._own_text) if each.is_of_host
-        )
+        plain = blanked(self._own_text)
+        host = "".join(plain[each.opening : each.end] for each in functions_in(plain) if each.is_of_host)
         is_printed = _PRINTED.match(host) and not any(each["copied_out"] or each["managed"] for each in uses)
         for each in uses:
             number, size = each["number"], each["bytes"]
@@ -568,10 +555,8 @@ class Telling:
             why = waits or "an endless loop, or much work for a CPU"
             text = f"{who} had not ended after {self._limit}; it was in {at}: {why}"
         elif name == signal.SIGSEGV and event["number"] and event["kernel"]:
-            text, code = (
-                f"out of bounds: {at} is beyond {self._allocations.name(event['number'], with_line=True)}",
-                "out-of-bounds",
-            )
+            code = "out-of-bounds"
+            text = f"out of bounds: {at} is beyond {self._allocations.name(event['number'], with_line=True)}"
         elif name == signal.SIGSEGV and event["number"]:
             why = "is in device memory: cudaMemcpy copies it"
             why = f"was freed by {event['freed_by']}" if event["freed_by"] else why

@@ -40,11 +40,6 @@ public:
     int any(int predicate, CALLED_FROM) const { return __any_sync(mask_, predicate, place); }
     int all(int predicate, CALLED_FROM) const { return __all_sync(mask_, predicate, place); }
     unsigned ballot(int predicate, CALLED_FROM) const { return by_rank(__ballot_sync(mask_, predicate, place)); }
-    template <typename T>
-    unsigned match_any(T value, CALLED_FROM) const
-    {
-        return by_rank(__match_any_sync(mask_, value, place));
-    }
 
 private:
     template <typename T>
