@@ -119,7 +119,7 @@ class Session:
         """The device on this GPU for a process alone, without a kernel."""
         if self.rank_device is not None and self.rank_device.gpu != gpu:
             self.release_device()
-        self.rank_device = device_of_alone(self.team, self.rank_device, gpu)
+        self.rank_device = self.rank_device or device_of_alone(self.team, gpu)
         self.use_gpu()
         return self.rank_device
 

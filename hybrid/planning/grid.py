@@ -95,12 +95,11 @@ _WORTH_IT = 0.9  # a grid must receive less than this fraction of what row block
 
 @record
 class Grid:
-    """`rows`×`columns` nodes in each of `layers` layers, numbered row by row."""
+    """`rows`×`columns` nodes in each of `layers` layers, numbered layer by layer and row by row."""
 
     rows: int
     columns: int
     layers: int = 1
-    layers_inside: bool = False  # number the layers of one place consecutively; else all places of one layer
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.columns}" + (f"x{self.layers}" if self.layers > 1 else "")
@@ -116,11 +115,8 @@ class Grid:
 
     def place(self, node: int) -> tuple[int, int, int]:
         """The row, the column and the layer of a node."""
-        if self.layers_inside:
-            of_layers, layer = divmod(node, self.layers)
-        else:
-            layer, of_layers = divmod(node, self.rows * self.columns)
-        return *divmod(of_layers, self.columns), layer
+        layer, of_layer = divmod(node, self.rows * self.columns)
+        return *divmod(of_layer, self.columns), layer
 
     def of_a(self, node: int, problem: Problem) -> Rectangle:
         """The part of A that a node needs."""
@@ -191,13 +187,11 @@ def received(grid: Grid, node: int, problem: Problem, topology: Topology, placem
 
 
 def candidates(nodes: int) -> Iterator[Grid]:
-    """All grids with this number of nodes; those with several layers in both numberings."""
+    """All grids with this number of nodes."""
     for layers in filter(lambda number: nodes % number == 0, range(1, nodes + 1)):
         of_layer = nodes // layers
         for rows in filter(lambda number: of_layer % number == 0, range(1, of_layer + 1)):
             yield Grid(rows, of_layer // rows, layers)
-            if layers > 1 and of_layer > 1:
-                yield Grid(rows, of_layer // rows, layers, layers_inside=True)
 
 
 @record

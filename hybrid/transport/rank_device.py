@@ -237,10 +237,8 @@ def device_key(plan: Plan, gpus: Sequence[Gpu | None]) -> tuple[object, ...]:
     return plan.device, plan.staged, tuple(gpus)
 
 
-def device_of_alone(team: Team, current: RankDevice | None, gpu: Gpu) -> RankDevice:
-    """The device on this GPU for a process alone, without a kernel: `current` if it fits, or a new one."""
-    if current is not None and current.gpu == gpu:
-        return current
+def device_of_alone(team: Team, gpu: Gpu) -> RankDevice:
+    """A device on this GPU for a process alone, without a kernel."""
     use_context_of(gpu)
     return RankDevice(team, _device, [gpu], ("cuda", True, (gpu,)))
 
