@@ -416,7 +416,9 @@ class _NpyOutput(MatrixOutput):
 
 # Matrix Market files are text: SciPy reads them whole; several ranks write them, in lines of equal length.
 
-_BYTES_OF_AN_ENTRY = 96  # in the coordinate format, with the copies for finding duplicates
+# In the coordinate format, with the copies for finding duplicates:
+_BYTES_OF_AN_ENTRY = 96
+_BYTES_OF_A_ROW = 8  # where its entries begin
 _DIGITS_OF_AN_INTEGER = 20  # of 64 bits, with the sign
 _NUMBERS_AT_ONCE = 1 << 17
 
@@ -440,7 +442,9 @@ class MtxFile(MatrixFile):
                 raise ValueError(f"its header promises {self._entries} entries, of {rows}×{columns}")
         dtype = np.dtype(np.complex128 if field == "complex" else np.float64)  # a text has no type
         super().__init__(os.path.abspath(path), (rows, columns), dtype, (1, 1), self._fetch_loaded)
-        self._entry_bytes = _BYTES_OF_AN_ENTRY if form == "coordinate" else dtype.itemsize
+        self._bytes = self._entries * dtype.itemsize
+        if form == "coordinate":
+            self._bytes = self._entries * _BYTES_OF_AN_ENTRY + rows * _BYTES_OF_A_ROW
         self._refuse_beyond_memory()
 
     def load(self) -> None:
@@ -463,7 +467,7 @@ class MtxFile(MatrixFile):
         return part if isinstance(part, np.ndarray) else part.toarray()
 
     def _refuse_beyond_memory(self) -> None:
-        need, free = self._entry_bytes * self._entries * self._readers, available_host_bytes()
+        need, free = self._bytes * self._readers, available_host_bytes()
         if need > free:
             each = f"each of {self._readers} processes reads all of this text"
             raise DoesNotFit(f"takes {readable(need)}, {readable(free)} are free: {each}; use .npy, .h5 or .zarr")

@@ -50,7 +50,7 @@ def test_a_dev_shm_that_mpi_alone_fits_is_enough():
 
 def test_a_matrix_as_text_that_needs_more_memory_than_there_is_is_refused_before(tmp_path):
     with open(tmp_path / "A.mtx", "w") as file:
-        file.write("%%MatrixMarket matrix coordinate real general\n1000000000 1000000000 1\n1 1 1\n")
+        file.write("%%MatrixMarket matrix coordinate real general\n1000000000000 1000000000000 1\n1 1 1\n")
     line = line_of_failure(run("--a", "A.mtx", "--b", "A.mtx", cwd=tmp_path), 1)
     assert code_in(line) == "host-memory"
 
