@@ -894,3 +894,70 @@ int check(Check* check, int threads, int64_t first, int64_t end)
     run_loop(check->pool, threads, first, end, unit, most > unit ? most : unit, check_rows, check);
     return (int)check->no_memory;
 }
+
+// ---- the whole check of a stack of products
+
+typedef struct {
+    double total, largest;  // these four as in `Found`
+    int64_t differ, not_judged;
+    double largest_a, largest_b;  // magnitudes; NOT_INTEGRAL unless all are integers
+    int64_t has_fractions;  // in C, but not in A and B
+} OfProduct;
+
+typedef struct {
+    Check first;  // the first product's, without its work memory
+    int64_t rows, apart_a, apart_b, apart_c;  // strides in bytes between the products' matrices; 0: one matrix for all
+    const double* x;  // to be weighted for each B
+    OfProduct* of_products;
+    int64_t threads;  // for each product
+    int64_t raised, no_memory;  // as in `Check`
+} Stack;
+
+static double largest_of(const Look* look) { return look->integral ? look->largest : NOT_INTEGRAL; }
+
+static void check_products(const void* of_stack, int64_t from, int64_t to)
+{
+    Stack* stack = (Stack*)of_stack;
+    Check one = stack->first;
+    int64_t columns = one.c.columns, groups = (columns + one.group - 1) / one.group, failed = 0;
+    one.x = malloc((size_t)(columns + 3 * groups + one.rows_of_b * packed_columns(groups)) * sizeof *one.x);
+    one.norms_b = one.x + columns;
+    one.flushed = one.norms_b + groups;
+    one.overflow = one.flushed + groups;
+    one.y = one.overflow + groups;
+    for (int64_t i = from; one.x && !failed && i < to; ++i) {
+        OfProduct* product = &stack->of_products[i];
+        one.a.elements = stack->first.a.elements + i * stack->apart_a;
+        one.b.elements = stack->first.b.elements + i * stack->apart_b;
+        one.c.elements = stack->first.c.elements + i * stack->apart_c;
+        one.in_a = one.in_c = (Look){0, 1};
+        one.found = (Found){.rows = MOST_WORST, .sizes[MOST_WORST - 1] = INFINITY};  // a full list: no row is added
+        if (i == from || stack->apart_b) {
+            one.in_b = (Look){0, 1};
+            memcpy(one.x, stack->x, (size_t)columns * sizeof *one.x);
+            failed = sums_of_b(&one, (int)stack->threads);
+        }
+        failed = failed || check(&one, (int)stack->threads, 0, stack->rows);
+        *product = (OfProduct){one.found.total,
+                               one.found.largest,
+                               one.found.differ,
+                               one.found.not_judged,
+                               largest_of(&one.in_a),
+                               largest_of(&one.in_b),
+                               one.in_a.integral && one.in_b.integral && !one.in_c.integral};
+    }
+    if (one.raised) __atomic_fetch_or(&stack->raised, one.raised, __ATOMIC_RELAXED);
+    if (!one.x || failed) __atomic_store_n(&stack->no_memory, 1, __ATOMIC_RELAXED);
+    free(one.x);
+}
+
+// Checks products first..end-1, and computes them first if there is a `multiply`. Each thread takes whole products, or all
+// threads divide each. Returns 0, or 1 without memory.
+int check_stack(Stack* stack, int threads, int64_t first, int64_t end)
+{
+    const Check* check = &stack->first;
+    int64_t bytes = stack->rows * (check->a.columns * check->a.item_size + check->c.columns * check->c.item_size);
+    int among = stack->threads > 1 ? 1 : enough_threads(threads, (end - first) * bytes);
+    run_loop(check->pool, among, first, end, 1, 1 + BYTES_AT_ONCE / (bytes + 1), check_products, stack);
+    return (int)stack->no_memory;
+}

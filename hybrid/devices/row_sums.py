@@ -101,6 +101,24 @@ class _Check(ctypes.Structure):
     ]
 
 
+# `OfProduct` of product_check.h.
+_OF_PRODUCT = np.dtype(
+    [*((name, float) for name in ("total", "largest")), *((name, np.int64) for name in ("differ", "not_judged")),
+     *((name, float) for name in ("largest_a", "largest_b")), ("has_fractions", np.int64)]
+)  # fmt: skip
+
+
+class _Stack(ctypes.Structure):
+    """`Stack` of product_check.h."""
+
+    _fields_: ClassVar[Any] = [
+        ("first", _Check),
+        *((name, _NUMBER) for name in ("rows", "apart_a", "apart_b", "apart_c")),
+        *((name, _ADDRESS) for name in ("x", "of_products")),
+        *((name, _NUMBER) for name in ("threads", "raised", "no_memory")),
+    ]
+
+
 def _load() -> Any:
     """The compiled library; None on big-endian machines. HybridError without a C compiler."""
     if sys.byteorder != "little":
@@ -117,7 +135,7 @@ def _load() -> Any:
     pool, some = [_ADDRESS, _COUNT], [_NUMBER, _NUMBER]
     library.group_sums.argtypes = [*pool, *[_ADDRESS] * 2, _NUMBER, *[_ADDRESS] * 4, *some]
     library.products.argtypes = [*pool, *[_ADDRESS] * 2, _NUMBER, *[_ADDRESS] * 3, *some]
-    library.check.argtypes = [_ADDRESS, _COUNT, *some]
+    library.check.argtypes = library.check_stack.argtypes = [_ADDRESS, _COUNT, *some]
     library.sums_of_b.argtypes = [_ADDRESS, _COUNT]
     library.column_sums.argtypes = [*pool, _ADDRESS, _NUMBER, _ADDRESS, _NUMBER, _NUMBER, *[_ADDRESS] * 3]
     library.pack.argtypes = [_ADDRESS, _NUMBER, _NUMBER, _ADDRESS]
@@ -376,10 +394,8 @@ def check_product(
     memory = np.empty(m + 3 * groups + l * library.packed_columns(groups))
     memory[:m] = x
     at = memory.__array_interface__["data"][0]
-    room = [at + 8 * first for first in (0, m + 3 * groups, m, m + groups, m + 2 * groups)]  # x, y, norms_b, flushed, overflow
-    check = _Check(_rows(a), _rows(b), _rows(c), l, group, *room, max(1, l // SAMPLE), *bounds)
-    check.multiply, check.pool = loop, adder().pool
-    check.in_a.integral = check.in_b.integral = check.in_c.integral = 1
+    places = [at + 8 * first for first in (0, m + 3 * groups, m, m + groups, m + 2 * groups)]
+    check = _check_of(a, b, c, group, bounds, loop, *places)
     row_bytes = a.shape[1] * a.itemsize + m * c.itemsize + (l * m // _TERMS_A_BYTE if multiplies else 0)
     at_once = max(1, threads * _BYTES_A_THREAD // max(1, row_bytes))
     with limited_blas(1) if multiplies and n * l * m > OF_ONE_THREAD else nullcontext():
@@ -396,6 +412,39 @@ def check_product(
     rows = slice(found.rows)
     worst = list(zip(found.of_rows[rows], found.of_groups[rows], found.sizes[rows], strict=True))
     return Compared(totals, largest, worst), bool(check.in_a.integral and check.in_b.integral and not check.in_c.integral)
+
+
+def _check_of(a: np.ndarray, b: np.ndarray, c: np.ndarray, group: int, bounds: Bounds, loop: int, *room: int | None) -> _Check:
+    """The C code's check. `loop`: NumPy's, to compute C; 0: C is computed. `room`: addresses for x, y, norms_b, flushed and
+    overflow."""
+    check = _Check(_rows(a), _rows(b), _rows(c), len(b), group, *(room or [None] * 5), max(1, len(b) // SAMPLE), *bounds)
+    check.multiply, check.pool = loop, adder().pool
+    check.in_a.integral = check.in_b.integral = check.in_c.integral = 1
+    return check
+
+
+def check_stack(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray, x: np.ndarray, group: int, bounds: Bounds, threads: int, *, multiplies: bool
+) -> np.ndarray | None:
+    """Compare C·x with A·(B·x) for each product of a stack; the results are `OfProduct` of product_check.h. `a` or `b` may hold
+    one matrix for all. None if the C code cannot read all of them, or cannot compute C. `multiplies`: as for `check_product`."""
+    count, n, m = c.shape
+    first = a[0], b[0], c[0]
+    loop = matmul_loop(c.dtype.char) if multiplies and count >= threads else 0
+    if not all(map(can_sum, first)) or (multiplies and not loop):
+        return None
+    x, found = np.ascontiguousarray(x), np.zeros(count, _OF_PRODUCT)
+    apart = [each.strides[0] if len(each) > 1 else 0 for each in (a, b, c)]
+    each = 1 if count >= threads else threads
+    stack = _Stack(_check_of(*first, group, bounds, loop), n, *apart, x.ctypes.data, found.ctypes.data, each)
+    bytes_of_one = sum(each.nbytes for each in first) + (n * len(first[1]) * m // _TERMS_A_BYTE if loop else 0)
+    with limited_blas(1) if loop and n * len(first[1]) * m > OF_ONE_THREAD else nullcontext():
+        for some in rows_of_about(_BYTES_A_THREAD * threads, Span(0, count), bytes_of_one):
+            if adder().loaded.check_stack(ctypes.byref(stack), threads, some.lo, some.hi):
+                raise MemoryError("no memory for the check")
+    if stack.raised:
+        warn_as_numpy(stack.raised)
+    return found
 
 
 def _packed(y: np.ndarray) -> np.ndarray:

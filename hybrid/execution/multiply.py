@@ -66,7 +66,7 @@ from hybrid.planning.plan import shortage_of_matrix
 from hybrid.planning.tiling import OperandLocation, PlanRequest
 from hybrid.ranks.heartbeat import busy
 from hybrid.verification.check import Check, Fault, settle
-from hybrid.verification.freivalds import new_seed, stack_faults, verify_alone
+from hybrid.verification.freivalds import StackCheck, new_seed, verify_alone
 
 PRODUCT_OF_ROOT = "a product of matrices of the root"  # a kind of call, in what ranks say to agree on it
 
@@ -480,21 +480,24 @@ class StackCall:
         gpu, real = self._placement.gpu, self._shapes.problem
         with self._team.phase("multiply"), busy():
             c = np.empty((len(self._span), real.n, real.m), real.dtype) if into is None else into
-            if c.size and gpu is not None and real.l:
+            check = StackCheck(a, b, c, self._threads) if c.size and self._settings.check != "off" else None
+            if not c.size:
+                pass
+            elif gpu is not None and real.l:
                 from hybrid.devices.cuda_device import multiply_on_gpu
 
                 multiply_on_gpu(gpu, a, b, c, self._settings.gpu_memory)
-            elif c.size:
+            elif check is None or not check.compared_in_c(multiplies=True):
                 blas_stack(a, b, c, self._threads)
         if self._settings.check != "off":
-            self._verify(a, b, c)
+            self._verify(a, b, c, check)
         return c
 
-    def _verify(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-        """Raise CheckFailed for products that are wrong and not repaired."""
+    def _verify(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, check: StackCheck | None) -> None:
+        """Raise CheckFailed for products that are wrong and not repaired. `check`: of these products; None if there are none."""
         team, wrong, mended = self._team, list[Fault](), list[str]()
         with team.phase("check") as checking, busy():
-            for index, of_product in sorted(stack_faults(a, b, c, self._threads).items()) if c.size else ():
+            for index, of_product in sorted(check.faults().items()) if check is not None else ():
                 name = f"product {self._span.lo + index} of the stack, by {self._placement.name}"
                 if self._settings.on_fault == "repair" and self._recomputed(a, b, c, index):
                     mended.append(f"{name}: multiplied wrong; it was computed again on the CPU of rank {team.rank}")

@@ -51,7 +51,7 @@ def blas_all(products: Iterable[Product]) -> None:
         else:
             for rows, columns in _tiles(c, a.shape[1]):
                 tiles.append(partial(np.matmul, a[rows], b[:, columns], out=c[rows, columns]))
-    _do_all(tiles, product_threads())
+    _do_all(tiles)
 
 
 def blas_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> None:
@@ -65,11 +65,11 @@ def blas_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> Non
             blas_all((a[index % len(a)], b[index % len(b)], c[index]) for index in range(count))
         return
 
-    parts = even_pieces(Span(0, count), -(-count // (_MOST_TILES_A_THREAD * threads)))
+    def multiply(part: Span) -> None:
+        np.matmul(some_matrices(a, part), some_matrices(b, part), out=c[part.slice])
+
     with limited_threads(1):
-        _do_all(
-            [partial(np.matmul, some_matrices(a, part), some_matrices(b, part), out=c[part.slice]) for part in parts], threads
-        )
+        on_threads(threads, multiply, even_pieces(Span(0, count), -(-count // (_MOST_TILES_A_THREAD * threads))))
 
 
 def some_matrices(stack: np.ndarray, part: Span) -> np.ndarray:
@@ -84,10 +84,10 @@ def add_by_blas(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
         for some in pieces(Span(rows.start, rows.stop), _ROWS_ADDED):
             c[some.slice, columns] += a[some.slice] @ b[:, columns]
 
-    _do_all([partial(add, *tile) for tile in _tiles(c, a.shape[1])], product_threads())
+    _do_all([partial(add, *tile) for tile in _tiles(c, a.shape[1])])
 
 
-def _do_all(tiles: Iterable[Callable[[], object]], threads: int) -> None:
+def _do_all(tiles: Iterable[Callable[[], object]]) -> None:
     """Compute the tiles by threads, under this thread's np.errstate, which is thread-local."""
     handling: dict[str, Any] = {**np.geterr(), "call": np.geterrcall()}
 
@@ -95,7 +95,7 @@ def _do_all(tiles: Iterable[Callable[[], object]], threads: int) -> None:
         with np.errstate(**handling):
             tile()
 
-    on_threads(threads, do, tiles)
+    on_threads(product_threads(), do, tiles)
 
 
 def _tiles(c: np.ndarray, terms: int) -> list[tuple[slice, slice]]:

@@ -28,7 +28,9 @@ from hybrid.devices.row_sums import (
     Bounds,
     Compared,
     Integers,
+    can_sum,
     check_product,
+    check_stack,
     column_weights,
     compare,
     group_sums,
@@ -489,44 +491,80 @@ def joined_by_rows(plan: Plan, parts: Sequence[np.ndarray], by: str, axis: int =
     return np.concatenate([parts[rank] for rank in order], axis=axis)
 
 
-def stack_faults(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> dict[int, tuple[Fault, ...]]:
-    """The faults of each wrong product c[i] = a[i]·b[i], by its number. All are stacks of real matrices in host memory; `a` or
-    `b` may hold one matrix for all products.
+class StackCheck:
+    """The check that c[i] = a[i]·b[i] for each i. All are stacks of real matrices in host memory; `a` or `b` may hold one matrix
+    for all products. The accuracy of right products is estimated from each product's differences if they are enough, else from
+    those of all."""
 
-    The accuracy of right products is estimated from each product's differences if they are enough, else from those of all.
-    """
-    problem, wrong = Problem(c.shape[1], a.shape[2], c.shape[2], c.dtype.name), dict[int, tuple[Fault, ...]]()
-    sizes, largest = _sizes_of_stack(problem, a, b, c, threads)
-    counts, of_products = np.count_nonzero(sizes > 0, axis=(1, 2)), sizes.max(axis=(1, 2))
-    exact, limits = is_exact(problem, GROUP_COLUMNS, *largest), np.zeros(len(c))
-    if not exact and is_exact_product(problem.dtype, problem.l, *largest):
-        exact, limits = True, limits - np.inf  # check each product by itself
-    elif not exact:
-        totals = np.clip(sizes, 0, MOST_IN_TOTAL).sum(axis=(1, 2))
-        of_all = spread_of(totals.sum(), counts.sum()) if counts.sum() >= FEW else 1.0
-        limits = usual_largest(int((sizes >= 0).sum())) * np.where(counts >= FEW, spread_of(totals, counts), of_all)
-    for index in np.flatnonzero(of_products > limits).tolist():
-        suspects = [] if exact else _suspects(_worst(sizes[index]), limits[index], problem.m)
-        check = verify_alone(a[index % len(a)], b[index % len(b)], c[index], threads, suspects)
-        if not check.ok:
-            wrong[index] = check.faults
-    return wrong
+    # By product: the sizes' total and nonzero count, as in Compared, the largest, and whether an integer C has fractions. For
+    # all: how many sums were judged, and the largest magnitudes in A and in B.
+    _totals: np.ndarray
+    _counts: np.ndarray
+    _sizes: np.ndarray
+    _fractions: np.ndarray
+    _judged: int
+    _largest: tuple[float, ...] = ()  # (): nothing has been compared
 
+    def __init__(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> None:
+        self._a, self._b, self._c, self._threads = a, b, c, threads
+        self._problem = Problem(c.shape[1], a.shape[2], c.shape[2], c.dtype.name)
+        self._x = _x_of(c.shape[2], new_seed())
 
-def _sizes_of_stack(
-    problem: Problem, a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int
-) -> tuple[np.ndarray, tuple[float, float]]:
-    """The sizes of all differences in the products of a stack, and the largest magnitudes in A and in B."""
-    count, b, parts = len(c), np.ascontiguousarray(b), []
-    with limited_threads(1):  # one BLAS thread: the products are divided among our own threads
-        sums = _HostSums(problem, _x_of(problem.m, new_seed()), threads, *_peaks(problem, b.reshape(-1, problem.m)))
-        for columns in pieces(Span(0, problem.m), COLUMNS_AT_ONCE):
-            of_b, norms_b = sums.of_b(b, columns)
-            expected, norms_a = sums.times(a, of_b)
-            expected, norms_a = (np.array(np.broadcast_to(each, (count, *each.shape[1:]))) for each in (expected, norms_a))
-            allowed = sums.allowed(columns, norms_b, integral=sums.in_a.integral and sums.in_b.integral)
-            parts.append(sums.sizes(c, columns, expected, norms_a, allowed))
-    return np.concatenate(parts, axis=2), (sums.in_a.largest, sums.in_b.largest)
+    def compared_in_c(self, *, multiplies: bool = False) -> bool:
+        """Compare all products by the C code, which with `multiplies` computes them first. Returns whether it can."""
+        a, b = (each if can_sum(each[0]) else np.ascontiguousarray(each) for each in (self._a, self._b))
+        how = self._x, GROUP_COLUMNS, bounds_of(self._problem), self._threads
+        found = check_stack(a, b, self._c, *how, multiplies=multiplies)
+        if found is None:
+            return False
+        self._totals, self._counts, self._sizes = (found[each] for each in ("total", "differ", "largest"))
+        self._fractions, sums = found["has_fractions"] != 0, self._problem.n * -(-self._problem.m // GROUP_COLUMNS)
+        self._judged = sums * len(found) - int(found["not_judged"].sum())
+        self._largest = tuple(float(found[each].max()) for each in ("largest_a", "largest_b"))
+        return True
+
+    def _compare(self) -> None:
+        """Compare all products by NumPy."""
+        sizes, self._largest = self._compared(self._a, self._b, self._c)
+        self._totals, self._counts = np.clip(sizes, 0, MOST_IN_TOTAL).sum(axis=(1, 2)), (sizes > 0).sum(axis=(1, 2))
+        self._sizes, self._judged = sizes.max(axis=(1, 2)), int((sizes >= 0).sum())
+        self._fractions = np.zeros(len(sizes), bool)  # fractions count in the sizes
+
+    def _compared(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, tuple[float, float]]:
+        """The sizes of the differences of some products, and the largest magnitudes in A and in B."""
+        count, m, parts = len(c), self._problem.m, []
+        with limited_threads(1):  # one BLAS thread: the products are divided among our own threads
+            sums = _HostSums(self._problem, self._x, self._threads, *_peaks(self._problem, b.reshape(-1, m)))
+            for columns in pieces(Span(0, m), COLUMNS_AT_ONCE):
+                of_b, norms_b = sums.of_b(b, columns)
+                expected, norms_a = sums.times(a, of_b)
+                expected, norms_a = (np.array(np.broadcast_to(each, (count, *each.shape[1:]))) for each in (expected, norms_a))
+                allowed = sums.allowed(columns, norms_b, integral=sums.in_a.integral and sums.in_b.integral)
+                parts.append(sums.sizes(c, columns, expected, norms_a, allowed))
+        return np.concatenate(parts, axis=2), (sums.in_a.largest, sums.in_b.largest)
+
+    def faults(self) -> dict[int, tuple[Fault, ...]]:
+        """The faults of each wrong product, by its number."""
+        if not (self._largest or self.compared_in_c()):
+            self._compare()
+        problem, counts, wrong = self._problem, self._counts, dict[int, tuple[Fault, ...]]()
+        exact = is_exact(problem, GROUP_COLUMNS, *self._largest)
+        limits = np.zeros(len(counts))
+        if not exact and is_exact_product(problem.dtype, problem.l, *self._largest):
+            exact, limits = True, limits - np.inf  # check each product by itself
+        elif not exact:
+            of_all = spread_of(self._totals.sum(), counts.sum()) if counts.sum() >= FEW else 1.0
+            spreads = np.where(counts >= FEW, spread_of(self._totals, counts), of_all)
+            limits = usual_largest(self._judged) * spreads
+        for index in np.flatnonzero((self._sizes > limits) | (self._fractions & exact)).tolist():
+            a, b, c = matrices = self._a[index % len(self._a)], self._b[index % len(self._b)], self._c[index]
+            suspects: Sequence[Suspect] = ()
+            if not exact:
+                suspects = _suspects(_worst(self._compared(a[None], b[None], c[None])[0][0]), limits[index], problem.m)
+            check = verify_alone(*matrices, self._threads, suspects)
+            if not check.ok:
+                wrong[index] = check.faults
+        return wrong
 
 
 # A product of integers may be exact in float64 while the check's usual sums, multiplied by x, would be rounded. Then sums modulo
