@@ -193,7 +193,7 @@ def test_a_warm_call_of_ranks_of_one_node_exchanges_little_and_keeps_its_result(
         for _ in range(10):  # of several real products, one right after the other
             exact = hybrid.multiply(whole[0], whole[1] if whole[1] is None else whole[1] >> 25, comm=comm)
             assert comm.rank or (exact == whole[0] @ (whole[1] >> 25)).all()
-    assert counts.exchanges <= 2
+    assert counts.exchanges <= 3
     assert comm.rank or (np.allclose(first, a @ b) and np.allclose(second, 4 * a @ b))
 
 
