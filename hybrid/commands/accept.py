@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import Command, agree
-from hybrid.commands.parser import Parser, add_settings, file_name, number_of, settings_of, whole_number
+from hybrid.commands.parser import Parser, add_settings, at_least, file_name, number_of, settings_of, whole_number
 from hybrid.commands.streams import file_of_json, text_stream
 from hybrid.core.settings import Settings
 from hybrid.core.text import counted
@@ -43,7 +43,7 @@ def build_parser() -> Parser:
     parser.add_argument("--minutes", type=number_of("minutes"), metavar="M", help="repeat rotations for M minutes (by level)")
     parser.add_argument("--level", type=whole_number, choices=LEVELS, default=2, help="how much to test, see below (2)")
     expected = "GPUs that each node must use (those given by Slurm or CUDA_VISIBLE_DEVICES; with --device cpu none)"
-    parser.add_argument("--expect-gpus", type=whole_number, metavar="N", help=expected)
+    parser.add_argument("--expect-gpus", type=at_least(0), metavar="N", help=expected)
     add_settings(parser, "device", "host_memory", "gpu_memory")
     parser.add_argument("--json", type=file_name, metavar="FILE", help="append the result as a JSON line; - for standard output")
     add_settings(parser, "threads", "stall")

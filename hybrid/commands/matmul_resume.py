@@ -429,10 +429,8 @@ class ProductInParts:
         with self._team.phase("agree", timed=False) as asking:
             asking.mine = _identity(self._product, self._options, self._settings)
         self._asked: Facts = {**asking.all[0], "--resume-rows": str(self._rows)}
-        there = state.asked if state else self._asked
-        if names := [name for name in {**there, **self._asked} if there.get(name) != self._asked.get(name)]:
-            other = [f"{name} {there.get(name, 'not known')} there, {self._asked.get(name, 'not known')} here" for name in names]
-            raise UsageError(f"{self.disk.name} is of another product ({'; '.join(other)}): remove it", code="resume-other")
+        if state:
+            _refuse_other(state, self._asked, self._options.out)
         wall.enter("resume")
         self.disk.look(self._tiles)
 
@@ -595,6 +593,15 @@ def _identity(product: TypedProduct, options: argparse.Namespace, settings: Sett
     }
 
 
+def _refuse_other(state: State, here: Facts, out: str) -> None:
+    """UsageError if the journal of the file `out` is of another product than `here`."""
+    there, file = state.asked, matrix_name(out).file
+    if names := [name for name in {**there, **here} if there.get(name) != here.get(name)]:
+        other = [f"{name} {there.get(name, 'not known')} there, {here.get(name, 'not known')} here" for name in names]
+        why = f"{file}.journal is of another product ({'; '.join(other)}): remove it and {file}.part"
+        raise UsageError(why, code="resume-other")
+
+
 def _fingerprint(path: str) -> str:
     """A text that changes with a file, or folder of files: size, time of the last change, and a digest of its first bytes.
     UsageError if it cannot be read."""
@@ -633,6 +640,8 @@ def part_to_explain(
 
     ranks, rows = machine.topology.size, settings.resume_rows
     shape = (rows or state.rows, state.columns) if state else shape_of_parts(product, ranks, rows, fits)
+    if state:
+        _refuse_other(state, {**_identity(product, options, settings), "--resume-rows": str(shape[0])}, options.out)
     parts = Parts(*shape, len(state.written) if state else 0, len(_serpentine((n, m), *shape)))
     line = parts_line(parts, (n, m), f"{options.out}.journal").strip()
     return _request_of_part(product, machine.topology, min(shape[0], n), shape[1]), f"{line}; the plan of a part:"

@@ -130,18 +130,22 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> Task:
     from hybrid.graphs.walks import choose_arithmetic
     from hybrid.host.files import refuse_same, refuse_unwritable
     from hybrid.host.memory import available_host_bytes
+    from hybrid.reporting import svg
 
+    if options.picture:
+        svg.refuse(options.picture)
     if options.out and not options.out.endswith(OUT_FORMATS):
         raise UsageError(f"--out {options.out}: the name must end in {', '.join(OUT_FORMATS)}", code="file-kind")
     source = None if options.graph in EXAMPLES else options.graph
     refuse_same({"GRAPH": source, "--out": options.out, "--picture": options.picture}, may_replace={})
+    for file in filter(None, (options.out, options.picture)):
+        refuse_unwritable(file)
     graph = read_graph(options.graph, options.format, directed=options.directed, memory=settings.host_memory)
     count = len(graph.names)
     if options.out:  # text formats take at least 2 bytes a number
         refuse_unwritable(options.out, (8 if options.out.endswith(".npy") else 2) * count**2)
     if options.picture:
-        picture.refuse(options.picture, count)
-        refuse_unwritable(options.picture)
+        picture.refuse(count)
     if options.terms and count > MOST_TERMS:
         raise UsageError(f"--terms shows a term for each vertex: {count}, at most {MOST_TERMS}", code="number")
     whole = range(count if options.out else min(options.printed, count))

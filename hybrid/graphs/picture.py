@@ -25,9 +25,8 @@ svg text { font-size: 13px } .v { text-anchor: middle; dominant-baseline: centra
 """
 
 
-def refuse(path: str, vertices: int) -> None:
-    """UsageError for a file name that does not end in .svg, and for too many vertices for a picture."""
-    svg.refuse(path)
+def refuse(vertices: int) -> None:
+    """UsageError for too many vertices for a picture."""
     if vertices > MOST_DRAWN:
         raise UsageError(f"--picture: a graph of {vertices} vertices would be a tangle; {MOST_DRAWN} are the most", code="number")
 

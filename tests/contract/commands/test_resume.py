@@ -199,7 +199,9 @@ def test_another_product_is_refused_and_the_parts_stay(folder):
     killed(*SMALL, parts=2)
     before = contents("C.npy.part"), contents("C.npy.journal")
     for other in ("--seed 1", "--dtype float32", "--no-check", "--resume-rows 8", "--fill uniform"):
-        assert code_in(line_of_failure(run(*SMALL, *other.split()), 2)) == "resume-other", other
+        for explained in ([], ["--explain"]):
+            line = line_of_failure(run(*SMALL, *other.split(), *explained), 2)
+            assert (code_in(line), "remove it and C.npy.part" in line) == ("resume-other", True), line
         assert (contents("C.npy.part"), contents("C.npy.journal")) == before
 
 
