@@ -14,7 +14,7 @@ import numpy as np
 
 from hybrid.core.problem import Span, record
 from hybrid.core.settings import one_of
-from hybrid.core.text import readable
+from hybrid.core.text import counted, readable
 from hybrid.errors import DoesNotFit, UsageError, one_line
 from hybrid.host.memory import available_host_bytes
 from hybrid.runs.matrix_file import MtxFile, open_npy
@@ -114,7 +114,7 @@ def from_csv(path: Path, memory: int) -> Read:
     for number, row in rows:
         with _in_line(number):
             if len(row) != len(rows):
-                raise UsageError(f"{len(row)} numbers, but there are {len(rows)} rows: the matrix must be square")
+                raise UsageError(f"{counted(len(row), 'number')} for {counted(len(rows), 'row')}: the matrix must be square")
             values.append([as_number(cell) for cell in row])
     return np.array(values, np.int64).reshape(len(rows), len(rows)), names
 

@@ -104,7 +104,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", exhaustive(["an edge twice", "a fraction", "cut short", "objects", "rounded"], REFUSED))
+@pytest.mark.parametrize("name", exhaustive(["an edge twice", "a row too short", "cut short", "objects", "rounded"], REFUSED))
 def test_what_is_no_graph_is_refused_with_its_line(tmp_path, name):
     file, content, code, line = REFUSED[name]
     if file.endswith("mtx"):
@@ -115,6 +115,7 @@ def test_what_is_no_graph_is_refused_with_its_line(tmp_path, name):
     assert (done.returncode, done.stdout, said.endswith(f"[{code}]")) == (2, "", True), said
     assert (int(named[1]) if named and line else line) == line
     assert file in said
+    assert "1 numbers" not in said
 
 
 # What a file promises is more than 8 MiB of memory, which HYBRID_HOST_MEMORY says there are.
