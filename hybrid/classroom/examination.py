@@ -10,12 +10,14 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 
 from hybrid.classroom.cuda_text import indices_of, joined, loops_in, value_of
 from hybrid.classroom.launch import (
+    EVERY_SIZE,
     Launch,
     Meaning,
     is_by_rows,
@@ -23,6 +25,7 @@ from hybrid.classroom.launch import (
     is_written,
     launch_of,
     multiples_of,
+    said_transposed,
     strict_launches,
 )
 from hybrid.classroom.mistakes import Finding
@@ -77,15 +80,29 @@ class Trials:
                     if not all(case.is_right for case in also):
                         trials, cases = other, [*cases, *also]
                         break
-            computes = "" if self.is_exercise else _triangle(cases, self.meaning.names(self.kernel))
+            computes = ""
+            if not self.is_exercise:
+                computes = _triangle(cases, self.meaning.names(self.kernel)) or self._transposed(cases)
             if computes:
-                right = [tuple(replace(one, wrong=(), first_wrong=None, never=()) for one in case.outcomes) for case in cases]
-                cases = [replace(case, outcomes=each) for case, each in zip(cases, right, strict=True)]
+                none = {"wrong": (), "first_wrong": None, "never": (), "mistake": None}
+                cases = [replace(case, outcomes=tuple(replace(each, **none) for each in case.outcomes)) for case in cases]
             else:
                 cases = trials._repaired(_without_refuted(cases), folder)
         is_usual = shapes == self.usual_shapes()
         stated = multiples_of(self.file, self.kernel) if is_usual else {}
         return Examination(self.kernel, self.meaning, trials.launch, tuple(cases), static, computes, stated)
+
+    def _transposed(self, cases: Sequence[Case]) -> str:
+        """Which matrices are stored column by column, as the file says, if that explains all wrong shapes; "" if not."""
+        mistakes = {each.mistake for case in cases for each in case.outcomes if each.wrong}
+        code, text = (mistakes.pop() if len(mistakes) == 1 else None) or ("", "")
+        if code != "transposed-index" or any(case.faults or case.never or case.uncertain or case.outside for case in cases):
+            return ""
+        names = dict(zip("ABC", self.meaning.names(self.kernel), strict=True))
+        turned = re.findall(r"\{(\w)\}", text.partition(":")[0])
+        why = {each: said_transposed(self.file, self.kernel, self.meaning, each) for each in turned}
+        told = "; ".join(f"{names[each]} is stored column by column, as {says} says" for each, says in why.items())
+        return told if all(why.values()) else ""
 
     def _repaired(self, cases: list[Case], folder: Path) -> list[Case]:
         kept = repairs_of(self.file, self.kernel, ELEMENT_TYPES[self.meaning.dtype])
@@ -124,7 +141,8 @@ class Trials:
         stated = multiples_of(self.file, self.kernel)
         named = zip(self.kernel.parameters, self.meaning.of, strict=True)
         parts = {of: stated[each.name][0] for each, of in named if each.name in stated}
-        multiples = [parts.get("n" if self.meaning.square else of, 1) for of in "nlm"]
+        every, _ = stated.get(EVERY_SIZE, (1, 0))
+        multiples = [parts.get("n" if self.meaning.square else of, every) for of in "nlm"]
         return list(dict.fromkeys(self.meaning.on(_rounded(shape, multiples)) for shape in shapes))
 
     def _in_time(self, cases: list[Case]) -> list[Case]:
@@ -374,7 +392,8 @@ class FirstKernel:
         if self.wanted:
             return True
         of_weights = re.search(r"[*/]", re.sub(r"\[[^\]]*\]|[^;]*\bblock(?:Idx|Dim)\b[^;]*;", "", self.kernel.body))
-        is_variant = _VARIANT.search(self.kernel.name) or (self.promised == "stencil" and of_weights)
+        of_a_range = any(not (each.is_pointer or each.is_number) for each in self.kernel.parameters)
+        is_variant = _VARIANT.search(self.kernel.name) or {"stencil": of_weights, "histogram": of_a_range}.get(self.promised)
         return self.promised in _PLAIN and not is_variant
 
     def examined(self, shapes: Sequence[Sizes]) -> Examination:
@@ -449,10 +468,10 @@ class FirstKernel:
                     content.fill(0)
                     content[: len(_WEIGHTS)] = _WEIGHTS[: len(content)]
             arrays.append((content, True))
-        numbers = []
+        numbers, scales = [], count(_SCALE, _SCALE)
         for each in (each for each in self.kernel.parameters if not each.is_pointer):
             size = _BINS if _OF_BINS.search(each.name) else rows if each.name == self.rows else columns
-            numbers.append(size if each.is_number else _SCALE)
+            numbers.append(size if each.is_number else next(scales))
         places = [(name, 0, len(content)) for name, (content, _) in zip(self.arrays, arrays, strict=True)]
         watch = ELEMENTS | VERSIONS * bool(version) | REQUESTS * (math.prod(sizes) <= _COUNTED)
         seconds = min(self.seconds, _BRIEF) if version else self.seconds

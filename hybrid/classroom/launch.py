@@ -235,22 +235,49 @@ def _sizes(names: Sequence[str], let: Mapping[str, str], known: Mapping[str, str
     return sizes
 
 
+EVERY_SIZE = "every size"
+_EVERY = r"(?<!block )(?<!grid )(?<!tile )(?:[Dd]imensions|[Ss]izes|[Ee]xtents|[Ee]dges|[Ss]ides|[Mm]atrices)"
 _NOT_STATED = re.compile(r"\b(?:not|no|need|any|even|if|when|otherwise|or|unless|pad\w*)\b|n't\b", re.IGNORECASE)
 
 
 def multiples_of(file: StudentFile, kernel: StudentKernel) -> dict[str, tuple[int, int]]:
     """The sizes that the file says are multiples of a constant, in a comment or an assert: for each the constant and the line."""
-    sizes, found = "|".join(each.name for each in kernel.parameters if each.is_number) or "(?!)", dict[str, tuple[int, int]]()
-    is_multiple = rf"\b({sizes})\b(?=(?:[^.;\w]+\w+){{1,6}}?\s+(?:multiples? of|divisible by)\s+(\w+))"
-    leaves_none = rf"\b({sizes})\s*%\s*(\w+)\s*==\s*0\b"
+    sizes, found = [each.name for each in kernel.parameters if each.is_number], dict[str, tuple[int, int]]()
+    size = rf"\b({'|'.join([*sizes, _EVERY])})\b"
+    is_multiple = rf"{size}(?=(?:[^.;\w]+\w+){{0,6}}?[^.;\w]+(?:multiples? of|divisible by)\s+(\w+))"
+    leaves_none, divides = rf"{size}\s*%\s*(\w+)\s*==\s*0\b", rf"\b(\w+)\s+divides\s+(?:\w+\s+){{0,2}}?{size}"
+    for number, said in _statements(file):
+        stated = re.findall(is_multiple, said) + re.findall(leaves_none, said)
+        for name, text in stated + [pair[::-1] for pair in re.findall(divides, said)]:
+            if value := value_of(text, file.constants):
+                found.update(dict.fromkeys([name] if name in sizes else sizes or [EVERY_SIZE], (value, number)))
+    return found
+
+
+def _statements(file: StudentFile) -> Iterator[tuple[int, str]]:
+    """Comments and asserts that state something, each with its line."""
     for number, (line, plain) in enumerate(zip(file.lines, blanked(file.text).split("\n"), strict=True), 1):
         comment = next((line[place:] for place, letter in enumerate(plain) if letter != line[place]), "")
         asserted = re.search(r"\bassert\s*\(.*", plain)
-        said = asserted[0] if asserted else "" if _NOT_STATED.search(comment) else comment
-        for name, text in re.findall(is_multiple, said) + re.findall(leaves_none, said):
-            if value := value_of(text, file.constants):
-                found[name] = value, number
-    return found
+        yield number, asserted[0] if asserted else "" if _NOT_STATED.search(comment) else comment
+
+
+_NAMED_TRANSPOSED = re.compile(r"(?:d|\w*_)?[a-z]_?t|\w+_t|\w+trans(?:posed?)?", re.IGNORECASE)
+
+
+def said_transposed(file: StudentFile, kernel: StudentKernel, meaning: Meaning, letter: str) -> str:
+    """What says that this matrix is stored column by column: its name, as AT or b_t, or the line of a comment; "" for nothing."""
+    named = dict(zip(meaning.of, (each.name for each in kernel.parameters), strict=True))
+    if _NAMED_TRANSPOSED.fullmatch(name := named[letter]):
+        return "its name"
+    rows, columns = (named.get(size, "(?!)") for size in {"A": "nl", "B": "lm", "C": "nm"}[letter])
+    of = rf"\b(?:{name}|{letter})"
+    marked = (
+        rf"{of}(?:\s*\^\s*\{{?T\b|ᵀ|'(?!\w)|\s+(?:\w+\s+){{0,3}}[Tt]ransposed?\b)|\b[Tt]ransposed?\s+(?:of\s+|matrix\s+)*{of}\b"
+    )
+    turned = rf"{of}\s*(?:is\b|[:=(])?\s*[\[(]?{columns}\s*(?:x|×|\*|by)\s*{rows}\b"
+    lines = (number for number, said in _statements(file) if re.search(rf"{marked}|{turned}", said) and not _TILE.search(said))
+    return next((f"line {number}" for number in lines), "")
 
 
 # --- the launch

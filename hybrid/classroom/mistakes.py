@@ -179,6 +179,7 @@ def triangle_in(c: np.ndarray, never: np.ndarray, a: np.ndarray, b: np.ndarray) 
 
 
 _PART = 0.1  # of C: if so much is right, a product was meant
+_EXACT = 2**53  # smaller sums of integers are exact in float64
 _WORDS = ("mul", "mm", "gemm", "prod")  # in the name of a kernel that means a product
 
 
@@ -209,7 +210,8 @@ class _Layout:
     def is_near(self, expected: np.ndarray, size: np.ndarray) -> np.ndarray:
         """Which elements are as expected, up to the rounding of sums of this size, or were not written by the launch."""
         if not self.unit:
-            return (self.writers == 0) | ((self.c.astype("i8") - expected.astype("i8")) << 32 == 0)
+            above = 64 - 8 * self.c.itemsize  # bits that an element does not have
+            return (self.writers == 0) | ((self.c.astype("i8") - expected.astype("i8")) << above == 0)
         return (self.writers == 0) | (abs(self.c - expected) <= 4 * (self.x.shape[1] + 2) * self.unit * size)
 
     def is_meant(self, scales: list[float]) -> bool:
@@ -262,13 +264,16 @@ def judged(event: dict[str, Any]) -> Judged | None:
     (x, of_x, reads_x), (y, of_y, reads_y), (c, of_c, reads_c) = event["operands"]
     sizes = _sizes(of_x, of_y, of_c, event)
     *matrices, writers = event["arrays"]
-    arrays = [*(each.view({"f": "f4", "d": "f8", "i": "i4"}[event["type"]]) for each in matrices), writers.view("u4")]
+    kind = {"f": "f4", "d": "f8", "i": "i4", "l": "i8"}[event["type"]]
+    if "f" in kind and all((abs(each.view(kind)) < np.finfo(kind).tiny).all() for each in matrices[:2]):
+        kind = kind.replace("f", "i")  # an element in a struct may be an integer
+    arrays = [*(each.view(kind) for each in matrices), writers.view("u4")]
     if sizes is None or not writers.any():
         return None
     layouts = []
     for transposed in product((False, True), repeat=3):
         layouts.append(_Layout(arrays, sizes, transposed))
-        if not np.isfinite(layouts[-1].product).all():
+        if not (layouts[-1].size < (math.inf if "f" in kind else _EXACT)).all():  # as for NaN
             return None
         if layouts[-1].is_meant(event["scales"]):
             return Judged()

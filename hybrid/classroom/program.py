@@ -42,6 +42,7 @@ _OF_CUDA = {  # headers whose contents the CPU runtime has, or that it looks int
     *("cuda_pipeline.h", "cuda_pipeline_primitives.h", "mpi.h"),
 }
 _OPENMP = re.compile(r"^[ \t]*#[ \t]*(?:pragma[ \t]+omp\b|include[ \t]*<omp\.h>)", re.MULTILINE)
+_SERIAL = ", and threads of OpenMP side by side: since they call CUDA, one of them ran"
 _MPI = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]mpi\.h[>\"]", re.MULTILINE)
 _USUAL_RANKS = 2
 _NUMBERS = ("50", "70", "30", "20")  # arguments of a program that wants some and has none
@@ -134,6 +135,16 @@ def _shared(sources: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
                 how = f"private({variable})" if found[1] else f"reduction(+:{variable}), for a sum,"
                 text = f"line {line} updates {variable}, which all threads of the region of line {of} share: {how} is missing"
                 yield Finding(f"data race: {text}", "data-race", ((name, line),))
+
+
+def _runs_cuda_in_parallel(text: str) -> bool:
+    """Whether a parallel region of OpenMP calls CUDA, itself or through the program's functions."""
+    plain, called = blanked(text), r"<<<|\bcuda[A-Z]"
+    bodies = {each.name: plain[each.opening : each.end] for each in functions_in(plain)}
+    for _ in range(2):
+        called = "|".join([called, *(rf"\b{name}\s*\(" for name, body in bodies.items() if re.search(called, body))])
+    begins = (each.end() for each in _PRAGMA.finditer(plain) if re.match(r"parallel\b", each[1]))
+    return any(re.search(called, plain[begin : after_statement(plain, begin)]) for begin in begins)
 
 
 def _launches(number: int, what: str = "launch") -> str:
@@ -288,6 +299,9 @@ def ran(
             f"{file.path} includes no mpi.h: it is one process, and --ranks is for programs of MPI", code="option-combination"
         )
     sources = {path.name: each.split("\n") for path, each in file.texts.items()}
+    variables, is_serial = {"HYBRID_LAB_DEVICES": str(devices or 1)}, _runs_cuda_in_parallel(joined(file.texts))
+    if is_serial:
+        variables |= {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
     with new_folder() as folder:
         program, warnings = whole_program.built(folder / file.path.name, text, flags)
 
@@ -298,8 +312,10 @@ def ran(
                 printed.append(text)
                 show(text)
 
-            outcomes = whole_program.run(program, file.path, words, seconds, shown, started, devices=devices or 1)
+            outcomes = whole_program.run(program, file.path, words, seconds, shown, started, variables=variables)
             made = of_all_ranks([account_of(outcome, program, warnings, sources, seconds) for outcome in outcomes])
+            if is_serial and made.looked_at:
+                made = replace(made, looked_at=made.looked_at + _SERIAL)
             says = None if made.is_cut or not made.is_right else _SAYS_WRONG.search("".join(printed))
             own = Finding(f"the program says itself that its result is wrong: it prints {says[1]}", "own-check") if says else None
             return replace(made, findings=(own,)) if own else made

@@ -82,7 +82,7 @@ class Examination:
     launch: Launch
     cases: tuple[Case, ...]
     static_shared: int | None  # bytes of a block's __shared__ variables; None if unknown
-    computes: str = ""  # what a kernel that multiplies no matrices was compared with; "" for nothing
+    computes: str = ""  # what it was compared with, if not the usual product; "" for nothing
     stated: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # of sizes: what they are multiples of, and the line
 
     @property

@@ -121,7 +121,7 @@ namespace cuda_on_cpu {
 struct Given {  // an argument of a launch
     const void* at;
     size_t bytes;
-    char kind;  // f, d or i: a pointer to float, double or int; n: an integer; x: a floating-point number; s: anything else
+    char kind;  // f, d, i or l: a pointer to float, double or integers of 4 or 8 bytes; n: an integer; x: a real; s: anything else
 };
 
 template <typename T>
@@ -129,7 +129,8 @@ constexpr char kind_of()
 {
     using Element = std::remove_cv_t<std::remove_pointer_t<T>>;
     if (!std::is_pointer_v<T>) return std::is_integral_v<T> ? 'n' : std::is_floating_point_v<T> ? 'x' : 's';
-    return std::is_same_v<Element, float> ? 'f' : std::is_same_v<Element, double> ? 'd' : std::is_same_v<Element, int> ? 'i' : 's';
+    if constexpr (std::is_integral_v<Element>) return sizeof(Element) == 4 ? 'i' : sizeof(Element) == 8 ? 'l' : 's';
+    return std::is_same_v<Element, float> ? 'f' : std::is_same_v<Element, double> ? 'd' : 's';
 }
 
 cudaError_t copy_symbol(const char* call, void* symbol, size_t size, size_t offset, void* host, const void* from, size_t bytes,

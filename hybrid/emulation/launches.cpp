@@ -65,7 +65,7 @@ void keep_operands(const Given* given, size_t count)
     for (const Given* each = given; each < given + count; ++each) {
         auto* at = static_cast<const char*>(each->at);
         auto as = [at](auto of_type, size_t offset = 0) { return memcpy(&of_type, at + offset, sizeof(of_type)), of_type; };
-        if (strchr("fdi", each->kind)) add_pointer(as(static_cast<const char*>(nullptr)), each->kind);
+        if (strchr("fdil", each->kind)) add_pointer(as(static_cast<const char*>(nullptr)), each->kind);
         if (each->kind == 'n' && each->bytes >= 4) numbers.push_back(each->bytes == 8 ? as(0LL) : as(0));
         if (each->kind == 'x') scales.push_back(each->bytes == 8 ? as(0.0) : as(0.0f));
         if (each->kind != 's') continue;
@@ -88,7 +88,7 @@ void tell_product(const dim3& grid, const dim3& block, int order)
     std::rotate(c, c + 1, operands.end());  // the last
     const Region &x = *operands[0].region, &y = *operands[1].region, &z = *operands[2].region;
     char kind = operands[2].kind == 's' ? (z.item == 8 ? 'd' : 'f') : operands[2].kind;
-    unsigned item = kind == 'd' ? 8 : 4;
+    unsigned item = kind == 'd' || kind == 'l' ? 8 : 4;
     if (z.item != item) return;
     auto handed = [item](const void* from, size_t bytes) { return handed_over(from, bytes / item * item); };
     if (!order) {

@@ -10,7 +10,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -86,7 +86,7 @@ def run(
     show: Callable[[str], None],
     ranks: Ranks | None = None,
     *,
-    devices: int = 1,
+    variables: Mapping[str, str] | None = None,
     current: Path | None = None,
     arrays: Sequence[np.ndarray] = (),
     launches: int = 1,
@@ -94,8 +94,8 @@ def run(
     """Run the executable that was built from `source`; returns each rank's findings, all with the launcher's exit status.
 
     `show`: gets standard output and standard error. `current`: the program's working folder, which it may write to; the caller's
-    by default. `devices`: GPUs of each process. `arrays`: copied to the program through shared memory. `seconds`: the limit of
-    each of the `launches`.
+    by default. `variables`: of its environment. `arrays`: copied to it through shared memory. `seconds`: the limit of each of the
+    `launches`.
     """
     folder, current = program.parent, current or Path.cwd()
     mark = secrets.token_hex(16)
@@ -121,7 +121,7 @@ def run(
             show=_first_of(show),
             executable=None if ranks else program,
             stdin=sys.stdin if _is_file(sys.stdin) else subprocess.DEVNULL,
-            env=_environment(folder, seconds, mark, devices, ranks),
+            env={**_environment(folder, seconds, mark, ranks), **(variables or {})},
             cwd=current,
         )
         status = -signal.SIGKILL if ended.status is None else ended.status
@@ -134,14 +134,13 @@ def _new(file: Path) -> BinaryIO:
     return open(file, "x+b")
 
 
-def _environment(folder: Path, seconds: int, mark: str, devices: int, ranks: Ranks | None) -> dict[str, str]:
+def _environment(folder: Path, seconds: int, mark: str, ranks: Ranks | None) -> dict[str, str]:
     """The program's environment, with settings for the runtime: the file for findings, their mark, and the time limit."""
     return {
         **of_students(os.environ, folder),
         "HYBRID_LAB_FINDINGS": str(folder / "findings"),
         "HYBRID_LAB_SECONDS": str(seconds),
         "HYBRID_LAB_MARK": mark,
-        "HYBRID_LAB_DEVICES": str(devices),
         **({"HYBRID_LAB_RANK": ranks.variable} if ranks else {}),
     }
 

@@ -81,6 +81,7 @@ def test_one_size_is_the_width_of_a_square_matrix(tmp_path):
 ALSO_RIGHT = [  # dynamic shared memory may be declared right behind the brace; of signed numbers those count that have a bin
     ("vector_add", "{ int i", "{extern __shared__ double s[]; s[threadIdx.x] = 0; int i"), ("histogram", "unsigned char", "int"),
     ("histogram", "data[i]]", "(data[i] - 'a') / 4]"),
+    ("histogram", f"int n) {{ {INDEX}\n    if (i < n", f"int n, float lo, float hi) {{ {INDEX}\n    if (i < n && data[i] < hi"),
     ("transpose", "    if (x < height &&", "    volatile float unused = tile[threadIdx.x][threadIdx.y];\n    if (x < height &&"),
     ("histogram", "&bins[data[i]]", "bins + data[i]"),  # the launch is tried with other blocks, and one for each row
     ("transpose", KERNELS["transpose"].partition("[17];")[2],

@@ -69,17 +69,30 @@ def test_whether_a_program_looks_at_its_error_is_told(case):
 NESTED = "\nfor (i = 0; i < 9; ++i) for (j = 0; j < 9; ++j) sum += i + j;"
 STAGED = "cudaMallocHost(&h, 800), cudaMalloc(&d, 800), cudaStreamCreate(&s);\nfor (int i : {1, 2}) { memset(h, i, 800);"
 
+KERNELS = """__global__ void k() {}
+__global__ void multiply(long long* a, long long* b, long long* c, int n, int more)
+{
+    for (int k = 0; k < n; ++k) more += a[threadIdx.y * n + k] * b[k * n + threadIdx.x];
+    c[threadIdx.y * n + threadIdx.x] = more;
+}
+"""
+PRODUCT = """long long *a, *b, *c; for (auto each : {&a, &b, &c}) cudaMallocManaged(each, 512);
+for (int i = 0; i < 64; ++i) a[i] = b[i] = i * i; multiply<<<1, dim3(8, 8)>>>(a, b, c, 8,"""
+
 
 @pytest.mark.parametrize(("does", "codes"), [
     ('puts("FAILED: 0");', []),
     ('puts("difference 3: FAILED");', ["own-check"]),
     (f"int i, j, sum = 0;\n#pragma omp parallel for private(j) reduction(+:sum){NESTED}", []),
     (f"int i, j, sum = 0;\n#pragma omp parallel for{NESTED}", ["data-race", "data-race"]),
+    ("\n#pragma omp parallel num_threads(3)\n{ k<<<1, 1>>>(); cudaDeviceSynchronize(); }", []),
+    (f"{PRODUCT} 0); cudaDeviceSynchronize();", []),
+    (f"{PRODUCT} 1); cudaDeviceSynchronize();", ["wrong-elements"]),
     (f"int *h, *d; cudaStream_t s; {STAGED} cudaMemcpyAsync(d, h, 800, cudaMemcpyDefault, s); }}", ["data-race"]),
 ])  # fmt: skip
 def test_what_a_program_says_itself_and_does_beside_its_kernels_is_told(tmp_path, does, codes):
     main = f"#include <string.h>\nint main() {{ k<<<1, 1>>>(); cudaDeviceSynchronize(); {does} }}"
-    (tmp_path / "own.cu").write_text(f"#include <stdio.h>\n__global__ void k() {{}}\n{main}\n")
+    (tmp_path / "own.cu").write_text(f"#include <stdio.h>\n{KERNELS}{main}\n")
     assert [each["code"] for each in judged("run", tmp_path / "own.cu").record["findings"]] == codes
 
 
