@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -84,7 +85,7 @@ class Trials:
             if not self.is_exercise:
                 computes = _triangle(cases, self.meaning.names(self.kernel)) or self._transposed(cases)
             if computes:
-                none = {"wrong": (), "first_wrong": None, "never": (), "mistake": None}
+                none: dict[str, Any] = {"wrong": (), "first_wrong": None, "never": (), "mistake": None}
                 cases = [replace(case, outcomes=tuple(replace(each, **none) for each in case.outcomes)) for case in cases]
             else:
                 cases = trials._repaired(_without_refuted(cases), folder)
