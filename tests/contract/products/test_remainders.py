@@ -196,7 +196,7 @@ for line in sys.stdin.read().splitlines():
     try:
         runpy.run_module("hybrid.matmul", run_name="__main__")
     except SystemExit as ended:
-        print("ended", ended.code)
+        print("ended", ended.code or 0)
 """
 
 
