@@ -105,7 +105,6 @@ class Examination:
 # Faults that explain wrong elements: races, stray accesses, missing values.
 _CAUSES = ({"data-race"}, {"out-of-bounds", "illegal-address"}, {"uninitialised", "no-value"})
 _SHARING = 4  # lanes that read the same element, on average, from which on a load counts as a broadcast
-_EXACT_IN_FLOAT, _FLOAT = 2**24, 1e-6
 _NO_VALUE = -1e37  # smaller numbers come from the bytes 0xFE with which variables begin
 
 
@@ -211,8 +210,6 @@ def _first(number: int, values: tuple[float, float], writer: Sequence[Extents], 
     text = f"[{number // m}][{number % m}]: {is_now:.{digits}g} instead of {right:.{digits}g}"
     if writer:
         text += ", written by block ({}), thread ({})".format(*(", ".join(map(str, place)) for place in writer))
-    if right > _EXACT_IN_FLOAT and abs(is_now - right) < _FLOAT * right:  # only sums in float64 are so large
-        text += "; right to the digits of a float: is a variable one that should be a double?"
     return text
 
 

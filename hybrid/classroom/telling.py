@@ -59,7 +59,6 @@ _CODES = {  # by the kind of a finding
     "mpi": "mpi-memory",
     "too small": "never-written",
 }
-_MUCH = 8  # an unread end is told if it is at least this fraction of an array: 1/8
 _PARTNERS = {  # of MPI calls: the argument with the rank, and what the call waits for
     "MPI_Recv": (3, "a message of rank {}"),
     "MPI_Probe": (0, "a message of rank {}"),
@@ -343,13 +342,6 @@ class Telling:
             elif number in of_products and 0 < each["copied_out"] < size:
                 part = f"{each['copied_out']:,} of {size:,} bytes"
                 lost.append(self._unused(number, f"{part} of {{}} are copied back, and no others"))
-            elif each["written"] and not each["read"] and 0 < each["copied_out"] < each["written_to"]:
-                part = f"{each['copied_out']:,} of {each['written_to']:,} bytes"
-                notes.append(
-                    self._unused(number, f"{part} of {{}}, which kernels write, are copied back, and no others are read").text
-                )
-            if each["filled"] and each["read"] and each["unread"] * _MUCH >= size and not self._is_sampled:
-                notes.append(self.told(f"the last {each['unread']:,} of {size:,} bytes of {{{number}:}} are never read"))
         return list(dict.fromkeys([*found, *lost])), list(dict.fromkeys(notes))
 
     def _unused(self, number: int, text: str) -> Finding:

@@ -90,14 +90,11 @@ Region* allocate(size_t bytes, Region::Kind kind, Place place)
 
 void tell_use(const Region& region)
 {
-    size_t cells = (region.bytes + 3) / 4, unread = 0;  // at the end
-    auto is_read = [](const Cell& cell) { return cell.read_segment || cell.atomic; };
-    while (unread < cells && !is_read(region.cells[cells - 1 - unread])) ++unread;
     tell("use", "number", region.number, "managed", region.kind == Region::MANAGED, "filled", region.is_filled, "read",
          region.is_read, "written", region.was_written, "consumed", region.is_consumed, "written_by", region.written_by, "seen",
-         region.is_seen, "launched", region.launched, "written_to", region.writes.count ? region.writes.end - region.begin : 0,
-         "untouched", region.was_written && !region.is_consumed && heap::parts ? heap::number_of_untouched(region.bytes) : 0,
-         "copied_out", region.copied_out, "bytes", region.bytes, "unread", min(4 * unread, region.bytes));
+         region.is_seen, "launched", region.launched, "untouched",
+         region.was_written && !region.is_consumed && heap::parts ? heap::number_of_untouched(region.bytes) : 0, "copied_out",
+         region.copied_out, "bytes", region.bytes);
 }
 
 void release(Region& region, std::string by)
