@@ -23,7 +23,6 @@ _LOOP, _VARIABLE = re.compile(r"\bfor\s*\([^{}]*\)\s*\{"), re.compile(r"\bfor\s*
 _CONDITION = re.compile(r"\b(?:if|while)\s*(\()|\bfor\s*\([^;{}]*(;)|=\s*(\()(?=[^;]*\?)")
 _OPPOSITES = {"||": "&&", "&&": "||", ">": ">=", "<=": "<", ">=": ">", "<": "<="}
 _OPERATOR = re.compile(r"\|\||&&|(?<![<>\-])[<>]=?(?![<>]|=?\s*0\b)")
-_FLAT = re.compile(r"(\w+)\s*\*\s*(\w+)\s*\+\s*(\w+)\s*<(?=[^<=])")
 _VALUE = r"(?<=[;{}\n])[ \t]*(?:float|double|int|half|__half)\s+"
 _LIKELY = (  # what is replaced, by what, and the cause
     (rf"{_VALUE}(\w+)(?=\s*;.*\b\1\s*(?:\+=|=\s*\1\b))", r"\g<0> = 0", "{1} has no value where the sum begins"),
@@ -112,16 +111,12 @@ def _shared(plain: str, function: Function) -> Iterator[_Change]:
 
 
 def _from_0_again(plain: str, function: Function) -> Iterator[_Change]:
-    """Sums set to 0 in the loop after their declaration, and variables that begin again in a loop without a begin."""
+    """Sums set to 0 in the loop after their declaration."""
     for found in _ZERO.finditer(plain, function.opening, function.end):
         loop = _LOOP.search(plain, found.end(), function.end)
         if loop and re.search(rf"\b{found[1]}\s*\+=", plain[loop.end() : function.end]):
             again = f"{found[1]} begins with 0 before the loop, and not in each of its iterations: so"
             yield found.start(), loop.end(), f"{plain[found.start() : loop.end()]} {found[1]} = 0;", again
-    for found in re.compile(r"\bfor\s*\(\s*(?=;\s*(\w+))").finditer(plain, function.opening, function.end):
-        if begun := re.search(rf"\b{found[1]}\s*=(?!=)[^;,]*", plain[function.opening : found.start()]):
-            again = f"the loop goes on with the last {found[1]}: with for ({begun[0]}; …) in its place"
-            yield *found.span(), f"for ({begun[0]}", again
 
 
 def _likely(plain: str, function: Function, names: Sequence[str]) -> Iterator[_Change]:
@@ -134,7 +129,7 @@ def _likely(plain: str, function: Function, names: Sequence[str]) -> Iterator[_C
 
 
 def _other_conditions(plain: str, function: Function) -> Iterator[_Change]:
-    """Conditions with another logical operator or comparison, and of a flat index with a bound of its column, too."""
+    """Conditions with another logical operator or comparison."""
     for found in _CONDITION.finditer(plain, function.opening, function.end):
         begin = next(place for place in map(found.end, (1, 2, 3)) if place >= 0)
         end = plain.index(";", begin) if found[2] else after_bracket(plain, begin - 1) - 1
@@ -142,9 +137,6 @@ def _other_conditions(plain: str, function: Function) -> Iterator[_Change]:
         for operator in dict.fromkeys(_OPERATOR.findall(condition)):
             other = _OPERATOR.sub(lambda each, of=operator: _OPPOSITES[of] if each[0] == of else each[0], condition)  # type: ignore[misc]
             yield begin, end, other, f"{operator} is wrong in {condition}: with {other} in its place"
-        for flat in _FLAT.finditer(condition):
-            bound = f"{flat[3]} < {flat[2]} && {condition}"
-            yield begin, end, bound, f"{condition} lets {flat[3]} beyond the row: with {bound} in its place"
 
 
 def _other_sizes(plain: str, function: Function, names: Sequence[str], structs: Sequence[str]) -> Iterator[_Change]:
