@@ -563,7 +563,7 @@ def wanted(case: Case, values: Sequence[np.ndarray], alpha: Any, beta: Any) -> W
     info = ml_dtypes.finfo(_dtype(result)) if result in FLOATS else np.finfo(result)
     flushed = case.way.startswith("GPU") and result == "complex64"  # CuPy's conversions flush its subnormal numbers to zero
     least = float(np.finfo(summed).smallest_subnormal) * (l + 2) * float(max(abs(alpha), 1))
-    least += float(info.tiny if flushed else info.smallest_subnormal)
+    least += 2**0.5 * float(info.tiny) if flushed else float(info.smallest_subnormal)
     bound = (
         (terms + 8) * parts**0.5 * 1.01 * unit * sizes * (1 + (wide is np.clongdouble))
         + float(info.eps) * np.abs(numbers)
