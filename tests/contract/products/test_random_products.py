@@ -26,7 +26,7 @@ def drawn_of_ranks(request: pytest.FixtureRequest, comm, count: int) -> list[cas
 
 
 def parts(few, many):
-    """A few hundred products in so many parts; with --all thousands in many more."""
+    """A few hundred products by default, thousands with --all; divided, so that parts run side by side."""
     return [(part, few) for part in range(few)] + [pytest.param(part, many, marks=pytest.mark.exhaustive) for part in range(many)]
 
 
