@@ -189,7 +189,7 @@ class Command:
         self._name, self._parse, self._work, self._unstarted = name, parse, work, unstarted
 
     def run(self) -> int:
-        """Run it and return the exit code. Wrong usage is raised on all ranks: one with other options keeps none waiting."""
+        """Run it and return the exit code. Wrong usage on one rank is raised on all ranks."""
         self._options: Any = None
         self._settings = Settings()
         self._usage: UsageError | None = None  # what is wrong with the options
