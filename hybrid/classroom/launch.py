@@ -98,8 +98,9 @@ def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str],
             raise UsageError(f"{kernel.name}: the parameter {each} is {what}", code="lab-parameters")
     matrices = [each for each in kernel.parameters if not (each.is_number or each.is_scale)]
     if len(matrices) != 3:
-        what = f"{len(matrices)} matrices: the lab runs kernels that multiply A by B into C"
-        raise UsageError(f"{kernel} takes {what}", code="lab-parameters")
+        taken = "1 matrix" if len(matrices) == 1 else f"{len(matrices)} matrices"
+        what = "the lab runs kernels that multiply A by B into C"
+        raise UsageError(f"{kernel} takes {taken}: {what}", code="lab-parameters")
     elements = {_element(file, each) for each in matrices}
     if len(elements) > 1 or not elements <= ELEMENTS.keys():
         what = f"the elements are {', '.join(sorted(elements))}; matrices of float, double, half or int are multiplied here"

@@ -81,6 +81,14 @@ def test_what_cannot_be_told_or_run_is_refused_with_its_line(tmp_path, name):
 
 
 @pytest.mark.needs("compiler")
+@pytest.mark.parametrize(("given", "said"), [("float* a", "1 matrix"), ("float* a, float* b", "2 matrices")])
+def test_matrices_are_counted_in_words(tmp_path, given, said):
+    (tmp_path / "mine.cu").write_text(f"__global__ void k({given}, int n) {{}}")
+    (line,) = own_lines(lab("run", "mine.cu", "--sizes", 2, 2, 2, cwd=tmp_path).stderr)
+    assert f") takes {said}: " in line
+
+
+@pytest.mark.needs("compiler")
 def test_what_resembles_those_is_taken(tmp_path):
     """What only host code uses, names of the program's own, comments."""
     (tmp_path / "mine.cu").write_text(
