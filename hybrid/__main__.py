@@ -8,6 +8,7 @@ from hybrid import __version__
 from hybrid.commands.streams import open_streams
 from hybrid.core.settings import one_of
 from hybrid.errors import HybridError, UsageError, with_code
+from hybrid.ranks.launcher import rank_by_launcher
 
 COMMANDS = {
     "matmul": "multiply two matrices by all ranks of the job",
@@ -29,17 +30,19 @@ def main() -> int:
     """List the commands, or run one: `python -m hybrid matmul` is `python -m hybrid.matmul`."""
     open_streams()
     word = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if (command := word.removeprefix("hybrid.")) in COMMANDS:
+        del sys.argv[1]
+        code: int = import_module(f"hybrid.{command}").main()
+        return code
+    if rank_by_launcher() != 0:  # rank 0 answers
+        return 0
     try:
         if word in ("-h", "--help", "help"):
             _list()
         elif word == "--version":
             print(f"hybrid-runner {__version__}")
-        elif word in FOR_SHELLS:
-            _serve_shell(word, sys.argv[2:])
         else:
-            command = one_of("command", word.removeprefix("hybrid."), [*COMMANDS, *FOR_SHELLS])
-            del sys.argv[1]
-            return import_module(f"hybrid.{command}").main()
+            _serve_shell(one_of("command", command, [*COMMANDS, *FOR_SHELLS]), sys.argv[2:])
     except HybridError as error:
         print(f"hybrid: {with_code(error, error.code)}", file=sys.stderr)
         return error.exit_code

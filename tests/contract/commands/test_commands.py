@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.commands import ROOT, module, start, successful
+from support.commands import ROOT, module, own_lines, start, successful
 from support.forked import quickly
 from support.matmul import LAST_LINE, MATMUL, code_in, names_in
 
@@ -129,9 +129,10 @@ def test_wrong_usage_is_one_line_with_its_code_and_writes_nothing(tmp_path, name
 
 
 @pytest.mark.launcher
-def test_of_several_ranks_one_answers():
-    for words in (["--version"], ["--kernel", "list"]):
-        assert start(MATMUL, *words, ranks=2).stdout == quickly(MATMUL, *words).stdout
+def test_of_several_ranks_one_answers(tmp_path):
+    for command in ([*MATMUL, "--version"], [*MATMUL, "--kernel", "list"], HYBRID, [*HYBRID, "man", tmp_path], [*HYBRID, "man"]):
+        several, alone = start(command, ranks=2), start(command)
+        assert (several.stdout, own_lines(several.stderr)) == (alone.stdout, own_lines(alone.stderr))
 
 
 @pytest.mark.needs("commands")
