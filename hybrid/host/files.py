@@ -145,6 +145,8 @@ def refuse_unwritable(path: str, size: int = 1, *, folder: bool = False) -> None
         raise UsageError(f"no files can be written in {target.parent}", code="file-unwritable")
     free = free_bytes_in(target.parent)
     if size > free:
+        if not os.statvfs(target.parent).f_blocks:  # such as /proc
+            raise UsageError(f"no files can be written in {target.parent}", code="file-unwritable")
         raise DoesNotFit(
             f"{path} takes {readable(size)}, {readable(free)} are free in {target.parent}: {readable(size - free)} are missing",
             code="disk-full",

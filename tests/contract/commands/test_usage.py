@@ -34,6 +34,7 @@ WRONG = [  # arguments, a word of the line, its code
     ("8 8 8 --a missing.npy", "missing.npy", "file-missing"),
     ("8 8 8 --out c.csv", ".csv", "file-kind"), ("8 8 8 --out none/c.npy", "none", "file-missing"),
     ("8 8 8 --out .", ".", "file-unwritable"), ("8 8 8 --json none/r.jsonl", "none", "file-missing"),
+    ("8 8 8 --json /proc/version", "/proc", "file-unwritable"),
     ("8 8 8 --trace none/t.json", "none", "file-missing"), ("8 8 8 --ranks 4", "--explain", "option-combination"),
     ("8 8 8 --nodes 4", "--explain", "option-combination"),
     ("8 8 8 --explain --json - --out c.npy", "--out", "option-combination"),
