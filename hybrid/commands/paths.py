@@ -125,9 +125,9 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
 
 def _prepare(options: argparse.Namespace, settings: Settings) -> Task:
     """On rank 0: read the graph, choose the arithmetic, and print it to standard error."""
-    from hybrid.graphs import picture
+    from hybrid.graphs import count_output, picture
     from hybrid.graphs.graph import EXAMPLES, read_graph
-    from hybrid.graphs.walks import choose_arithmetic
+    from hybrid.graphs.walks import choose_arithmetic, least_bits
     from hybrid.host.files import refuse_same, refuse_unwritable
     from hybrid.host.memory import available_host_bytes
     from hybrid.reporting import svg
@@ -151,6 +151,8 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> Task:
     whole = range(count if options.out else min(options.printed, count))
     rows, columns = (list(whole) if name is None else [graph.vertex(name)] for name in (options.tail, options.head))
     arithmetic = choose_arithmetic(graph.adjacency, options.length)
+    if options.out and options.out.endswith(".npy") and arithmetic.bits > 63 and least_bits(graph.adjacency, options.length) > 64:
+        raise UsageError(f"--out {options.out}: {count_output.NO_INT64}", code="dtype")
     entries = len(rows) * len(columns)
     need, free = arithmetic.bytes_for(entries), settings.host_memory or available_host_bytes()
     if need > free:

@@ -67,6 +67,7 @@ def terms(adjacency: np.ndarray, names: Sequence[str], length: int, tail: int, h
     yield " + ".join(f"{shortened(one)}·{shortened(rest)}" for one, rest in pairs) + f" = {shortened(count)}"
 
 
+NO_INT64 = "the numbers exceed int64: use .csv or .json"
 _LONGEST = 30  # digits of a number that is printed whole
 _END = 8  # digits printed of both ends of a longer one
 
@@ -87,9 +88,8 @@ def write(path: str, numbers: np.ndarray, names: Sequence[str], about: dict[str,
     """Write the matrix to a file: .npy of int64, .csv, which can be read as a graph, or .json, with counts as strings, since
     many readers would round long numbers. `about`: more entries for .json."""
     if path.endswith(".npy"):
-        largest = max(map(int, numbers.flat))
-        if largest >= 2**63:
-            raise UsageError(f"--out {path}: {largest.bit_length()} bits exceed int64: use .csv or .json", code="dtype")
+        if max(map(int, numbers.flat)) >= 2**63:
+            raise UsageError(f"--out {path}: {NO_INT64}", code="dtype")
         numbers = numbers.astype(np.int64)
     with atomic_write(path) as beside:
         if path.endswith(".npy"):

@@ -149,6 +149,17 @@ class Arithmetic:
         return f"numbers up to 2^{self.bits}: exact modulo {primes}, joined by the Chinese remainder theorem"
 
 
+def least_bits(adjacency: np.ndarray, length: int) -> float:
+    """A lower bound on the base-2 logarithm of the largest entry of A^length: the largest row sum over the number of vertices."""
+    matrix, sums, bits = adjacency.astype(np.float64), np.ones(len(adjacency)), 0.0
+    for _ in range(length):
+        sums = matrix @ sums
+        if not (largest := float(sums.max())):
+            return _LOG_OF_ZERO
+        sums, bits = sums / largest, bits + math.log2(largest)
+    return bits - math.log2(len(adjacency))
+
+
 def choose_arithmetic(adjacency: np.ndarray, length: int) -> Arithmetic:
     """Decide, before anything is multiplied, how to compute the power exactly. UsageError if that is impossible."""
     bounds, vertices, power = Bounds(adjacency), len(adjacency), 1

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.commands import module, own_lines, start, successful
 from support.forked import quickly
+from support.matmul import names_in
 from support.selection import exhaustive
 
 PATHS = module("hybrid.paths")
@@ -165,6 +166,16 @@ def test_what_is_written_can_be_read(tmp_path, ending):
 
 
 def test_npy_is_refused_where_int64_does_not_hold_the_numbers(tmp_path):
-    done = run("ten", "--length", 60, "--out", "c.npy", cwd=tmp_path)
+    written(tmp_path, "edge.txt", "A B 3037000500\n")  # whose square is 2^63 and a few
+    done = run("edge.txt", "--length", 2, "--out", "c.npy", cwd=tmp_path)
     assert (done.returncode, own_lines(done.stderr)[-1].rpartition(" ")[2]) == (2, "[dtype]")
-    assert list(tmp_path.iterdir()) == []
+    assert names_in(tmp_path) == ["edge.txt"]
+
+
+def test_npy_is_refused_before_a_product_where_int64_surely_does_not_hold_the_numbers(tmp_path):
+    """The heading comes after the refusal. Not where only the bound exceeds int64: the last power of a path graph is zero."""
+    done = run("ten", "--length", 10**4, "--out", "c.npy", cwd=tmp_path)
+    assert (done.returncode, [line.rpartition(" ")[2] for line in own_lines(done.stderr)]) == (2, ["[dtype]"])
+    written(tmp_path, "path.txt", "".join(f"{each} {each + 1} 1000\n" for each in range(30)))
+    successful(run("path.txt", "--directed", "--length", 31, "--out", "c.npy", cwd=tmp_path))
+    assert not np.load(tmp_path / "c.npy").any()
