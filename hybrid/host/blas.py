@@ -10,8 +10,9 @@ from __future__ import annotations
 import ctypes
 import platform
 from collections.abc import Callable, Iterable
-from functools import cache, partial
+from functools import cache, partial, reduce
 from itertools import product
+from operator import or_
 from typing import Any, ClassVar
 
 import numpy as np
@@ -51,7 +52,7 @@ def blas_all(products: Iterable[Product]) -> None:
         else:
             for rows, columns in _tiles(c, a.shape[1]):
                 tiles.append(partial(np.matmul, a[rows], b[:, columns], out=c[rows, columns]))
-    _do_all(tiles)
+    _do_all(tiles, product_threads())
 
 
 def blas_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> None:
@@ -65,11 +66,9 @@ def blas_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> Non
             blas_all((a[index % len(a)], b[index % len(b)], c[index]) for index in range(count))
         return
 
-    def multiply(part: Span) -> None:
-        np.matmul(some_matrices(a, part), some_matrices(b, part), out=c[part.slice])
-
+    parts = even_pieces(Span(0, count), -(-count // (_MOST_TILES_A_THREAD * threads)))
     with limited_threads(1):
-        on_threads(threads, multiply, even_pieces(Span(0, count), -(-count // (_MOST_TILES_A_THREAD * threads))))
+        _do_all((partial(np.matmul, some_matrices(a, each), some_matrices(b, each), out=c[each.slice]) for each in parts), threads)
 
 
 def some_matrices(stack: np.ndarray, part: Span) -> np.ndarray:
@@ -84,18 +83,22 @@ def add_by_blas(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
         for some in pieces(Span(rows.start, rows.stop), _ROWS_ADDED):
             c[some.slice, columns] += a[some.slice] @ b[:, columns]
 
-    _do_all([partial(add, *tile) for tile in _tiles(c, a.shape[1])])
+    _do_all([partial(add, *tile) for tile in _tiles(c, a.shape[1])], product_threads())
 
 
-def _do_all(tiles: Iterable[Callable[[], object]]) -> None:
-    """Compute the tiles by threads, under this thread's np.errstate, which is thread-local."""
-    handling: dict[str, Any] = {**np.geterr(), "call": np.geterrcall()}
+def _do_all(tiles: Iterable[Callable[[], object]], threads: int) -> None:
+    """Compute the tiles by threads. What they raise is handled once, as this thread's np.errstate demands."""
+    raised = {0}
+
+    def note(kind: str, flags: int) -> None:  # of NumPy: 2 overflow, 4 underflow, 8 invalid
+        raised.add(flags & 6 | flags >> 3)
 
     def do(tile: Callable[[], object]) -> None:
-        with np.errstate(**handling):
+        with np.errstate(all="call", call=note):
             tile()
 
-    on_threads(product_threads(), do, tiles)
+    on_threads(threads, do, tiles)
+    warn_as_numpy(reduce(or_, raised))
 
 
 def _tiles(c: np.ndarray, terms: int) -> list[tuple[slice, slice]]:

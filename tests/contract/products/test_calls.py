@@ -84,6 +84,17 @@ def test_threads_take_turns_and_leave_blas_as_it_was():
 # Plans
 
 
+@pytest.mark.parametrize("shape", [(20, 20), (400, 400), (1, 400, 400), (8, 20, 20)])
+def test_an_overflow_is_warned_of_once_and_as_errstate_says(shape):
+    """However many threads compute the product."""
+    a = np.full(shape, 1e200)
+    with pytest.warns(RuntimeWarning, match="overflow") as caught:
+        hybrid.multiply(a, a, threads=2, device="cpu")
+    assert len(caught) == 1
+    with np.errstate(over="raise"), pytest.raises(FloatingPointError):
+        hybrid.multiply(a, a, threads=2, device="cpu")
+
+
 @pytest.mark.mpi
 def test_a_plan_computes_what_multiply_does_as_often_as_it_is_run(comm):
     a, b = operands(5)
