@@ -110,11 +110,12 @@ def command(parser: Parser, work: Work) -> int:
     return run_alone(parser.prog, refused_or_done)
 
 
-def present(options: Options, results: type[Results], measured: Measure) -> int:
-    """Print, and if asked for draw, the lines of --from or of a new measurement; returns the exit code. Each line is recorded at
-    once, so that an interrupted run keeps its results."""
+def present(options: Options, results: type[Results], measured: Measure, wanted: Callable[[Line], bool] = lambda _: True) -> int:
+    """Print, and if asked for draw, the wanted lines of --from or those of a new measurement; returns the exit code. Each line is
+    recorded at once, so that an interrupted run keeps its results. UsageError if --from has no wanted line."""
     if options.source:
-        lines = results.recorded(options.source)
+        if not (lines := [line for line in results.recorded(options.source) if wanted(line)]):
+            raise UsageError(f"{options.source} has no lines of this kind")
     else:
         lines, now = [], datetime.now(timezone.utc)
         about = {"command": results.command, "arguments": sys.argv[1:], "run": now.isoformat(timespec="microseconds")}

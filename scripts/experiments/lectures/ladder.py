@@ -109,9 +109,9 @@ class Results(frame.MachineResults):
             heads = ["rung", "tile of C", "registers", "shared memory", "loads per multiply-add", *map(label, shapes)]
             rows = []
             for kernel in _names(dtype):
-                any_of = (line for line in self.lines if (line["kernel"], line["dtype"]) == (kernel, dtype))
-                speeds = [_speed(self.of(kernel, dtype, shape)) for shape in shapes]
-                rows.append([kernel, *_resources(next(any_of, None)), *speeds])
+                lines = [line for line in self.lines if (line["kernel"], line["dtype"]) == (kernel, dtype)]
+                if lines:
+                    rows.append([kernel, *_resources(lines[0]), *(_speed(self.of(kernel, dtype, shape)) for shape in shapes)])
             yield frame.Table(heads, "ll" + "r" * (len(heads) - 2), rows, f"{dtype}, {unit_of(dtype)} (and % of cuBLAS)")
 
     def draw(self, path: str) -> None:
@@ -137,8 +137,8 @@ def _names(dtype: str) -> list[str]:
     return [*(kernel.name for kernel in RUNGS if dtype in kernel.dtypes), YARDSTICK]
 
 
-def _resources(line: Line | None) -> list[str]:
-    if line is None or line["tile"] is None:
+def _resources(line: Line) -> list[str]:
+    if line["tile"] is None:
         return ["–"] * 4
     down, across = (str(length) if length != ALL else name for length, name in zip(line["tile"], "nm", strict=True))
     spilled = f", {line['spills']} bytes spilled" if line["spills"] else ""
@@ -316,7 +316,7 @@ def measured(options: argparse.Namespace) -> Iterator[Line]:
     for dtype in options.dtypes:
         able = [each for each in (*options.rungs, kernel_of(YARDSTICK)) if not refusal(each, dtype, 2, gpu.capability)]
         multiplications = [(kernel, multiplication(kernel, dtype, gpu.capability)) for kernel in able]
-        for shape in options.sizes:
+        for shape in options.sizes or SIZES:
             try:
                 bench = Bench(gpu, dtype, shape)
             except DoesNotFit as refused:
@@ -355,14 +355,19 @@ def work(options: argparse.Namespace) -> int:
         raise UsageError("--longest must be more than 0")
     if options.loads:
         return show_loads(options.rungs, options.dtypes, tuple(options.shape))
-    return frame.present(options, Results, measured)
+    kernels, shapes = {*(kernel.name for kernel in options.rungs), YARDSTICK}, {*options.sizes}
+
+    def wanted(line: Line) -> bool:
+        return line["kernel"] in kernels and line["dtype"] in options.dtypes and (not shapes or shape_of(line) in shapes)
+
+    return frame.present(options, Results, measured, wanted)
 
 
 main = frame.experiment(
     __doc__, Results, measured,
     frame.option("--dtype", choices=tuple(OPERAND_SIZES), help="of A and B: only this one (all)"),
-    frame.option("--sizes", nargs="+", type=frame.sizes, default=SIZES, metavar="N",
-                 help=f"N or NxLxM ({' '.join(map(label, SIZES))})"),
+    frame.option("--sizes", nargs="+", type=frame.sizes, default=(), metavar="N",
+                 help=f"N or NxLxM ({' '.join(map(label, SIZES))}; of recorded lines all)"),
     frame.option("--kernels", nargs="+", metavar="NAME", help="only these rungs, and cuBLAS (all)"),
     frame.option("--rounds", type=frame.positive, default=7, help="timings of each (7)"),
     frame.option("--longest", type=float, default=1.0, metavar="S", help="leave out kernels whose launch takes longer (1.0)"),

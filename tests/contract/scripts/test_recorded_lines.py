@@ -11,8 +11,8 @@ from support.forked import quickly
 
 MEASURED = sorted((ROOT / "docs" / "measured").glob("*.jsonl"))
 PAGES = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "kernels" / "README.md"]
-MADE = {  # of recorded lines: the pages and pictures that are a part of the repository
-    "ladder": ("ladder-h200", "kernels/README.md", "docs/ladder.svg"),
+MADE = {  # of recorded lines: the pages and pictures that are a part of the repository, and options
+    "ladder": ("ladder-h200", "kernels/README.md", "docs/ladder.svg", "--sizes", "8192", "1000x8000x8000"),
     "bench_hosts": ("hosts-h100", "docs/benchmarks.md", ""),
 }
 
@@ -54,9 +54,9 @@ def test_a_script_makes_its_table_of_recorded_lines(path):
 
 @pytest.mark.parametrize("name", MADE)
 def test_tables_of_pages_and_pictures_are_those_that_the_command_makes_of_the_lines(tmp_path, name):
-    lines, page, picture = MADE[name]
+    lines, page, picture, *options = MADE[name]
     drawn = ["--picture", tmp_path / "made.svg"] if picture else []
-    wanted = "--from", ROOT / "docs" / "measured" / f"{lines}.jsonl", "--markdown", *drawn
+    wanted = "--from", ROOT / "docs" / "measured" / f"{lines}.jsonl", "--markdown", *drawn, *options
     made = successful(start(script(name), *wanted)).stdout.splitlines()
     text = (ROOT / page).read_text(encoding="utf-8")
     between = re.search(r"<!-- (ladder|hosts) -->\n\n(?:!\[[^\n]*\n)?(.*?)<!-- /\1 -->", text, re.DOTALL)[2].splitlines()
