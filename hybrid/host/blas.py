@@ -67,8 +67,9 @@ def blas_stack(a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> Non
         return
 
     parts = even_pieces(Span(0, count), -(-count // (_MOST_TILES_A_THREAD * threads)))
+    work = (partial(np.matmul, some_matrices(a, part), some_matrices(b, part), out=c[part.slice]) for part in parts)
     with limited_threads(1):
-        _do_all((partial(np.matmul, some_matrices(a, each), some_matrices(b, each), out=c[each.slice]) for each in parts), threads)
+        _do_all(work, threads)
 
 
 def some_matrices(stack: np.ndarray, part: Span) -> np.ndarray:
