@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """A fault of at least 20 of the product's own rounding errors is found wherever it is, of integers any fault, of copies a single
-bit; the refusal has its code and names rank, rows and columns (docs/check.md, What the check finds)."""
+bit; the refusal has its code and names rank, rows and columns (docs/check.md, What is found)."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """`python -m hybrid.hello` greets from every CPU thread and every GPU thread of every rank: ranks · (threads + blocks · threads a
-block) + 1 lines, and with --where one more a rank, so that they can be counted (docs/cluster.md). Everything else is on standard
+block) + 1 lines, and with --where one more a rank, so that they can be counted (--help). Everything else is on standard
 error. Without a GPU and without a compiler the CPU threads still greet, and the exit code is 1.
 """
 
