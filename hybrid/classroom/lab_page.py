@@ -24,8 +24,8 @@ from hybrid.classroom.student_file import StudentFile, parsed
 from hybrid.core.problem import Problem
 from hybrid.emulation.observed import Access
 from hybrid.errors import UsageError
-from hybrid.reporting import steps_page, svg
-from hybrid.reporting.html_page import document
+from hybrid.reporting import markup, steps_page
+from hybrid.reporting.markup import document
 from hybrid.reporting.steps_page import Array, Picture, Step, Touch
 
 _MOST = (96, 96)  # squares of a map, down and across
@@ -35,7 +35,7 @@ _MAP, _WIDTH = 288, 372  # a map's longer side, a picture's width
 
 _Drawing = tuple[str, tuple[float, float], Sequence[str]]  # a title, width and height, and SVG elements
 _STYLE = (
-    svg.STYLE
+    markup.STYLE
     + """\
 main { max-width: 76rem; }
 .source { font: 0.8rem/1.5 ui-monospace, monospace; border-bottom: 0; table-layout: fixed; }
@@ -126,7 +126,7 @@ def write_picture(path: str, examination: Examination, gpu: OnGpu | None) -> boo
     elif gpu is not None and (points := _points(gpu, examination.cases[0])):
         drawn = _roofline_of(f"{examination.kernel.name} on {gpu.gpu.name}, {examination.dtype}", gpu, points)
     if drawn is not None:
-        svg.write(path, *drawn)
+        markup.write_svg(path, *drawn)
     return drawn is not None
 
 
@@ -191,31 +191,31 @@ def _map_of(title: str, elements: np.ndarray, scale: str) -> _Drawing:
     rows, columns = elements.shape
     side = _MAP / max(rows, columns)
     drawn = [
-        svg.text(12, 20, title, more='style="font-weight: 600"'),
+        markup.text(12, 20, title, more='style="font-weight: 600"'),
         f'<g transform="translate(12 34) scale({side:g})" shape-rendering="crispEdges">',
-        svg.rectangle(0, 0, columns, rows, "stroke-soft", f'fill="none" stroke-width="{1 / side:.3g}"'),
+        markup.rectangle(0, 0, columns, rows, "stroke-soft", f'fill="none" stroke-width="{1 / side:.3g}"'),
     ]
     for y, row in enumerate(elements.tolist()):
         x = 0
         while x < len(row):  # a rectangle for each run of squares of the same kind
             end = next((i for i in range(x, len(row)) if row[i] != row[x]), len(row))
             if row[x]:
-                drawn.append(svg.rectangle(x, y, end - x, 1, f"fill-{_COLOURS[row[x]]}"))
+                drawn.append(markup.rectangle(x, y, end - x, 1, f"fill-{_COLOURS[row[x]]}"))
             x = end
-    drawn += ["</g>", svg.text(12, 54 + rows * side, f"a square is {scale}", "fill-soft")]
+    drawn += ["</g>", markup.text(12, 54 + rows * side, f"a square is {scale}", "fill-soft")]
     keys = [kind for kind in range(1, len(report.KINDS)) if kind in elements]
     for number, kind in enumerate(keys, 1):
         below = 54 + rows * side + 20 * number
-        drawn += [svg.rectangle(12, below - 10, 11, 11, f"fill-{_COLOURS[kind]}"), svg.text(29, below, report.KINDS[kind])]
+        drawn += [markup.rectangle(12, below - 10, 11, 11, f"fill-{_COLOURS[kind]}"), markup.text(29, below, report.KINDS[kind])]
     return title, (max(_WIDTH, columns * side + 24), 44 + rows * side + 22 * (len(keys) + 1)), drawn
 
 
 def _roofline_of(title: str, gpu: OnGpu, points: Mapping[str, float]) -> _Drawing:
-    drawn = [svg.text(12, 20, title, more='style="font-weight: 600"'), '<g transform="translate(0 28)">']
+    drawn = [markup.text(12, 20, title, more='style="font-weight: 600"'), '<g transform="translate(0 28)">']
     drawn += [*_roofs(gpu.gpu.bandwidth, gpu.gpu.rate(gpu.dtype), points), "</g>"]
     for number, said in enumerate(points):
         y = 290 + 20 * number
-        drawn += [svg.rectangle(40, y - 10, 11, 11, f"fill-{_POINTS[number]}"), svg.text(57, y, said)]
+        drawn += [markup.rectangle(40, y - 10, 11, 11, f"fill-{_POINTS[number]}"), markup.text(57, y, said)]
     return title, (_WIDTH, 284 + 20 * len(points)), drawn
 
 
@@ -237,18 +237,18 @@ def _roofs(bandwidth: float, peak: float, points: Mapping[str, float]) -> Iterat
     for power in range(first, last + 1):
         at = x(10.0**power)
         yield f'<line class="stroke-line" x1="{at:.1f}" y1="20" x2="{at:.1f}" y2="205"/>'
-        yield svg.text(at, 219, f"{10.0**power:g}", "fill-soft", 'text-anchor="middle"')
+        yield markup.text(at, 219, f"{10.0**power:g}", "fill-soft", 'text-anchor="middle"')
     for power in range(bottom, top + 1):
         at = y(10.0**power)
         yield f'<line class="stroke-line" x1="40" y1="{at:.1f}" x2="350" y2="{at:.1f}"/>'
-        yield svg.text(36, at + 4, _short(10.0**power), "fill-soft", 'text-anchor="end"')
+        yield markup.text(36, at + 4, _short(10.0**power), "fill-soft", 'text-anchor="end"')
     roof = [(10.0**first, 10.0**first * bandwidth), (ridge, peak), (10.0**last, peak)]
     corners = " ".join(f"{x(intensity):.1f},{y(rate):.1f}" for intensity, rate in roof)
     yield f'<polyline class="stroke-ink" fill="none" stroke-width="2" points="{corners}"/>'
-    yield svg.text(348, y(peak) - 6, f"arithmetic: {peak:,.0f} GF/s", "fill-soft", 'text-anchor="end"')
-    yield svg.text(60, 198, f"slope: global memory, {bandwidth:,.0f} GB/s", "fill-soft")
-    yield svg.text(195, 236, "operations a byte of global memory", "fill-soft", 'text-anchor="middle"')
-    yield svg.text(2, 12, "GF/s", "fill-soft")
+    yield markup.text(348, y(peak) - 6, f"arithmetic: {peak:,.0f} GF/s", "fill-soft", 'text-anchor="end"')
+    yield markup.text(60, 198, f"slope: global memory, {bandwidth:,.0f} GB/s", "fill-soft")
+    yield markup.text(195, 236, "operations a byte of global memory", "fill-soft", 'text-anchor="middle"')
+    yield markup.text(2, 12, "GF/s", "fill-soft")
     for number, (said, each) in enumerate(points.items()):
         at, rate = x(each), min(peak, each * bandwidth)
         title = f"<title>{escape(said)}</title>"

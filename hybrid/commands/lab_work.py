@@ -37,10 +37,10 @@ from hybrid.core.text import counted
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.emulation import confined
 from hybrid.errors import CODES, DeviceUnavailable, HybridError, RankFailed, UsageError, code_of, one_line, with_code
-from hybrid.host.files import refuse_same, refuse_unwritable
+from hybrid.host.files import refuse_same, refuse_unwritable, write_text
 from hybrid.host.threads import usable_cores
 from hybrid.kernels.catalogue import dotted
-from hybrid.reporting import html_page, jsonl, steps_page, svg
+from hybrid.reporting import jsonl, markup, steps_page
 from hybrid.reporting.progress import Progress
 from hybrid.reporting.steps_page import Picture
 
@@ -58,7 +58,7 @@ def work(options: argparse.Namespace) -> int:
     for path in paths.values():
         refuse_unwritable(path)
     if getattr(options, "picture", None):
-        svg.refuse(options.picture)
+        markup.refuse(options.picture)
     if options.command in ("run", "show", "check", "grade"):
         for sentence in confined.lacking():  # protections that this system lacks against the code that runs
             print(f"{NAME}: {sentence}", file=sys.stderr)
@@ -147,7 +147,7 @@ def _run(options: argparse.Namespace) -> int:
                 steps = small_steps(trials, lambda changed: _trials(changed, options))
             except HybridError as error:
                 steps = str(error)
-        html_page.write(options.html, lab_page.page_of(trials.file, examination, gpu, steps))
+        write_text(options.html, lab_page.page_of(trials.file, examination, gpu, steps))
     _write_record(options, {"seed": trials.seed, **report.as_record(file.path.name, examination, gpu)})
     return 0 if examination.is_right else 1
 
@@ -203,7 +203,7 @@ def _show(options: argparse.Namespace) -> int:
     if options.picture:
         steps_page.write_picture(options.picture, f"{name}: {shown.title}", shown, (x, y))
     if options.html:
-        html_page.write(options.html, steps_page.page(name, shown))
+        write_text(options.html, steps_page.page(name, shown))
     return 0
 
 
@@ -380,7 +380,7 @@ def _write_pages(folder: Path, exercise: Exercise, judgements: Sequence[_Judgeme
     rows = []
     for each in judgements:
         name = re.sub(r"[^\w.-]+", "-", each.path).strip("-.")[-60:] + ".html"
-        html_page.write(str(folder / name), each.page or lab_page.plain_page(Path(each.path).name, each.parts, each.lines))
+        write_text(str(folder / name), each.page or lab_page.plain_page(Path(each.path).name, each.parts, each.lines))
         points = "?" if each.points is None else each.points
         rows.append((f"{points} of {exercise.points}", f'<a href="{quote(name)}">{escape(each.path)}</a> {escape(each.why)}'))
-    html_page.write(str(folder / "index.html"), lab_page.class_page(f"{exercise.name}: {exercise.told()[0]}", rows, summary))
+    write_text(str(folder / "index.html"), lab_page.class_page(f"{exercise.name}: {exercise.told()[0]}", rows, summary))

@@ -130,10 +130,10 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> Task:
     from hybrid.graphs.walks import choose_arithmetic, least_bits
     from hybrid.host.files import refuse_same, refuse_unwritable
     from hybrid.host.memory import available_host_bytes
-    from hybrid.reporting import svg
+    from hybrid.reporting import markup
 
     if options.picture:
-        svg.refuse(options.picture)
+        markup.refuse(options.picture)
     if options.out and not options.out.endswith(OUT_FORMATS):
         raise UsageError(f"--out {options.out}: the name must end in {', '.join(OUT_FORMATS)}", code="file-kind")
     source = None if options.graph in EXAMPLES else options.graph

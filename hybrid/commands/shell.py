@@ -83,7 +83,7 @@ def _with_parts(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentPa
 
 def write_manual(folder: str, names: list[str]) -> list[Path]:
     """Write a page for each command, hybrid-NAME.1, to this existing folder. Returns the files."""
-    from hybrid.host.files import atomic_write
+    from hybrid.host.files import write_text
 
     os.environ |= {"COLUMNS": "80", "NO_COLOR": "1"}  # for argparse
     if not Path(folder).is_dir():
@@ -91,8 +91,7 @@ def write_manual(folder: str, names: list[str]) -> list[Path]:
     pages = []
     for name in names:
         pages.append(Path(folder) / f"hybrid-{name}.1")
-        with atomic_write(str(pages[-1])) as beside:
-            beside.write_text(manual_page(name, [other for other in names if other != name]), encoding="utf-8")
+        write_text(str(pages[-1]), manual_page(name, [other for other in names if other != name]))
     return pages
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from hybrid.core.problem import record
 from hybrid.core.text import aligned, counted
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.graphs import MOST_LISTED
-from hybrid.host.files import atomic_write
+from hybrid.host.files import atomic_write, write_text
 
 
 @record
@@ -90,15 +91,14 @@ def write(path: str, numbers: np.ndarray, names: Sequence[str], about: dict[str,
     if path.endswith(".npy"):
         if max(map(int, numbers.flat)) >= 2**63:
             raise UsageError(f"--out {path}: {NO_INT64}", code="dtype")
-        numbers = numbers.astype(np.int64)
-    with atomic_write(path) as beside:
-        if path.endswith(".npy"):
-            with open(beside, "wb") as file:
-                np.save(file, numbers)
-        elif path.endswith(".csv"):
-            lines = [[name, *line] for name, line in zip(names, numbers, strict=True)]
-            with open(beside, "w", encoding="utf-8", newline="") as text:
-                csv.writer(text, lineterminator="\n").writerows([["from/to", *names], *lines])
-        else:
-            cells = [list(map(str, line)) for line in numbers]
-            beside.write_text(json.dumps({**about, "vertices": list(names), "walks": cells}) + "\n", encoding="utf-8")
+        with atomic_write(path) as beside, open(beside, "wb") as file:
+            np.save(file, numbers.astype(np.int64))
+    elif path.endswith(".csv"):
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(
+            [["from/to", *names], *([name, *line] for name, line in zip(names, numbers, strict=True))]
+        )
+        write_text(path, text.getvalue())
+    else:
+        cells = [list(map(str, line)) for line in numbers]
+        write_text(path, json.dumps({**about, "vertices": list(names), "walks": cells}) + "\n")

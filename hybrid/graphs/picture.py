@@ -13,7 +13,7 @@ from hybrid.core.text import counted
 from hybrid.errors import UsageError
 from hybrid.graphs import MOST_DRAWN, MOST_PANELS
 from hybrid.graphs.count_output import Walk
-from hybrid.reporting import svg
+from hybrid.reporting import markup
 
 _ROUNDS = 300  # of the iteration that places the vertices
 # Lengths: the side of a single panel, of one of several, a panel's margin, a vertex's radius.
@@ -77,17 +77,17 @@ def write(
 
     def drawn() -> Iterator[str]:
         yield from (_arrow(name, name, size) for name, size in ((_EDGE, 9), (_STEP, 10)))
-        yield svg.text(12, 22, title, more='style="font-weight: 600"')
+        yield markup.text(12, 22, title, more='style="font-weight: 600"')
         if len(walks) > len(shown):
-            yield svg.text(12, 40, f"the first {len(shown)} of {counted(len(walks), 'path')} are drawn", "fill-soft")
+            yield markup.text(12, 40, f"the first {len(shown)} of {counted(len(walks), 'path')} are drawn", "fill-soft")
         for index, walk in enumerate(shown):
             yield f'<g transform="translate({side * (index % across)} {_HEADER + down * (index // across):.0f})">'
             yield from _panel(spread, adjacency, names, ends, walk)
             if walk is not None:
-                yield svg.text(side / 2, down - 12, walk.told(names), f"v fill-{_STEP}")
+                yield markup.text(side / 2, down - 12, walk.told(names), f"v fill-{_STEP}")
             yield "</g>"
 
-    svg.write(path, title, (side * across, _HEADER + down * -(-len(shown) // across)), drawn(), _STYLE)
+    markup.write_svg(path, title, (side * across, _HEADER + down * -(-len(shown) // across)), drawn(), _STYLE)
 
 
 def _arrow(name: str, colour: str, size: int) -> str:
@@ -117,7 +117,7 @@ def _panel(at: np.ndarray, adjacency: np.ndarray, names: Sequence[str], ends: Se
         centre, weight = f'cx="{place.real:.1f}" cy="{place.imag:.1f}"', 3 if vertex in marked else 1.5
         yield f'<circle class="fill-ground stroke-{colour}" {centre} r="{_RADIUS}" stroke-width="{weight}"/>'
         size = 13 if len(name) < 3 else max(7, 38 // len(name))
-        yield svg.text(place.real, place.imag, name, "v", f'style="font-size: {size}px"')
+        yield markup.text(place.real, place.imag, name, "v", f'style="font-size: {size}px"')
 
 
 def _edge(at: np.ndarray, tail: int, head: int, marker: str, straight: bool) -> str:
@@ -140,7 +140,7 @@ def _beside(at: np.ndarray, tail: int, head: int, away: float, said: str, colour
         place = at[tail] - 1j * (2.6 * _RADIUS + 4)
     else:
         place = at[tail] + part * (at[head] - at[tail]) - 1j * away * _direction(at, tail, head)
-    return svg.text(place.real, place.imag, said, f"v small fill-{colour}")
+    return markup.text(place.real, place.imag, said, f"v small fill-{colour}")
 
 
 def _direction(at: np.ndarray, tail: int, head: int) -> complex:

@@ -39,6 +39,12 @@ def atomic_write(path: str) -> Iterator[Path]:
             raise
 
 
+def write_text(path: str, text: str) -> None:
+    """Write a file atomically, in UTF-8."""
+    with atomic_write(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
 @contextmanager
 def written_to(path: str, temporary: Path | None = None, size: int = 0) -> Iterator[None]:
     """A context in which an OSError becomes a HybridError that names `path`.

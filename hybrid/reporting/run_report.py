@@ -13,7 +13,7 @@ from hybrid.core.problem import AskedProduct, Span
 from hybrid.core.text import aligned, counted, ranges, rate_in_units, rounded_up
 from hybrid.core.timeline import PHASES, Interval, Spread
 from hybrid.errors import with_code
-from hybrid.host.files import atomic_write
+from hybrid.host.files import write_text
 from hybrid.planning.arithmetic import Computed
 from hybrid.planning.plan import Plan
 
@@ -128,8 +128,7 @@ def write_trace(path: str, intervals_of_ranks: Sequence[Sequence[Interval]], nam
         for phase, lanes in free.items():
             for lane in range(len(lanes)):
                 events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": _row(phase, lane), "args": {"name": phase}})
-    with atomic_write(path) as beside:
-        beside.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+    write_text(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
 
 
 def _row(phase: str, lane: int) -> int:

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from hybrid.core.problem import record
 from hybrid.core.text import aligned, counted
-from hybrid.reporting import svg
-from hybrid.reporting.html_page import document
+from hybrid.reporting import markup
+from hybrid.reporting.markup import document
 
 _MOST_THREADS, _MOST_WALK = 4, 8  # in text: threads with a column; printed elements of a walk
 _FEW_THREADS = 16  # told on the page
@@ -145,11 +145,11 @@ class Picture:
 def page(title: str, picture: Picture) -> str:
     """A page with nothing but the steps."""
     body = [f"<h1>{escape(title)}, step by step</h1>", *stage(picture)]
-    return document(title, body, svg.STYLE + page_style(), page_script())
+    return document(title, body, markup.STYLE + page_style(), page_script())
 
 
 def stage(picture: Picture) -> Iterator[str]:
-    """The lines of HTML that show the steps, for a page with `svg.STYLE`, `page_style` and `page_script`."""
+    """The lines of HTML that show the steps, for a page with `markup.STYLE`, `page_style` and `page_script`."""
     yield f'<p class="soft">{escape(f"{picture.kernel}: {picture.title}{picture.note}")}</p>'
     if picture.wrong:
         yield f'<p class="wrong">{escape(picture.wrong)}</p>'
@@ -197,25 +197,25 @@ def write_picture(path: str, title: str, picture: Picture, block: tuple[int, int
     size = (max(_LEAST, _GAP + across * (wide + 2 * _GAP)), _TOP + -(-panels // across) * (high + _CAPTION + _GAP))
 
     def drawn() -> Iterator[str]:
-        yield svg.text(_GAP, 18, title, more='style="font-weight: 600"')
+        yield markup.text(_GAP, 18, title, more='style="font-weight: 600"')
         which = f"block ({block[0]},{block[1]})" + (f", the first {panels} of {len(steps)} steps" if panels < len(steps) else "")
-        yield svg.text(_GAP, 35, f"{which}; the coloured threads (x,y) load or store the element;", "fill-soft")
+        yield markup.text(_GAP, 35, f"{which}; the coloured threads (x,y) load or store the element;", "fill-soft")
         bars = f"bars in {picture.arrays[2].name}: how much of the sum is there"
-        yield svg.text(_GAP, 49, f"grey: loaded before; {bars}", "fill-soft")
+        yield markup.text(_GAP, 49, f"grey: loaded before; {bars}", "fill-soft")
         for number, step in enumerate(steps[:panels]):
             x, y = _GAP + number % across * (wide + 2 * _GAP), _TOP + number // across * (high + _CAPTION + _GAP)
             yield f'<g transform="translate({x} {y})">'
             ahead = ", ahead" if step.ahead else ""
-            yield svg.text(0, 10, f"step {number + 1}: line {step.line}, {counted(step.barriers, 'barrier')} passed{ahead}")
+            yield markup.text(0, 10, f"step {number + 1}: line {step.line}, {counted(step.barriers, 'barrier')} passed{ahead}")
             code = picture.source[step.line - 1].strip() if step.line else ""
             for line, text in enumerate(textwrap.wrap(code, wide // 6, max_lines=2, placeholder="…")):
-                yield svg.text(0, 24 + 12 * line, text, "code fill-soft")
+                yield markup.text(0, 24 + 12 * line, text, "code fill-soft")
             yield f'<g transform="translate(0 {_CAPTION - 8})">'
             yield from _frames(picture, places)
             yield from (one for first, last, one in timeline if first <= number <= last)
             yield "</g></g>"
 
-    svg.write(path, title, size, drawn(), _STYLE)
+    markup.write_svg(path, title, size, drawn(), _STYLE)
 
 
 def _layout(arrays: Sequence[Array]) -> tuple[list[tuple[int, int, int]], tuple[int, int]]:
@@ -241,7 +241,7 @@ def _layout(arrays: Sequence[Array]) -> tuple[list[tuple[int, int, int]], tuple[
 def _frames(picture: Picture, places: Sequence[tuple[int, int, int]]) -> Iterator[str]:
     """The names and cells of all arrays."""
     for array, (x, y, side) in zip(picture.arrays, places, strict=True):
-        yield svg.text(x, y - 4, array.name + (", shared" if array.shared else ""), more='style="font-weight: 600"')
+        yield markup.text(x, y - 4, array.name + (", shared" if array.shared else ""), more='style="font-weight: 600"')
         across = "".join(f"M{x} {y + row * side}h{array.columns * side}" for row in range(array.rows + 1))
         down = "".join(f"M{x + column * side} {y}v{array.rows * side}" for column in range(array.columns + 1))
         yield f'<path class="stroke-line" fill="none" d="{across}{down}"/>'
@@ -267,14 +267,14 @@ def _timeline(picture: Picture, steps: Sequence[Step], places: Sequence[tuple[in
         x, y, side = cell(place)
         now.setdefault((number, place), {})[touch.thread] = None
         if touch.array < 3 and not touch.writes:
-            read.setdefault(place, {number: svg.rectangle(x, y, side, side, "was fill-ink")})
+            read.setdefault(place, {number: markup.rectangle(x, y, side, side, "was fill-ink")})
         if touch.array >= 3 and touch.writes:
-            held.setdefault(place, {})[number] = svg.text(x + side / 2, y + 11, touch.stored, "held fill-soft")
+            held.setdefault(place, {})[number] = markup.text(x + side / 2, y + 11, touch.stored, "held fill-soft")
         if touch.array in summed and not touch.writes and touch.thread in owned:
             done[touch.thread] += 1
             x, y, side = cell(owned[touch.thread])
             height = side * done[touch.thread] / every[touch.thread]
-            bar = svg.rectangle(x, y + side - height, side, height, "grown fill-third")
+            bar = markup.rectangle(x, y + side - height, side, height, "grown fill-third")
             grown.setdefault(owned[touch.thread], {})[number] = bar
     changes = [changes for layer in (read, grown, held) for changes in layer.values()]
     spans = [(first, after - 1, of[first]) for of in changes for first, after in pairwise([*of, len(steps)])]
@@ -285,14 +285,14 @@ def _marks(x: int, y: int, side: int, threads: Sequence[int], picture: Picture, 
     """The threads that touch an element, two of them by name; `below` what the element holds."""
     shown, height = threads[:2], 11
     top = y + 14 if below else y + (side - height * len(shown)) / 2
-    drawn = svg.rectangle(x, y, side, side, "now stroke-ink")
+    drawn = markup.rectangle(x, y, side, side, "now stroke-ink")
     for number, thread in enumerate(shown):
         name = picture.thread(thread) + ("…" if number == 1 and len(threads) > 2 else "")
         at = f'x="{x + 3:g}" y="{top + height * number:g}" width="{side - 6}" height="{height - 1}"'
         drawn += f'<rect {at} rx="2" fill="{_colour(thread)}"/>'
-        drawn += svg.text(x + side / 2, top + height * number + 8.2, name, "mark")
+        drawn += markup.text(x + side / 2, top + height * number + 8.2, name, "mark")
     return drawn
 
 
 def _colour(thread: int) -> str:
-    return svg.COLOURS[thread % len(svg.COLOURS)]
+    return markup.COLOURS[thread % len(markup.COLOURS)]

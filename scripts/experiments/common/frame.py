@@ -30,7 +30,7 @@ from hybrid.core import text
 from hybrid.core.timeline import Spread
 from hybrid.errors import DeviceUnavailable, DoesNotFit, UsageError
 from hybrid.host import files, memory
-from hybrid.reporting import jsonl, svg
+from hybrid.reporting import jsonl, markup
 from hybrid.reporting.progress import Progress
 
 Item = TypeVar("Item")
@@ -98,7 +98,7 @@ def command(parser: Parser, work: Work) -> int:
     def refused_or_done() -> int:
         options = parser.parse_args()
         if picture := getattr(options, "picture", None):
-            svg.refuse(picture)
+            markup.refuse(picture)
         for path in filter(None, (getattr(options, "json", None), picture)):
             files.refuse_unwritable(path)
         try:

@@ -16,7 +16,7 @@ import numpy as np
 from experiments.common import cuda, frame
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, launch_of
-from hybrid.reporting import svg
+from hybrid.reporting import markup
 
 
 def _alone(runtime: cuda.Runtime, kernel: str, operands: tuple[np.ndarray, np.ndarray], repeat: int) -> dict[str, float]:
@@ -332,23 +332,23 @@ def draw_launch(path: str, rows: int, columns: int, x: int, y: int) -> None:
     sides = [[count * threads for count, threads in zip(ways[way]["grid"], way, strict=True)] for way in ways]
     scale = _LONG / max(map(max, sides))
     title, drawn, top = f"C of {rows}×{columns}, a thread for each element", [_HATCHES], 30.0
-    drawn.append(svg.text(12, 20, title, more='style="font-weight: 600"'))
+    drawn.append(markup.text(12, 20, title, more='style="font-weight: 600"'))
     for way, (_, height) in zip(ways, sides, strict=True):
         drawn += [f'<g transform="translate(0 {top:.0f})">', *_grid(rows, columns, *way, scale), "</g>"]
         top += _BELOW + scale * height
-    svg.write(path, title, (_LEFT + max(scale * max(width for width, _ in sides) + 36, 400), top + 20), drawn, _STYLE)
+    markup.write_svg(path, title, (_LEFT + max(scale * max(width for width, _ in sides) + 36, 400), top + 20), drawn, _STYLE)
 
 
 def _grid(rows: int, columns: int, x: int, y: int, scale: float) -> Iterator[str]:
     numbers = covering(rows, columns, x, y)
     across, down = numbers["grid"]
     counts = f"{across} × {down} = {numbers['blocks']:,} blocks, {numbers['have nothing to do']:,} threads lie outside of C"
-    yield svg.text(12, 14, f"blocks of x = {x}, y = {y}: {counts}")
+    yield markup.text(12, 14, f"blocks of x = {x}, y = {y}: {counts}")
     width, height = across * x * scale, down * y * scale
     yield f'<g transform="translate({_LEFT} {_TOP - 30})">'
-    yield svg.text(0, -6, f"column, x, to {columns} of {across * x}", "fill-soft")
+    yield markup.text(0, -6, f"column, x, to {columns} of {across * x}", "fill-soft")
     turned = 'text-anchor="end" transform="rotate(-90 -8 0)"'
-    yield svg.text(-8, 0, f"row, y, to {rows} of {down * y}", "fill-soft", turned)
+    yield markup.text(-8, 0, f"row, y, to {rows} of {down * y}", "fill-soft", turned)
     yield f'<rect width="{width:.1f}" height="{height:.1f}" fill="url(#outside)"/>'
     inside = f'width="{columns * scale:.1f}" height="{rows * scale:.1f}"'
     yield f'<rect class="fill-ground" {inside}/><rect class="covered fill-first" {inside}/>'
@@ -358,7 +358,7 @@ def _grid(rows: int, columns: int, x: int, y: int, scale: float) -> Iterator[str
     if across * down <= _NUMBERED and across <= 20:
         for block in range(across * down):
             at_y, at_x = divmod(block, across)
-            yield svg.text(at_x * x * scale + 3, at_y * y * scale + 12, f"{at_x},{at_y}")
+            yield markup.text(at_x * x * scale + 3, at_y * y * scale + 12, f"{at_x},{at_y}")
     yield "</g>"
 
 

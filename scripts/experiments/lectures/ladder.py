@@ -49,7 +49,7 @@ from hybrid.kernels.catalogue import (
     sums_type,
 )
 from hybrid.planning.decision import Gpu
-from hybrid.reporting import svg
+from hybrid.reporting import markup
 from hybrid.testing.checked_kernels import not_a_number, spread_of, stored
 
 Shape = tuple[int, int, int]  # n, l, m
@@ -119,15 +119,16 @@ class Results(frame.MachineResults):
         drawn, y = [], 20.0
         for dtype in self.dtypes:
             speeds = {name: line["teraflops"] for name in _names(dtype) if (line := self.of(name, dtype, PICTURED))}
-            drawn.append(svg.text(12, y, f"{dtype}, {unit_of(dtype)}", more='style="font-weight: 600"'))
+            drawn.append(markup.text(12, y, f"{dtype}, {unit_of(dtype)}", more='style="font-weight: 600"'))
             for name, speed in speeds.items():
                 y, long = y + _BAR, _LONGEST * speed / max(speeds.values())
-                drawn.append(svg.text(_NAMES - 5, y, name, more='text-anchor="end"'))
-                drawn.append(svg.rectangle(_NAMES, y - 11, long, _BAR - 3, "fill-second" if name == YARDSTICK else "fill-first"))
-                drawn.append(svg.text(_NAMES + long + 4, y, f"{speed:.1f}"))
+                drawn.append(markup.text(_NAMES - 5, y, name, more='text-anchor="end"'))
+                kind = "fill-second" if name == YARDSTICK else "fill-first"
+                drawn.append(markup.rectangle(_NAMES, y - 11, long, _BAR - 3, kind))
+                drawn.append(markup.text(_NAMES + long + 4, y, f"{speed:.1f}"))
             y += 2 * _BAR
         title = f"Matrices of {label(PICTURED)}×{label(PICTURED)} on {self.lines[-1]['gpu']}"
-        svg.write(path, title, (_NAMES + _LONGEST + 50, y), [*drawn, svg.text(12, y - _BAR / 2, title, "fill-soft")])
+        markup.write_svg(path, title, (_NAMES + _LONGEST + 50, y), [*drawn, markup.text(12, y - _BAR / 2, title, "fill-soft")])
 
 
 _NAMES, _BAR, _LONGEST = 116, 17, 220  # pixels: width of names, height of a bar, length of the longest bar
