@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +26,13 @@ from hybrid.ranks.team import Team, start_world
 if TYPE_CHECKING:
     from hybrid.host.threads import Threads
 
+REPORT_TIME = 15.0  # seconds that other processes wait for rank 0's report of `unstarted`; its exit usually ends the job
 PATIENCE = 4.0  # seconds that a failed rank waits for the others to learn of it, before it ends the job alone
 
 
 def answer_failed(name: str, error: Exception) -> int:
-    """Print an error from before MPI starts; returns the exit code. Only rank 0 fails: the launcher ends all ranks at the first
-    failure, and rank 0 must have printed by then."""
+    """Print an error from before MPI starts; returns the exit code. Only rank 0 fails: the launcher ends all ranks at a failure,
+    and rank 0 must have printed by then."""
     if rank_by_launcher() != 0:
         return 0
     show_traceback()
@@ -98,9 +100,6 @@ def print_error(name: str, error: BaseException, where: str = "") -> int:
     said = error if isinstance(error, HybridError) else f"{where}{one_line(error)}"
     print_line(name, with_code(said, code_of(error)))
     return getattr(error, "exit_code", 1)
-
-
-REPORT_TIME = 15.0  # seconds that other processes wait for rank 0's report of `unstarted`; its exit usually ends the job
 
 
 def agree_on_options(team: Team, options: argparse.Namespace, settings: Settings) -> None:
@@ -174,19 +173,16 @@ def _unwind(signum: int, frame: FrameType | None) -> None:
     raise _AskedToEnd(signal.Signals(signum))
 
 
+@dataclass
 class Command:
     """A command of all ranks. `parse`: returns options and settings, or exits if no ranks are needed. `work`: does one rank's
     part; returns the exit code. `unstarted`: what rank 0 does instead of failing if the launcher's processes are not the ranks of
     one job, or if starting MPI ended its process."""
 
-    def __init__(
-        self,
-        name: str,
-        parse: Callable[[], tuple[Any, Settings]],
-        work: Callable[[Team, Any, Settings], int],
-        unstarted: Callable[[StartError, Any, Settings], int] | None = None,
-    ) -> None:
-        self._name, self._parse, self._work, self._unstarted = name, parse, work, unstarted
+    name: str
+    parse: Callable[[], tuple[Any, Settings]]
+    work: Callable[[Team, Any, Settings], int]
+    unstarted: Callable[[StartError, Any, Settings], int] | None = None
 
     def run(self) -> int:
         """Run it and return the exit code. Wrong usage on one rank is raised on all ranks."""
@@ -194,19 +190,19 @@ class Command:
         self._settings = Settings()
         self._usage: UsageError | None = None  # what is wrong with the options
         open_streams()
-        say_warnings_in_a_line(self._name)
+        say_warnings_in_a_line(self.name)
         try:
-            name_foreign_variables(self._name)
-            self._options, self._settings = self._parse()
+            name_foreign_variables(self.name)
+            self._options, self._settings = self.parse()
         except UsageError as error:
             if launched() is None:
-                return print_error(self._name, error)
+                return print_error(self.name, error)
             self._usage = error
         except Exception as error:  # such as help that could not be written
-            return answer_failed(self._name, error)
+            return answer_failed(self.name, error)
         if not is_switched_on("HYBRID_GUARD"):  # without a supervisor: debuggers want one process
             return self._run_as_rank()
-        may_start_fail = self._unstarted is not None and self._usage is None and launched() is not None
+        may_start_fail = self.unstarted and self._usage is None and launched() is not None
         after_failure = self._after_failed_start if may_start_fail else None
         # Only the worker returns from this call. After success `leave` exits; after a failure Python does, which waits for
         # threads that still compute.
@@ -229,12 +225,12 @@ class Command:
                     if self._usage is not None:  # refused on all ranks
                         raise self._usage
                 with team.together():
-                    code = self._work(team, self._options, self._settings)
+                    code = self.work(team, self._options, self._settings)
                 wait_until_loaded()  # a compiler that outlives this process would not put its library into the cache
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # there is nothing left to interrupt
         except BaseException as error:
             show_traceback()
-            return fail_before_start(self._name, self._usage or error) if team is None else fail(self._name, team, error)
+            return fail_before_start(self.name, self._usage or error) if team is None else fail(self.name, team, error)
         sys.stdout.flush()
         heartbeat.report_exit_code(code)
         return code
@@ -242,33 +238,27 @@ class Command:
     def _run_unstarted(self, error: StartError) -> int:
         """Handle launched processes that are not the ranks of one job: only the one that the launcher numbers 0 reports. Returns
         the exit code."""
-        if self._usage is not None or self._unstarted is None:
+        if self._usage is not None or self.unstarted is None:
             raise error
         if rank_by_launcher() == 0:
-            return self._unstarted(error, self._options, self._settings)
+            return self.unstarted(error, self._options, self._settings)
         if "mpi4py.MPI" in sys.modules:
             return 0  # MPI has started, with this process as its only rank: nobody waits for it, and rank 0 reports
-        _let_rank_0_report()
+        time.sleep(REPORT_TIME)
         raise error
 
     def _after_failed_start(self, happened: str) -> int | None:
         """Called by the supervisor if the worker ended while it started MPI. `happened`: how it ended. Returns the exit code, or
         None to treat it like any other worker that has ended."""
         launch = launched()
-        assert launch is not None
-        assert self._unstarted is not None
+        assert launch is not None and self.unstarted is not None  # noqa: PT018
         if launch.rank != 0:
-            _let_rank_0_report()
+            time.sleep(REPORT_TIME)
             return None
         error = StartError(f"started by {launch.name}, but when it started MPI rank 0 {happened}")
         try:
-            code = self._unstarted(error, self._options, self._settings)
+            code = self.unstarted(error, self._options, self._settings)
             sys.stdout.flush()
             return code
         except Exception as other:
-            return print_error(self._name, other)
-
-
-def _let_rank_0_report() -> None:
-    """Wait for rank 0's report: the launcher would end all processes at this one's failure."""
-    time.sleep(REPORT_TIME)
+            return print_error(self.name, other)

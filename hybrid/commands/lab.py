@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hybrid.commands.cli import run_alone
 from hybrid.commands.parser import Parser, at_least, file_name
@@ -59,67 +59,53 @@ examples:
 
 
 def build_parser() -> Parser:
-    parser = Parser(
-        prog="python -m hybrid.lab", description="Run a CUDA kernel or program of your own without a GPU, and find its errors."
-    )
+    summary = "Run a CUDA kernel or program of your own without a GPU, and find its errors."
+    parser = Parser(prog="python -m hybrid.lab", description=summary)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    run = commands.add_parser(
-        "run",
-        help="is a kernel, or a whole program, right?",
-        description="Is this kernel, or this program, right?",
-        epilog=_MORE_RUN,
-    )
-    run.add_argument("file", type=file_name, metavar="FILE.cu", help="or element, tiled or multiply, the lectures' own")
+
+    def command(name: str, help: str, description: str, epilog: str | None = None) -> Callable[..., object]:
+        return commands.add_parser(name, help=help, description=description, epilog=epilog).add_argument
+
+    run = command("run", "is a kernel, or a whole program, right?", "Is this kernel, or this program, right?", _MORE_RUN)
+    run("file", type=file_name, metavar="FILE.cu", help="or element, tiled or multiply, the lectures' own")
     _add_launch(run)
-    _add_json(run)
-    run.add_argument(
-        "--sizes",
-        nargs=3,
-        type=_size,
-        metavar=("n", "l", "m"),
-        help="only this shape (five: whole tiles, edges, tiny, long, wide)",
-    )
-    run.add_argument(
-        "--device",
-        choices=("emulate", "cuda"),
-        default="emulate",
-        help="cuda: launch the kernel on this machine's GPU, compare C, time it (emulate: look for its errors)",
-    )
-    run.add_argument("--ranks", type=at_least(1), metavar="N", help="MPI ranks of a whole program that includes mpi.h (2)")
-    run.add_argument("--devices", type=at_least(1), metavar="N", help="GPUs of a whole program (1)")
-    run.add_argument("--cuda", type=at_least(1), default=13, metavar="N", help="12: a program may call what CUDA 13 removed (13)")
-    run.add_argument("--gpu", metavar="NAME", help="occupancy and roofline on this GPU: K40c, P100, H200, …")
-    run.add_argument("--picture", type=file_name, metavar="FILE.svg", help="draw where C is wrong, or with --gpu the roofline")
-    run.add_argument("--html", type=file_name, metavar="FILE", help="write a page: source with counters, maps, steps, roofline")
-    exercises = commands.add_parser("exercises", help="list them, or show one", description="What is there to do?")
-    exercises.add_argument("name", nargs="?", metavar="NAME", help="only this exercise, in full (all, a line each)")
-    exercises.add_argument("--hint", type=at_least(0), default=0, metavar="K", help="show the first K hints")
-    start = commands.add_parser("start", help="print the file to begin with", description="The file to begin an exercise with.")
-    start.add_argument("name", metavar="NAME", help=_EXERCISE)
-    check = commands.add_parser("check", help="does a kernel solve an exercise?", description="Is this a solution?")
-    grade = commands.add_parser("grade", help="points for many files", description="Points for each file, a line each.")
-    for judging, files in ((check, None), (grade, "+")):
-        judging.add_argument("name", metavar="EXERCISE", help=_EXERCISE)
-        judging.add_argument("files", type=file_name, nargs=files or 1, metavar="FILE", help="yours, .cu or for ranks .py")
+    shape, n_l_m = at_least(1, _MOST_ON_GPU), ("n", "l", "m")
+    run("--sizes", nargs=3, type=shape, metavar=n_l_m, help="only this shape (five: whole tiles, edges, tiny, long, wide)")
+    on_gpu = "cuda: launch the kernel on this machine's GPU, compare C, time it (emulate: look for its errors)"
+    run("--device", choices=("emulate", "cuda"), default="emulate", help=on_gpu)
+    run("--ranks", type=at_least(1), metavar="N", help="MPI ranks of a whole program that includes mpi.h (2)")
+    run("--devices", type=at_least(1), metavar="N", help="GPUs of a whole program (1)")
+    run("--cuda", type=at_least(1), default=13, metavar="N", help="12: a program may call what CUDA 13 removed (13)")
+    run("--gpu", metavar="NAME", help="occupancy and roofline on this GPU: K40c, P100, H200, …")
+    run("--picture", type=file_name, metavar="FILE.svg", help="draw where C is wrong, or with --gpu the roofline")
+    run("--html", type=file_name, metavar="FILE", help="write a page: source with counters, maps, steps, roofline")
+    exercises = command("exercises", "list them, or show one", "What is there to do?")
+    exercises("name", nargs="?", metavar="NAME", help="only this exercise, in full (all, a line each)")
+    exercises("--hint", type=at_least(0), default=0, metavar="K", help="show the first K hints")
+    start = command("start", "print the file to begin with", "The file to begin an exercise with.")
+    start("name", metavar="NAME", help=_EXERCISE)
+    check = command("check", "does a kernel solve an exercise?", "Is this a solution?")
+    grade = command("grade", "points for many files", "Points for each file, a line each.")
+    for judging, files in ((check, 1), (grade, "+")):
+        judging("name", metavar="EXERCISE", help=_EXERCISE)
+        judging("files", type=file_name, nargs=files, metavar="FILE", help="yours, .cu or for ranks .py")
         _add_launch(judging)
-        _add_json(judging)
-    check.set_defaults(cases=None)
-    grade.add_argument("--csv", type=file_name, metavar="FILE", help="write a line of points for each file")
-    grade.add_argument("--pages", type=file_name, metavar="FOLDER", help="write a page for each file, and index.html of all")
-    grade.add_argument("--cases", type=file_name, metavar="FILE", help="also on these shapes, a line each: n l m, or of arrays n")
-    grade.add_argument("--jobs", type=at_least(1), metavar="N", help="files judged at a time (number of cores)")
-    show = commands.add_parser(
-        "show", help="which thread loads what, step by step", description="Which thread loads and stores what?", epilog=_MORE_SHOW
-    )
-    show.add_argument("file", type=file_name, metavar="NAME|FILE.cu", help="a kernel of the lectures, or a file of your own")
+    grade("--csv", type=file_name, metavar="FILE", help="write a line of points for each file")
+    grade("--pages", type=file_name, metavar="FOLDER", help="write a page for each file, and index.html of all")
+    grade("--cases", type=file_name, metavar="FILE", help="also on these shapes, a line each: n l m, or of arrays n")
+    grade("--jobs", type=at_least(1), metavar="N", help="files judged at a time (number of cores)")
+    for judging in (run, check, grade):
+        judging("--json", type=file_name, metavar="FILE", help="append the result as a JSON line; - for standard output")
+    show = command("show", "which thread loads what, step by step", "Which thread loads and stores what?", _MORE_SHOW)
+    show("file", type=file_name, metavar="NAME|FILE.cu", help="a kernel of the lectures, or a file of your own")
     _add_launch(show)
-    show.add_argument("--width", type=at_least(1), metavar="W", help="of square matrices (4 with --tile, else a small launch)")
-    show.add_argument("--sizes", nargs=3, type=at_least(1), metavar=("n", "l", "m"), help="of other matrices")
-    show.add_argument("--tile", type=at_least(1), metavar="T", help="tile width instead of the file's (lectures: 2)")
-    show.add_argument("--of", type=_pair, default=(0, 0), metavar="X,Y", help="the block described in text (0,0)")
-    show.add_argument("--picture", type=file_name, metavar="FILE.svg", help="draw this block's steps, up to 12")
-    show.add_argument("--html", type=file_name, metavar="FILE", help="write a page with buttons that shows every block")
-    commands.add_parser("gpus", help="what GPUs have: cores, memory, limits", description="What do GPUs have, by name?")
+    show("--width", type=at_least(1), metavar="W", help="of square matrices (4 with --tile, else a small launch)")
+    show("--sizes", nargs=3, type=at_least(1), metavar=n_l_m, help="of other matrices")
+    show("--tile", type=at_least(1), metavar="T", help="tile width instead of the file's (lectures: 2)")
+    show("--of", type=_pair, default=(0, 0), metavar="X,Y", help="the block described in text (0,0)")
+    show("--picture", type=file_name, metavar="FILE.svg", help="draw this block's steps, up to 12")
+    show("--html", type=file_name, metavar="FILE", help="write a page with buttons that shows every block")
+    command("gpus", "what GPUs have: cores, memory, limits", "What do GPUs have, by name?")
     return parser
 
 
@@ -134,25 +120,17 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def _add_launch(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kernel", default="", metavar="NAME", help="which kernel; a template with its arguments (the only one)")
-    parser.add_argument("--grid", default="", metavar="X,Y[,Z]", help="blocks, as arithmetic of n, l, m and constants")
-    parser.add_argument("--block", default="", metavar="X,Y[,Z]", help="threads of a block")
-    parser.add_argument("--shared", default="", metavar="BYTES", help="dynamic shared memory (guessed)")
-    parser.add_argument("--let", action="append", default=[], type=_let, metavar="NAME=SIZE", help="this parameter is n, l or m")
-    parser.add_argument(
-        "--layout", choices=("rows", "columns"), help="columns: matrices are column-major, as in BLAS (rows, or as the file says)"
-    )
-    parser.add_argument(
-        "--stall", type=at_least(1), metavar="S", help="give up a launch after S seconds (20), or a whole program (60)"
-    )
-    parser.add_argument(
-        "--seed", type=at_least(0), default=None, help="of the elements, and of the shapes of an exercise (grade: 0)"
-    )
-
-
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", type=file_name, metavar="FILE", help="append the result as a JSON line; - for standard output")
+def _add_launch(add: Callable[..., object]) -> None:
+    add("--kernel", default="", metavar="NAME", help="which kernel; a template with its arguments (the only one)")
+    add("--grid", default="", metavar="X,Y[,Z]", help="blocks, as arithmetic of n, l, m and constants")
+    add("--block", default="", metavar="X,Y[,Z]", help="threads of a block")
+    add("--shared", default="", metavar="BYTES", help="dynamic shared memory (guessed)")
+    add("--let", action="append", default=[], type=_let, metavar="NAME=SIZE", help="this parameter is n, l or m")
+    by_columns = "columns: matrices are column-major, as in BLAS (rows, or as the file says)"
+    add("--layout", choices=("rows", "columns"), help=by_columns)
+    stall = "give up a launch after S seconds (20), or a whole program (60)"
+    add("--stall", type=at_least(1), metavar="S", help=stall)
+    add("--seed", type=at_least(0), default=None, help="of the elements, and of the shapes of an exercise (grade: 0)")
 
 
 def _let(text: str) -> tuple[str, str]:
@@ -167,13 +145,6 @@ def _pair(text: str) -> tuple[int, int]:
     if not comma:
         raise UsageError(f"{text!r} is no X,Y", code="number")
     return at_least(0)(x.strip()), at_least(0)(y.strip())
-
-
-def _size(text: str) -> int:
-    size = at_least(1)(text)
-    if size > _MOST_ON_GPU:
-        raise UsageError(f"{size} is too large: at most {_MOST_ON_GPU}", code="sizes")
-    return size
 
 
 def main() -> int:

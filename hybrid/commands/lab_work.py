@@ -103,34 +103,31 @@ def _run(options: argparse.Namespace) -> int:
     file = read(str(example_or_file(options.file)))
     if options.device == "cuda":
         return _run_on_gpu(file, options)
-    if options.sizes and max(options.sizes) > _MOST:
-        raise UsageError(
-            f"{max(options.sizes)} is too large for a CPU that runs every thread of the kernel: at most {_MOST}", code="sizes"
-        )
+    given = [tuple(options.sizes)] if options.sizes else []
+    if given and max(given[0]) > _MOST:
+        what = f"too large for a CPU that runs every thread of the kernel: at most {_MOST}"
+        raise UsageError(f"{max(given[0])} is {what}", code="sizes")
     of_a_kernel = ("kernel", "grid", "block", "shared", "let", "sizes", "gpu", "html", "picture")
     if file.has_main and not any(getattr(options, name) for name in of_a_kernel):
         refuse_as_nvcc(joined(file.texts), file.path.name, options.cuda)
         if program.is_program(file):
             return _run_program(file, options)
     if options.arguments or options.ranks or options.devices:
-        raise UsageError(
-            f"{file.path} is not run as a whole program (main() and launches): no --ranks or --devices, nothing after --",
-            code="option-combination",
-        )
+        why = "is not run as a whole program (main() and launches): no --ranks or --devices, nothing after --"
+        raise UsageError(f"{file.path} {why}", code="option-combination")
     model = model_of(options.gpu) if options.gpu else None
     trials: Trials | FirstKernel | None = None
     if not (options.sizes or options.let):
         trials = first_kernel(*_chosen(file, options), _flags(options), options.stall or _PROGRAM_STALL, options.seed or 0)
     if trials is None:
         trials = _trials(file, options)
-        _refuse_impossible(trials, tuple(options.sizes or trials.usual_shapes()[0]))
-    shapes = [tuple(options.sizes)] if options.sizes else trials.usual_shapes()
+        _refuse_impossible(trials, (given or trials.usual_shapes())[0])
     with Progress(part=lambda: f"run {file.path.name}"):
-        examination = trials.examined(shapes)
+        examination = trials.examined(given or trials.usual_shapes())
         if isinstance(trials, Trials) and not (examination.is_right or options.layout) and may_be_by_columns(file, trials.kernel):
             options.layout = "columns"
             other = _trials(file, options)
-            found = other.examined([tuple(options.sizes)] if options.sizes else other.usual_shapes())
+            found = other.examined(given or other.usual_shapes())
             options.layout, trials, examination = ("columns", other, found) if found.is_right else ("rows", trials, examination)
     trials = replace(trials, launch=examination.launch)
     gpu = report.on_gpu(model, examination) if model else None
@@ -172,10 +169,8 @@ def _run_on_gpu(file: StudentFile, options: argparse.Namespace) -> int:
         others = "--gpu, --html, --picture, --ranks, --devices and arguments after --"
         raise UsageError(f"--device cuda times one kernel: {others} are for the emulated GPU", code="option-combination")
     if not options.kernel and program.is_program(file):
-        raise UsageError(
-            f"{file.path} is a whole program, which nvcc compiles for a GPU; --kernel NAME runs one of its kernels there",
-            code="option-combination",
-        )
+        why = "is a whole program, which nvcc compiles for a GPU; --kernel NAME runs one of its kernels there"
+        raise UsageError(f"{file.path} {why}", code="option-combination")
     trials = _trials(file, options, for_cpu=False)
     shapes = [tuple(options.sizes)] if options.sizes else cuda_run.usual_gpu_shapes(trials)
     _refuse_impossible(trials, shapes[0])
@@ -224,14 +219,10 @@ def _exercises(options: argparse.Namespace) -> int:
         return 0
     exercise = named(options.name)
     title, statement, hints, _ = exercise.told()
-    print(f"{title}\n")
-    print(textwrap.fill(statement, _WIDTH))
-    for demand in exercise.demands:
-        print(f"Besides: {demand.text}.")
-    for number, hint in enumerate(hints[: options.hint], 1):
-        print(f"Hint {number}: {hint}")
-    hidden = len(hints) - options.hint
-    if hidden > 0:
+    print(f"{title}\n", textwrap.fill(statement, _WIDTH), sep="\n")
+    print("".join(f"Besides: {demand.text}.\n" for demand in exercise.demands), end="")
+    print("".join(f"Hint {number}: {hint}\n" for number, hint in enumerate(hints[: options.hint], 1)), end="")
+    if (hidden := len(hints) - options.hint) > 0:
         print(f"{counted(hidden, 'hint')} more: --hint {options.hint + 1}")
     print(f"\nBegin with: python -m hybrid.lab start {exercise.name} > {exercise.file_name}")
     return 0
@@ -291,7 +282,7 @@ def _judged(exercise: Exercise, options: argparse.Namespace, path: str) -> _Judg
 
 
 def _check(options: argparse.Namespace) -> int:
-    exercise, path, options.pages = named(options.name), options.files[0], None
+    exercise, path, options.pages, options.cases = named(options.name), options.files[0], None, None
     options.seed = secrets.randbits(32) if options.seed is None else options.seed
     with Progress(part=lambda: f"check {path}"):
         judgement = _judged(exercise, options, path)
@@ -340,7 +331,15 @@ def _grade(options: argparse.Namespace) -> int:
             writer.writeheader()
             writer.writerows(rows)
     if options.pages:
-        _write_pages(Path(options.pages), exercise, judgements, summary)
+        links = []
+        for each in judgements:
+            name = re.sub(r"[^\w.-]+", "-", each.path).strip("-.")[-60:] + ".html"
+            page = each.page or lab_page.plain_page(Path(each.path).name, each.parts, each.lines)
+            write_text(str(Path(options.pages, name)), page)
+            got = "?" if each.points is None else each.points
+            links.append((f"{got} of {exercise.points}", f'<a href="{quote(name)}">{escape(each.path)}</a> {escape(each.why)}'))
+        index = lab_page.class_page(f"{exercise.name}: {exercise.told()[0]}", links, summary)
+        write_text(str(Path(options.pages, "index.html")), index)
     return int(any(each.code == RankFailed.code for each in judgements))
 
 
@@ -373,14 +372,3 @@ def _summary(exercise: Exercise, judgements: Sequence[_Judgement]) -> Iterator[s
         yield f"  {times:>3} × not: {part}"
     for code, times in Counter(each.code for each in judgements if each.code).most_common():
         yield f"  {times:>3} × {CODES.get(code, code)} [{code}]"
-
-
-def _write_pages(folder: Path, exercise: Exercise, judgements: Sequence[_Judgement], summary: Sequence[str]) -> None:
-    """Write a page for each file, and index.html with the class."""
-    rows = []
-    for each in judgements:
-        name = re.sub(r"[^\w.-]+", "-", each.path).strip("-.")[-60:] + ".html"
-        write_text(str(folder / name), each.page or lab_page.plain_page(Path(each.path).name, each.parts, each.lines))
-        points = "?" if each.points is None else each.points
-        rows.append((f"{points} of {exercise.points}", f'<a href="{quote(name)}">{escape(each.path)}</a> {escape(each.why)}'))
-    write_text(str(folder / "index.html"), lab_page.class_page(f"{exercise.name}: {exercise.told()[0]}", rows, summary))

@@ -8,6 +8,7 @@ import argparse
 import errno
 import fcntl
 import json
+import math
 import os
 import shlex
 import sys
@@ -15,8 +16,9 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from itertools import zip_longest
 from pathlib import Path
@@ -64,10 +66,6 @@ class Tile:
     def shape(self) -> tuple[int, int]:
         return len(self.rows), len(self.columns)
 
-    @property
-    def elements(self) -> int:
-        return len(self.rows) * len(self.columns)
-
 
 def _serpentine(shape: tuple[int, int], rows: int, columns: int) -> list[Tile]:
     """Tiles of `rows` × `columns` of a matrix, down the first slab of columns and up the next: successive tiles share rows or
@@ -86,11 +84,6 @@ class State:
     columns: int
     begun: int
     written: Mapping[Tile, str]
-
-
-def journal_of(path: str) -> str:
-    """The name of the journal for the file that `path` resolves to."""
-    return f"{led_to(path)}.journal"
 
 
 class Journal:
@@ -233,13 +226,14 @@ class _PartsFile:
         if not output.by_rows:
             raise UsageError(f"{output.path}: --resume writes .npy, .h5 and .zarr, and no text", code="file-kind")
         self._team, self._output, self._threads = team, output, threads
-        self._target = Path(os.path.realpath(output.path))
+        self._target = Path(led_to(output.path))
         self._part = self._target.with_name(f"{self._target.name}.part")
         self._journal: Journal | None = None  # on the rank that writes it, while it is open
         self._named = False  # the file is complete and has its final name
         self._begun = 0
         self.state: State | None = None
         self.there: set[Tile] = set()
+        self._writing = partial(written_to, f"{output.path}.part", self._part, output.size)
 
     @property
     def name(self) -> str:
@@ -248,7 +242,7 @@ class _PartsFile:
 
     def open(self) -> None:
         """Take the journal's lock, and read the journal."""
-        journal = journal_of(self._output.path)
+        journal = f"{self._target}.journal"
         with self._team.phase("agree", timed=False) as opening, self._writing():
             if not os.path.lexists(journal):  # with a journal, the file may be this product's own
                 self._output.refuse(0)
@@ -278,8 +272,14 @@ class _PartsFile:
         if self.state:
             self._begun = self.state.begun
             written = {part: self.state.written[part] for part in parts if part in self.state.written}
+
+            def found(part: Tile, group: Span) -> int:
+                with suppress(OSError):
+                    return _group_digest(group, self._output.read_back(path, self._begun, group, part.columns))
+                return 0  # a wrong one
+
             with self._team.phase("look", timed=False) as reading:
-                reading.mine = {part: self._sum_on_disk(path, part) for part in written}
+                reading.mine = {part: self._sum_of_groups(part, partial(found, part), "look") for part in written}
             sums = {part: sum(of_rank[part] for of_rank in reading.all) for part in written}
             self.there = set(written) if all(_as_text(sums[part]) == written[part] for part in written) else set()
             self._named = path == self._target and len(self.there) == len(parts)
@@ -346,9 +346,6 @@ class _PartsFile:
                 self._journal.close()
             self._journal = None
 
-    def _writing(self) -> AbstractContextManager[None]:
-        return written_to(f"{self._output.path}.part", self._part, self._output.size)
-
     def _sum_of_groups(self, part: Tile, digest: Callable[[Span], int], phase: str) -> int:
         """The sum of `digest` over this rank's share of the part's row groups, which do not depend on the number of ranks and
         threads."""
@@ -364,16 +361,6 @@ class _PartsFile:
 
         own = Span(0, len(groups)).part(len(members), members.index(self._team.rank))
         return sum(on_threads(self._threads, done, groups[own.slice]))
-
-    def _sum_on_disk(self, path: Path, part: Tile) -> int:
-        """The sum of the digests of this rank's groups in the file; a wrong one if rows cannot be read."""
-
-        def found(group: Span) -> int:
-            with suppress(OSError):
-                return _group_digest(group, self._output.read_back(path, self._begun, group, part.columns))
-            return 0
-
-        return self._sum_of_groups(part, found, "look")
 
 
 def _group_digest(rows: Span, data: np.ndarray) -> int:
@@ -441,6 +428,13 @@ class ProductInParts:
         plans, spared, parts, left = list[Plan](), 0, self.parts, self.elements_left
         tiles = [tile for tile in self._tiles if tile not in self.disk.there]
         there = ""  # which of the part's A and B the first room already holds
+
+        def refuse_changed() -> None:
+            """HybridError if A or B has changed since this job began."""
+            for name, now in _identity(self._product, self._options, self._settings).items():
+                if now != self._asked[name]:
+                    raise HybridError(f"{name} changed while this job ran: {self._asked[name]}, now {now}", code="file-changed")
+
         wall.enter("write")
         self.disk.begin(self._asked, self._rows, self._columns)
         self._say_how_to_resume()
@@ -455,7 +449,7 @@ class ProductInParts:
 
             def tell(phase: str, multiplied: int, of: int, tile: Tile = tile, done: int = done) -> None:
                 if phase == "multiply" and of:
-                    progress(phase, int(_STEPS * (done + tile.elements * multiplied / of) / left), _STEPS)
+                    progress(phase, int(_STEPS * (done + math.prod(tile.shape) * multiplied / of) / left), _STEPS)
 
             decision, part = self._decisions[tile.shape], self._product.part(tile.rows, tile.columns)
             plan, p = decision.plan, part.problem
@@ -474,7 +468,7 @@ class ProductInParts:
             wall.enter("write")
             if outcome.check is not None and not outcome.check.ok:
                 break
-            self.disk.write(tile, outcome.c.array, self._refuse_changed)
+            self.disk.write(tile, outcome.c.array, refuse_changed)
             self._say_how_to_resume()
             if following is not None:
                 next_plan = self._decisions[following.shape].plan
@@ -517,11 +511,7 @@ class ProductInParts:
     @property
     def elements_left(self) -> int:
         """The elements of C that are not on the disk."""
-        return sum(tile.elements for tile in self._tiles if tile not in self.disk.there)
-
-    def on_the_disk(self) -> str:
-        """The parts on the disk, for the progress line."""
-        return f", {len(self.disk.there)} of {len(self._tiles)} parts are on the disk"
+        return sum(math.prod(tile.shape) for tile in self._tiles if tile not in self.disk.there)
 
     @property
     def decision(self) -> Decision:
@@ -543,12 +533,6 @@ class ProductInParts:
             self._decide(rows, columns)
             return True
         return False
-
-    def _refuse_changed(self) -> None:
-        """HybridError if A or B has changed since this job began."""
-        for name, now in _identity(self._product, self._options, self._settings).items():
-            if now != self._asked[name]:
-                raise HybridError(f"{name} changed while this job ran: {self._asked[name]}, now {now}", code="file-changed")
 
     def _say_how_to_resume(self) -> None:
         """Set the message that says how to resume, for the supervisor to print if the job is ended."""
@@ -628,7 +612,7 @@ def part_to_explain(
 ) -> tuple[PlanRequest, str]:
     """For `--explain`: the request for a part, and a line about it, from the journal and without reading the parts."""
     state = None
-    if os.path.lexists(journal := journal_of(matrix_name(options.out).file)):
+    if os.path.lexists(journal := f"{led_to(matrix_name(options.out).file)}.journal"):
         descriptor = os.open(journal, os.O_RDONLY)
         with suppress(HybridError):  # an unreadable journal tells nothing
             state, _ = _read(descriptor, journal)

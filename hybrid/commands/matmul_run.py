@@ -99,87 +99,80 @@ class _Job:
         """Compute the parts of C that no earlier job has written; returns the exit code."""
         from hybrid.commands.matmul_resume import ProductInParts
 
-        problem = self.product.problem
         parts = ProductInParts(self.session, self.options, self.settings, self.product, self.inventories)
         self._say_begin(parts.decision, run_report.parts_line(parts.parts, parts.shape, f"the checksums of {parts.disk.name}"))
-        rows_left = parts.elements_left // max(1, parts.shape[1])
-        plan = replace(parts.decision.plan, problem=replace(problem, n=rows_left))
-        with closing(parts.disk), self._progress(plan, 1, parts.on_the_disk) as progress:
+        left = replace(self.product.problem, n=parts.elements_left // max(1, parts.shape[1]))
+
+        def on_the_disk() -> str:
+            return f", {parts.parts.there} of {parts.parts.count} parts are on the disk"
+
+        with closing(parts.disk), self._progress(replace(parts.decision.plan, problem=left), 1, on_the_disk) as progress:
             outcome = parts.run(progress)
         self._report(outcome, warmup=0)
         return 0 if _is_right(outcome) else _CHECK_FAILED
 
-    def _report(self, outcome: Outcome, warmup: int) -> None:
-        wall.enter("end")
-        with self.team.phase("report", timed=False):
-            self._say_end(outcome, warmup)
-        give_back()
-
     def _say_begin(self, decision: Decision, more: str = "") -> None:
         """Print what will be computed, and how. `more`: one more line."""
-        if self.team.rank:
-            return
-        lines = run_report.heading(decision, asked_of(self.product)), how_computed(self.product, decision.plan.problem), more
-        print(*filter(None, lines), sep="\n", file=self.stream, flush=True)
+        if self.team.rank == 0:
+            lines = run_report.heading(decision, asked_of(self.product)), how_computed(self.product, decision.plan.problem), more
+            print(*filter(None, lines), sep="\n", file=self.stream, flush=True)
 
     def _progress(self, plan: Plan, products: int, note: Callable[[], str] = lambda: "") -> Progress:
         """A context that shows progress. `products`: their number; `note`: gives more text to show."""
         rate = partial(run_report.rate, [plan])
         return Progress(self.team.rank == 0, repeats=products, rate=rate, part=lambda: wall.part, note=note)
 
-    def _say_end(self, outcome: Outcome, warmup: int) -> None:
+    def _report(self, outcome: Outcome, warmup: int) -> None:
         """Print the results, and write the files that the options name."""
-        if self.team.rank:
-            return
-        options, plans = self.options, run_report.plans_of(outcome)
+        wall.enter("end")
+        with self.team.phase("report", timed=False):
+            if self.team.rank == 0:
+                self._say_end(outcome, warmup)
+        give_back()
+
+    def _say_end(self, outcome: Outcome, warmup: int) -> None:
+        options, product, check, plans = self.options, self.product, outcome.check, run_report.plans_of(outcome)
+        say = partial(print, file=self.stream)
         if options.printed:
             self._print_corners(outcome)
         if outcome.repeats < options.repeat:
             print(f"hybrid: asked to end: {outcome.repeats} of {options.repeat} products [terminated]", file=sys.stderr)
-        spared = outcome.parts.spared if outcome.parts else 0
-        print(run_report.table(plans, outcome.phases, outcome.total, spared), file=self.stream)
+        say(run_report.table(plans, outcome.phases, outcome.total, outcome.parts.spared if outcome.parts else 0))
         if outcome.arithmetic:
-            print(run_report.arithmetic_line(outcome.arithmetic), file=self.stream)
+            say(run_report.arithmetic_line(outcome.arithmetic))
         if options.json:
-            self._write_record(outcome, warmup)
+            from hybrid.reporting import jsonl
+
+            more = {**vars(asked_of(product)), "operands": outcome.decision.plan.problem.operand_dtype}
+            more |= {"computed": product.types.computed, "products": len(product.types.primes)}
+            more |= {name: getattr(options, name) for name in ("fill", "seed", "a", "b")}
+            more |= {"repeat": outcome.repeats, "warmup": warmup}
+            jsonl.write(run_report.as_record(outcome, more, self.settings.as_dict(), wall.parts()), options.json)
         if options.trace:
             names = [f"rank {placement.rank} on {placement.host}" for placement in outcome.decision.placements]
             run_report.write_trace(options.trace, outcome.intervals, names)
-        print(run_report.wall_line(wall.parts()), file=self.stream)
-        for line in outcome.check.repaired if outcome.check else ():
-            print(f"repaired: {line}", file=self.stream)
-        for fault in outcome.check.faults[:_MOST_FAULTS] if outcome.check else ():
-            print(f"wrong: {with_code(fault, fault.code)}", file=self.stream)
-        print(run_report.last_line(plans, outcome.total, outcome.check), file=self.stream, flush=True)
-
-    def _write_record(self, outcome: Outcome, warmup: int) -> None:
-        from hybrid.reporting import jsonl
-
-        options, product = self.options, self.product
-        of_product = {**vars(asked_of(product)), "operands": outcome.decision.plan.problem.operand_dtype}
-        of_product |= {"computed": product.types.computed, "products": len(product.types.primes)}
-        asked = {name: getattr(options, name) for name in ("fill", "seed", "a", "b")}
-        asked |= {"repeat": outcome.repeats, "warmup": warmup}
-        jsonl.write(run_report.as_record(outcome, {**of_product, **asked}, self.settings.as_dict(), wall.parts()), options.json)
+        say(run_report.wall_line(wall.parts()))
+        for line in check.repaired if check else ():
+            say(f"repaired: {line}")
+        for fault in check.faults[:_MOST_FAULTS] if check else ():
+            say(f"wrong: {with_code(fault, fault.code)}")
+        say(run_report.last_line(plans, outcome.total, check), flush=True)
 
     def _print_corners(self, outcome: Outcome) -> None:
+        """Print the top left of A and B, read or generated again since the rows may be on another node, and of C."""
         from hybrid.runs.operands import FileElements
 
         count, product = self.options.printed, self.product
-        n, _, m = product.sizes
-        self._print_corner("A", product.a)
-        self._print_corner("B", product.b)  # read or generated again: the rows may be on another node
-        if outcome.parts is None:
-            if outcome.check is None or outcome.check.ok or product.is_plain:
-                self.stream.write(run_report.labelled_corner("C", outcome.c.array[:count, :count], (n, m)))
-        elif outcome.check is None or outcome.check.ok:
-            c = FileElements(self.options.out)
+        shown: dict[str, Elements] = {"A": product.a, "B": product.b}
+        if outcome.parts and _is_right(outcome):
+            shown["C"] = c = FileElements(self.options.out)  # memory holds only some rows
             c.convert_to(product.result)
-            self._print_corner("C", c)  # memory holds only some rows
-
-    def _print_corner(self, label: str, matrix: Elements) -> None:
-        corner = matrix.some(Span(0, min(self.options.printed, matrix.shape[0])))
-        self.stream.write(run_report.labelled_corner(label, corner[:, : self.options.printed], matrix.shape))
+        for label, matrix in shown.items():
+            corner = matrix.some(Span(0, min(count, matrix.shape[0])))[:, :count]
+            self.stream.write(run_report.labelled_corner(label, corner, matrix.shape))
+        if not outcome.parts and (_is_right(outcome) or product.is_plain):
+            corner, shape = outcome.c.array[:count, :count], (product.sizes[0], product.sizes[2])
+            self.stream.write(run_report.labelled_corner("C", corner, shape))
 
 
 def asked_of(product: TypedProduct) -> AskedProduct:

@@ -8,6 +8,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from hybrid import __version__
@@ -16,8 +17,6 @@ from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import CATALOGUE
 from hybrid.ranks.launcher import rank_by_launcher
 
-_WORDS_OF_COMMAND = 3  # python -m hybrid.matmul
-
 
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises UsageError, suggests the option that was meant, and prints help on rank 0 only."""
@@ -25,7 +24,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         self.offered: dict[str, Sequence[str]] = {}  # by argument: words for shell completion, beside `choices`
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
-        if (self.prog or "").count(" ") == _WORDS_OF_COMMAND - 1:  # no subcommand
+        if (self.prog or "").count(" ") == 2:  # python -m hybrid.matmul, and no subcommand
             version = f"hybrid-runner {__version__}"
             self.add_argument("--version", action="version", version=version, help="show the version and exit")
 
@@ -34,20 +33,16 @@ class Parser(argparse.ArgumentParser):
         super().exit(status, message)
 
     def error(self, message: str) -> NoReturn:
-        if message.startswith("unrecognized arguments: "):
-            words = message.removeprefix("unrecognized arguments: ").split()
-            if unknown := next((word for word in words if word.startswith("-")), None):
-                message = self._unknown(unknown.split("=")[0])
+        if unknown := re.match(r"unrecognized arguments: (?:[^-]\S* )*(-[^\s=]*)", message):
+            option = unknown[1]
+            # Another subcommand may have an option of this very name.
+            known = [name for name in self._options() if name.startswith("--") and name != option]
+            near = nearest(option, known, "--")
+            remedy = f"did you mean {near}?" if near in known else f"one of {', '.join(known)}"
+            if re.fullmatch(r"--?np?\d*", option):
+                remedy = f"the launcher takes the number of ranks, as in mpirun -n 4 {self.prog}"
+            message = f"unknown option {option}: {remedy}"
         raise UsageError(message, code="option")
-
-    def _unknown(self, option: str) -> str:
-        """The message for an unknown option."""
-        if re.fullmatch(r"--?np?\d*", option):
-            return f"unknown option {option}: the launcher takes the number of ranks, as in mpirun -n 4 {self.prog}"
-        # Another subcommand may have an option of this very name.
-        known = [name for name in self._options() if name.startswith("--") and name != option]
-        near = nearest(option, known, "--")
-        return f"unknown option {option}: " + (f"did you mean {near}?" if near in known else f"one of {', '.join(known)}")
 
     def _options(self) -> list[str]:
         """The options of this command and of its subcommands."""
@@ -68,9 +63,7 @@ class Parser(argparse.ArgumentParser):
         try:
             return super()._get_value(action, arg_string)
         except argparse.ArgumentError as error:
-            if isinstance(error.__context__, UsageError):
-                raise _of_argument(action, error.__context__) from None
-            raise
+            raise (_of_argument(action, wrong) if isinstance(wrong := error.__context__, UsageError) else error) from None
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if rank_by_launcher() == 0:
@@ -82,26 +75,23 @@ def _of_argument(action: argparse.Action, error: UsageError) -> UsageError:
     return UsageError(str(argparse.ArgumentError(action, str(error))), code=error.code)
 
 
-def whole_number(text: str) -> int:
-    """For argparse: a whole number."""
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f"{text!r} is not a whole number", code="number") from None
-
-
-def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
+def at_least(least: float, most: float = math.inf) -> Callable[[str], int]:
     """For argparse: a whole number of at least `least`, and at most `most`."""
 
     def number(text: str) -> int:
-        value = whole_number(text)
-        if value < least:
-            raise UsageError(f"{text} is too small: at least {least}", code="number")
-        if most is not None and value > most:
-            raise UsageError(f"{text} is too large: at most {most}", code="number")
-        return value
+        try:
+            value = int(text)
+        except ValueError:
+            raise UsageError(f"{text!r} is not a whole number", code="number") from None
+        if least <= value <= most:
+            return value
+        what = f"too small: at least {least}" if value < least else f"too large: at most {most}"
+        raise UsageError(f"{text} is {what}", code="number")
 
     return number
+
+
+whole_number = at_least(-math.inf)
 
 
 def file_name(text: str) -> str:
@@ -115,11 +105,9 @@ def number_of(unit: str) -> Callable[[str], float]:
     """For argparse: a finite number of this unit, 0 or more."""
 
     def number(text: str) -> float:
-        try:
+        with suppress(ValueError):
             if 0 <= (value := float(text)) < math.inf:
                 return value
-        except ValueError:
-            pass
         raise UsageError(f"{text!r} is not a number of {unit}: 0 or more", code="number")
 
     return number

@@ -11,7 +11,6 @@ import os
 import sys
 import warnings
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, TextIO
 
 from hybrid.core.installation import Remark
@@ -62,9 +61,6 @@ def print_line(name: str, text: object) -> None:
         os.write(2, f"{name}: {printable(str(text))}\n".encode())  # names of files may be any bytes
 
 
-_DESCRIPTORS = {"stdout": 1, "stderr": 2}
-
-
 def open_streams() -> None:
     """Replace closed standard streams by /dev/null, and characters that the user's locale lacks by question marks.
 
@@ -74,14 +70,19 @@ def open_streams() -> None:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass  # a file opened later would get the closed stream's number, and C code's output
     os.close(descriptor)
-    for name, descriptor in _DESCRIPTORS.items():
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 (open until the end)
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (open until the end)
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-            if _writes_to(stream, descriptor):
-                setattr(sys, name, _outliving_its_reader(stream, descriptor))
+            raw = getattr(stream.buffer, "raw", stream.buffer)  # python -u has no buffer
+            if type(raw) is io.FileIO and raw.fileno() == descriptor:  # Python's own stream, no replacement such as a test's
+                stream.flush()
+                pipe = _Pipe(descriptor, "w", closefd=False)
+                buffer: Any = io.BufferedWriter(pipe) if isinstance(stream.buffer, io.BufferedWriter) else pipe
+                same: Any = {each: getattr(stream, each) for each in ("encoding", "errors", "line_buffering", "write_through")}
+                setattr(sys, name, io.TextIOWrapper(buffer, newline="\n", **same))
 
 
 class _Pipe(io.FileIO):
@@ -90,31 +91,10 @@ class _Pipe(io.FileIO):
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
-        except BrokenPipeError:
-            self._discard()
-            return memoryview(data).nbytes
         except OSError as error:
-            self._discard()  # the buffered data would fail again, up to the interpreter's exit
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())  # the buffered data would fail again, up to the interpreter's exit
+            os.close(nowhere)
+            if isinstance(error, BrokenPipeError):
+                return memoryview(data).nbytes
             raise HybridError(f"standard output cannot be written: {error.strerror}", code="output-lost") from None
-
-    def _discard(self) -> None:
-        """Redirect all further output to /dev/null."""
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.fileno())
-        os.close(nowhere)
-
-
-def _writes_to(stream: io.TextIOWrapper, descriptor: int) -> bool:
-    """Whether this is Python's own stream for the descriptor, and not a replacement, such as a test's."""
-    raw = getattr(stream.buffer, "raw", stream.buffer)  # python -u has no buffer
-    return type(raw) is io.FileIO and raw.fileno() == descriptor
-
-
-def _outliving_its_reader(stream: io.TextIOWrapper, descriptor: int) -> io.TextIOWrapper:
-    """The same stream, flushed, whose reader may leave."""
-    stream.flush()
-    raw = _Pipe(descriptor, "w", closefd=False)
-    # Unbuffered if Python's own stream is (python -u).
-    buffer: Any = io.BufferedWriter(raw) if isinstance(stream.buffer, io.BufferedWriter) else raw
-    same: Any = {name: getattr(stream, name) for name in ("encoding", "errors", "line_buffering", "write_through")}
-    return io.TextIOWrapper(buffer, newline="\n", **same)
