@@ -71,9 +71,6 @@ class Level:
     dtypes: tuple[str, ...]
     fills_memory: bool = False  # also multiply matrices that fill most of the memory
 
-    def cases(self, device: str) -> list[Case]:
-        return [Case(*sizes, dtype) for sizes in self.sizes[device] for dtype in self.dtypes]
-
 
 _SMALL: dict[str, tuple[Sizes, ...]] = {"cpu": ((128, 256, 256),), "cuda": ((4096, 8192, 8192),), "emulate": ((16, 32, 32),)}
 _SEVERAL: dict[str, tuple[Sizes, ...]] = {
@@ -158,7 +155,7 @@ class Acceptance:
             self.given_gpus.append(max(counts) or len(frozenset().union(*shown)))
         self.decision = self._decide(Problem(team.size, 1, 1, "float64"))
         self.names = [placement.name for placement in self.decision.placements]
-        self._cases = level.cases(self.decision.plan.device)
+        self._cases = [Case(*sizes, dtype) for sizes in level.sizes[self.decision.plan.device] for dtype in level.dtypes]
         # By case and rank: the seconds of each multiplication on the rank's device, without warm-ups.
         self.seconds: dict[Case, list[list[float]]] = {}
         self.wrong: list[WrongProduct] = []
@@ -286,16 +283,13 @@ class Acceptance:
 
 def blamed_rank(fault: Fault, rows_of_ranks: list[Span]) -> int | None:
     """The rank whose device was wrong, or that has the wrong row; None if neither is known."""
-    if fault.rank is not None or fault.row is None:
+    if fault.rank is not None or (row := fault.row) is None:
         return fault.rank
-    row = fault.row
     return next((rank for rank, rows in enumerate(rows_of_ranks) if rows.lo <= row < rows.hi), None)
 
 
 SLOW = 1.1  # times the median of all
 SHORTEST = 0.005  # seconds: operating system noise distorts shorter multiplications
-
-
 # By the beginning of a GPU's name: operations a second in each type, and bytes a second of the host link, as measured in
 # docs/measured/accept-h200.jsonl, precision-h100.jsonl and hosts-h100.jsonl.
 MODELS: dict[str, tuple[dict[str, float], float]] = {
@@ -400,26 +394,24 @@ def judge_models(
 ) -> list[Finding]:
     """One line for each rank whose GPU or link is FAR times slower, even in its best case, than MODELS says of its model."""
     found, links_of = [], {link.uuid: link.alone for link in measured.links}
+    medians = {case: [Spread.of(own).median for own in of_ranks] for case, of_ranks in seconds.items() if all(of_ranks)}
     for placement in placements:
         gpu = placement.gpu
         model = next((name for name in MODELS if gpu and gpu.name.startswith(name) and "MIG" not in gpu.name), None)
         if gpu is None or model is None:
             continue
         told, (rates, of_link) = note if placement.rank in sharing else wrong, MODELS[model]
-        for dtype, known in rates.items():
-            own = {case: Spread.of(of[placement.rank]).median for case, of in seconds.items() if case.dtype == dtype and all(of)}
+        for dtype, usual in rates.items():
+            own = {case: of[placement.rank] for case, of in medians.items() if case.dtype == dtype}
             reached = [2 * case.rows * case.l * case.m / each for case, each in own.items() if each >= SHORTEST]
-            if reached and max(reached) * FAR < known:
-                best, usual = (rate_in_units(each, "F") for each in (max(reached), known))
-                text = f"{placement.name}: slow, {best} in {dtype}; this model has {usual}"
+            if (best := max(reached, default=usual)) * FAR < usual:
+                slow = f"slow, {rate_in_units(best, 'F')} in {dtype}; this model has {rate_in_units(usual, 'F')}"
                 remedy = "see its clock, temperature and power, and what else runs there"
-                found.append(told("speed", text, remedy, code="slow-rank"))
-        link = links_of.get(gpu.uuid)
-        if link is not None and min(link.values()) * FAR < of_link:
-            least, usual = (rate_in_units(each, "B") for each in (min(link.values()), of_link))
-            text = f"{placement.name}: slow, {least}; this model has {usual}"
+                found.append(told("speed", f"{placement.name}: {slow}", remedy, code="slow-rank"))
+        if (least := min(links_of.get(gpu.uuid, {"": of_link}).values())) * FAR < of_link:
+            slow = f"slow, {rate_in_units(least, 'B')}; this model has {rate_in_units(of_link, 'B')}"
             remedy = "see the link's width and generation (nvidia-smi -q), and which cores the rank runs on"
-            found.append(told("gpu links", text, remedy, code="slow-link"))
+            found.append(told("gpu links", f"{placement.name}: {slow}", remedy, code="slow-link"))
     return found
 
 
@@ -437,11 +429,6 @@ def as_record(test: Acceptance, findings: Sequence[Finding]) -> dict[str, Any]:
         "seconds": test.elapsed,
         "seed": test.seed,
         "wrong": [asdict(each) for each in test.wrong],
-        "multiply": [
-            {**asdict(case), "ranks": [vars(Spread.of(seconds)) for seconds in of_ranks]} for case, of_ranks in finished.items()
-        ],
-        "watched": [
-            None if each is None else {"why_not": each.reason} if isinstance(each, Unknown) else asdict(each)
-            for each in test.watched
-        ],
+        "multiply": [{**asdict(case), "ranks": [vars(Spread.of(own)) for own in of]} for case, of in finished.items()],
+        "watched": [{"why_not": each.reason} if isinstance(each, Unknown) else each and asdict(each) for each in test.watched],
     }

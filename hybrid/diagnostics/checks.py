@@ -52,25 +52,24 @@ class MpiOfRank:
 
 def inspect_mpi(started: bool) -> MpiOfRank:
     """`started`: MPI was started in this process, or is not needed. Otherwise a child process tries whether MPI starts at all."""
+
+    def library_of_child() -> Library | Unknown:
+        result = run_probe("probes.mpi", limit=_MPI_LIMIT)
+        if "library" not in result.report:
+            return Unknown(f"MPI does not start in a process alone, which {result.ended or 'reported nothing'}")
+        library = result.report["library"]
+        return Library(**{**library, "standard": tuple(library["standard"])})
+
+    def mpirun() -> tuple[str, str] | None:
+        """The mpirun on PATH, or beside this Python as pip installs it; and its MPI's family."""
+        folders = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
+        path = shutil.which("mpirun", path=folders) or shutil.which("mpiexec", path=folders)
+        with busy():
+            return (path, family_of(path)) if path else None
+
     launch = launched()
-    library = attempt(library_in_use if launch and started else _library_of_child)
-    return MpiOfRank(launch.name, library) if launch else MpiOfRank("", library, attempt(_mpirun))
-
-
-def _library_of_child() -> Library | Unknown:
-    result = run_probe("probes.mpi", limit=_MPI_LIMIT)
-    if "library" not in result.report:
-        return Unknown(f"MPI does not start in a process alone, which {result.ended or 'reported nothing'}")
-    library = result.report["library"]
-    return Library(**{**library, "standard": tuple(library["standard"])})
-
-
-def _mpirun() -> tuple[str, str] | None:
-    """The mpirun on PATH, or beside this Python as pip installs it; and its MPI's family."""
-    folders = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
-    path = shutil.which("mpirun", path=folders) or shutil.which("mpiexec", path=folders)
-    with busy():
-        return (path, family_of(path)) if path else None
+    library = attempt(library_in_use if launch and started else library_of_child)
+    return MpiOfRank(launch.name, library) if launch else MpiOfRank("", library, attempt(mpirun))
 
 
 def judge_mpi(mpi_of_ranks: Sequence[MpiOfRank], unstarted: StartError | None) -> list[Finding]:
@@ -88,7 +87,13 @@ def _launcher(first: MpiOfRank, size: int, unstarted: StartError | None) -> Find
         text = unstarted.what
         if isinstance(first.mpi, Library) and first.mpi.name not in text:
             text += f"; mpi4py uses {first.mpi.name}"
-        return wrong("launcher", text, unstarted.remedy or _fitting_launcher(first), code=unstarted.code)
+        remedy = "then use its mpirun"
+        if isinstance(first.mpi, Library) and first.launcher == "srun":
+            kind = "pmix" if first.mpi.family == "Open MPI" else "pmi2"
+            remedy = f"try srun --mpi={kind} (srun --mpi=list shows which there are)"
+        elif isinstance(first.mpi, Library):
+            remedy = f"try the mpirun that came with {first.mpi.name}"
+        return wrong("launcher", text, unstarted.remedy or remedy, code=unstarted.code)
     if first.launcher:
         return ok("launcher", f"{first.launcher} started {size}, and MPI sees as many")
     if isinstance(first.mpirun, Unknown):
@@ -101,16 +106,6 @@ def _launcher(first: MpiOfRank, size: int, unstarted: StartError | None) -> Find
         text = f"{path} is {family}'s, but mpi4py uses {first.mpi.name}: every rank would be 0 of 1"
         return wrong("launcher", text, remedy, code="wrong-mpirun")
     return ok("launcher", f"started alone; {path}{f' ({family})' if family else ''} starts several")
-
-
-def _fitting_launcher(first: MpiOfRank) -> str:
-    """The remedy: a launcher that fits the MPI library, if known."""
-    if not isinstance(first.mpi, Library):
-        return "then use its mpirun"
-    if first.launcher == "srun":
-        kind = "pmix" if first.mpi.family == "Open MPI" else "pmi2"
-        return f"try srun --mpi={kind} (srun --mpi=list shows which there are)"
-    return f"try the mpirun that came with {first.mpi.name}"
 
 
 def _library(library: Library | Unknown) -> Finding:
@@ -174,11 +169,8 @@ def judge_slurm(
     tasks = _number(job, "STEP_NUM_TASKS") or _number(job, "NTASKS")
     if tasks > ranks and not launched:
         return note("slurm", f"{text}: this is one process; srun or mpirun starts it as {tasks} ranks", code="slurm-tasks")
-    remarks = []
-    if tasks > ranks:
-        remarks.append("fewer ranks than tasks")
-    if 0 < tasks < ranks:
-        remarks.append("more ranks than tasks, so ranks share what a task was given")
+    remarks = ["fewer ranks than tasks"] * (tasks > ranks)
+    remarks += ["more ranks than tasks, so ranks share what a task was given"] * (0 < tasks < ranks)
     if _number(job, "JOB_NUM_NODES") > nodes and "STEP_NUM_NODES" not in job:
         remarks.append("some nodes of the job have no rank (does the mpirun know of Slurm? srun does)")
     return note("slurm", f"{text}: {', '.join(remarks)}", code="slurm-tasks") if remarks else ok("slurm", text)
@@ -202,7 +194,16 @@ def _compilers(gpus: bool) -> Finding:
         and_c = f"; checks, and copies of new arrays to GPUs, take several times as long without a C compiler ({missing})"
     try:
         path = compiler()
-        trouble = _try_compiler(path)
+        command, trouble = [path, "-std=c++17", "-fsyntax-only", "-x", "c++", "-"], ""
+        with busy():
+            done = subprocess.run(command, input=_PROGRAM, capture_output=True, timeout=_COMPILER_LIMIT, check=False)  # noqa: S603
+        if done.returncode:
+            lines = done.stderr.decode(errors="replace").splitlines()
+            trouble = next((line for line in lines if "error" in line), f"ends with {done.returncode}").strip()
+    except subprocess.TimeoutExpired:
+        trouble = f"took more than {_COMPILER_LIMIT} s for four lines"
+    except OSError as error:
+        trouble = one_line(error)
     except DeviceUnavailable as missing:
         trouble = str(missing)
         if "CXX" not in os.environ:
@@ -231,22 +232,6 @@ def _caches() -> Finding:
     shipped = sorted({file.name.split("-")[1] for file in SHIPPED.glob("*.xz")}, key=lambda name: (len(name.rstrip("a")), name))
     there = f"; machine code for {', '.join(shipped)} comes with the package" if shipped else ""
     return ok("kernel cache", ", ".join(folders) + there)
-
-
-def _try_compiler(path: str) -> str:
-    """Why this compiler does not compile C++17; "" if it does."""
-    command = [path, "-std=c++17", "-fsyntax-only", "-x", "c++", "-"]
-    try:
-        with busy():
-            done = subprocess.run(command, input=_PROGRAM, capture_output=True, timeout=_COMPILER_LIMIT, check=False)  # noqa: S603
-    except subprocess.TimeoutExpired:
-        return f"took more than {_COMPILER_LIMIT} s for four lines"
-    except OSError as error:
-        return one_line(error)
-    if done.returncode == 0:
-        return ""
-    lines = done.stderr.decode(errors="replace").splitlines()
-    return next((line for line in lines if "error" in line), f"ends with {done.returncode}").strip()
 
 
 _SHOWN = 6  # hosts, ranks or GPUs in a line
