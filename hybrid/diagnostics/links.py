@@ -159,16 +159,17 @@ def rate_range(rates: Collection[float]) -> str:
 def judge(measured: Measurements, limit: float, told: Callable[..., Finding] = wrong) -> list[Finding]:
     """The findings on measured GPUs: one on host links, one on peer copies, and one for each direction of a link and each pair of
     GPUs that takes more than `limit` times as long as the others. `told`: makes the latter."""
-    rates: dict[str, dict[str, float]] = {}
-    for name, way in _DIRECTIONS.items():
-        rates[name] = {f"{link.uuid} of rank {link.rank} on {link.host}": link.alone[way] for link in measured.links}
-    rates["GPU to GPU"] = {f"{copy.source} to {copy.target}": copy.rate for copy in measured.peer_copies}
     remedy = "see the link's width and generation (nvidia-smi -q), nvidia-smi topo -m, and nvidia-smi nvlink -e"
-    found = {_LINKS: [judge_host_links(measured)], _PEERS: [judge_peers(measured)]}
-    for kind, of_links in rates.items():
-        subject = _PEERS if kind == "GPU to GPU" else _LINKS
-        found[subject] += [told(subject, text, remedy, code="slow-link") for text in slow_links(of_links, f" {kind}", limit)]
-    return [*found[_LINKS], *found[_PEERS]]
+
+    def slow(subject: str, kind: str, rates: Mapping[str, float]) -> list[Finding]:
+        return [told(subject, text, remedy, code="slow-link") for text in slow_links(rates, f" {kind}", limit)]
+
+    found = [judge_host_links(measured)]
+    for kind, way in _DIRECTIONS.items():
+        names = {f"{link.uuid} of rank {link.rank} on {link.host}": link.alone[way] for link in measured.links}
+        found += slow(_LINKS, kind, names)
+    between = {f"{copy.source} to {copy.target}": copy.rate for copy in measured.peer_copies}
+    return [*found, judge_peers(measured), *slow(_PEERS, "GPU to GPU", between)]
 
 
 _PEERS = "gpu peers"
@@ -190,19 +191,15 @@ def judge_peers(measured: Measurements) -> Finding:
         return unknown(_PEERS, "not tried, since the links could not be measured")
     if len(largest) < 2:
         return ok(_PEERS, "not tried: one rank with a GPU on each node")
-    if failure is not None:
-        return _failed(failure, len(largest))
-    text = "ranks of a node fetched data from each other's GPUs, and it was correct"
-    if not copies:
-        return ok(_PEERS, f"{text} (they share one); the transport peers works")
-    if not all(isfinite(copy.rate) and copy.rate > 0 for copy in copies):
-        return unknown(_PEERS, f"{text}; but the copies took no time that could be measured")
-    rates = rate_range([copy.rate for copy in copies])
-    return ok(_PEERS, f"{text}: {rates}, all at the same time; the transport peers works")
-
-
-def _failed(failure: Failure, ranks: int) -> Finding:
-    cost = f"the transport host is used: each of {ranks} ranks loads all of B over its own link"
+    if failure is None:
+        text = "ranks of a node fetched data from each other's GPUs, and it was correct"
+        if not copies:
+            return ok(_PEERS, f"{text} (they share one); the transport peers works")
+        if not all(isfinite(copy.rate) and copy.rate > 0 for copy in copies):
+            return unknown(_PEERS, f"{text}; but the copies took no time that could be measured")
+        rates = rate_range([copy.rate for copy in copies])
+        return ok(_PEERS, f"{text}: {rates}, all at the same time; the transport peers works")
+    cost = f"the transport host is used: each of {len(largest)} ranks loads all of B over its own link"
     what = f"{failure.rank}: {failure.text}"
     if failure.died:
         return wrong(_PEERS, f"{what}, while GPUs opened each other's memory", f"{_USE_HOST} ({cost})", code="gpu-peers")
@@ -286,23 +283,18 @@ def measure(team: Team, chosen: Sequence[Gpu | None]) -> Measurements:
 def collect(results: Sequence[ProbeResult | None], hosts: Sequence[str], nodes: tuple[tuple[int, ...], ...]) -> Measurements:
     """The measurements from the probes' reports. `results[rank]`: None for a rank without a probe."""
     ran = [(rank, result) for rank, result in enumerate(results) if result is not None]
-    links = []
-    for rank, result in ran:
-        for link in result.report.get("links", []):
-            links.append(Link(rank=rank, host=hosts[rank], **link))
+    links = [Link(rank=rank, host=hosts[rank], **link) for rank, result in ran for link in result.report.get("links", [])]
     copies = [PeerCopy(**copy) for _, result in ran for copy in result.report.get("peer_copies", [])]
-    return Measurements(tuple(links), tuple(copies), _failure(ran, hosts), nodes)
-
-
-def _failure(ran: Sequence[tuple[int, ProbeResult]], hosts: Sequence[str]) -> Failure | None:
-    """The failure of a probe that failed by itself, if any: the others were killed because of it."""
+    failure = None
+    # First those that failed by themselves: the others were killed because of them.
     for rank, result in sorted(ran, key=lambda one: not (one[1].ended or "failed" in one[1].report)):
-        stage = str(result.report.get("stage", "starting"))
+        report, stage = result.report, str(result.report.get("stage", "starting"))
         if result.ended or stage != "done":
-            text = result.ended or str(result.report.get("failed", "was ended before it was done"))
-            code = "probe-failed" if result.ended else str(result.report.get("code", "probe-failed"))
-            return Failure(f"rank {rank} on {hosts[rank]}", stage, text, bool(result.ended), code)
-    return None
+            text = result.ended or str(report.get("failed", "was ended before it was done"))
+            code = "probe-failed" if result.ended else str(report.get("code", "probe-failed"))
+            failure = Failure(f"rank {rank} on {hosts[rank]}", stage, text, bool(result.ended), code)
+            break
+    return Measurements(tuple(links), tuple(copies), failure, nodes)
 
 
 def as_record(

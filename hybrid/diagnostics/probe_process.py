@@ -60,22 +60,18 @@ def run_proxies(team: Team, probe: str, argument: str | None, limit: int) -> Pro
         proxy = None if argument is None else _Probe([probe, str(limit), argument], limit, errors)
         try:
             with suppress(HybridError):  # raised on all ranks when a proxy fails; each still has its own proxy's report
-                _exchange_for_proxies(team, proxy)
+                while True:
+                    with team.phase("proxies", timed=False) as exchange:
+                        exchange.mine = None if proxy is None else proxy.next_message(team)
+                    if all(message is None for message in exchange.all):
+                        break
+                    with team.phase("proxies", timed=False):
+                        if proxy is not None:
+                            proxy.answer(exchange.all)
         finally:
             if proxy is not None:
                 proxy.close()
         return None if proxy is None else ProbeResult(proxy.report, proxy.ended)
-
-
-def _exchange_for_proxies(team: Team, proxy: _Probe | None) -> None:
-    while True:
-        with team.phase("proxies", timed=False) as exchange:
-            exchange.mine = None if proxy is None else proxy.next_message(team)
-        if all(message is None for message in exchange.all):
-            return
-        with team.phase("proxies", timed=False):
-            if proxy is not None:
-                proxy.answer(exchange.all)
 
 
 class _Probe:
