@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 
 OUTSIDE_TOTAL = ("fill", "prepare", "check", "repair")  # phases that do not count for the product's time
-
-
 Plans = Sequence[Plan]  # of a product, or of the parts in which it was computed
 
 
@@ -43,7 +41,9 @@ def table(plans: Plans, phases: dict[str, Spread], total: Spread, spared: int = 
     inside = [phase for phase in PHASES if phase in phases and phase not in OUTSIDE_TOTAL]
     medians = [phases[phase].median for phase in inside]
     rest = total.median - sum(medians)
-    *shares, share_of_rest = _percents([*medians, rest])
+    # Whole percents that add up to 100, since the running sum is rounded.
+    ends = [round(100 * end / total.median) if total.median > 0 else 0 for end in accumulate([*medians, rest], initial=0.0)]
+    *shares, share_of_rest = (after - before for before, after in pairwise(ends))
     share_of = dict(zip(inside, shares, strict=True)) if total.median else {}
     rows: list[tuple[str, ...]] = [("phase", "seconds", "min", "max", "share", "rate")]
     for phase, spread in ((phase, phases[phase]) for phase in PHASES if phase in phases):
@@ -96,14 +96,7 @@ def _loaded_bytes(plan: Plan) -> int:
     )
 
 
-def _percents(parts: Sequence[float]) -> list[int]:
-    """The parts as whole percents of their sum, which add up to 100 since the running sum is rounded; 0 of a sum of 0."""
-    whole = sum(parts)
-    ends = [round(100 * end / whole) if whole > 0 else 0 for end in accumulate(parts, initial=0.0)]
-    return [after - before for before, after in pairwise(ends)]
-
-
-_MOST_LANES = 1000  # rows of one phase
+_MOST_LANES = 1000  # rows of one phase: overlapping intervals have different ones, else a viewer shows them as nested calls
 
 
 def write_trace(path: str, intervals_of_ranks: Sequence[Sequence[Interval]], names: Sequence[str]) -> None:
@@ -115,29 +108,17 @@ def write_trace(path: str, intervals_of_ranks: Sequence[Sequence[Interval]], nam
     for rank, (intervals, name) in enumerate(zip(intervals_of_ranks, names, strict=True)):
         events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": name}})
         events.append({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}})
-        free: dict[str, list[float]] = {phase: [0.0] for phase in PHASES}  # the end of the last interval in each lane of a phase
-        for interval in sorted(intervals, key=lambda interval: interval.begin):
-            if interval.phase not in PHASES:
-                continue
-            lanes = free[interval.phase]
-            lane = next((lane for lane, at in enumerate(lanes) if at <= interval.begin), len(lanes))
-            lanes[lane:] = [interval.end, *lanes[lane + 1 :]]
-            what = {"ph": "X", "name": interval.phase, "cat": "hybrid", "args": {"repeat": interval.repeat}}
-            when = {"ts": interval.begin * 1e6, "dur": (interval.end - interval.begin) * 1e6}
-            events.append({**what, "pid": rank, "tid": _row(interval.phase, lane), **when})
-        for phase, lanes in free.items():
-            for lane in range(len(lanes)):
-                events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": _row(phase, lane), "args": {"name": phase}})
+        for number, phase in enumerate(PHASES):
+            lanes = [0.0]  # the end of the last interval in each
+            for each in sorted((each for each in intervals if each.phase == phase), key=lambda each: each.begin):
+                lane = next((lane for lane, at in enumerate(lanes) if at <= each.begin), len(lanes))
+                lanes[lane:] = [each.end, *lanes[lane + 1 :]]
+                what = {"ph": "X", "name": phase, "cat": "hybrid", "args": {"repeat": each.repeat}}
+                when = {"ts": each.begin * 1e6, "dur": (each.end - each.begin) * 1e6}
+                events.append({**what, "pid": rank, "tid": number * _MOST_LANES + lane, **when})
+            named = {"ph": "M", "name": "thread_name", "pid": rank, "args": {"name": phase}}
+            events += [{**named, "tid": number * _MOST_LANES + lane} for lane in range(len(lanes))]
     write_text(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
-
-
-def _row(phase: str, lane: int) -> int:
-    """The row of an interval. Overlapping intervals of a phase have different lanes: in one row a viewer would show them as
-    nested calls."""
-    return PHASES.index(phase) * _MOST_LANES + lane
-
-
-SHOWN = 0.005  # seconds: shorter parts of the wall time are only in the JSON line
 
 
 def heading(decision: Decision, asked: AskedProduct | None = None) -> str:
@@ -198,7 +179,7 @@ def describe(placement: RankPlacement, rows: Span) -> str:
 
 def wall_line(parts: dict[str, float]) -> str:
     """A line with the command's time so far, and its parts in the order in which they began, except parts of 0.00 s."""
-    shown = [f"{part} {seconds:.2f}" for part, seconds in parts.items() if seconds >= SHOWN]
+    shown = [f"{part} {seconds:.2f}" for part, seconds in parts.items() if seconds >= 0.005]
     return f"wall {sum(parts.values()):.2f} s: {', '.join(shown)}"
 
 
@@ -239,9 +220,9 @@ def as_record(outcome: Outcome, options: dict[str, Any], settings: dict[str, Any
     plan, decision, check = outcome.decision.plan, outcome.decision, outcome.check
     problem, resume = plan.problem, {}
     if parts := outcome.parts:
-        told = {"part_rows": parts.rows, "part_columns": parts.columns, "parts_there": parts.there}
-        computed = len(parts.plans)
-        resume = {"resume": {**told, "parts_computed": computed, "parts_missing": parts.count - parts.there - computed}}
+        done = {"parts_there": parts.there, "parts_computed": len(parts.plans)}
+        left = {"parts_missing": parts.count - sum(done.values())}
+        resume = {"resume": {"part_rows": parts.rows, "part_columns": parts.columns, **done, **left}}
     return {
         "command": "matmul",
         **{name: getattr(problem, name) for name in ("n", "l", "m", "dtype")},
