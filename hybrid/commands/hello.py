@@ -61,8 +61,14 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     from hybrid.reporting.progress import Progress
 
-    with team.phase("agree", timed=False) as starting:
-        starting.mine = _thread_level()
+    with team.phase("agree", timed=False):
+        thread_level = "started alone: no MPI, so no thread level"
+        if launched() is not None:
+            library = library_in_use()
+            if not library.threads_suffice:  # a higher level than asked for is fine
+                what = f"{library.name} provides MPI_THREAD_{library.provided}, FUNNELED is needed"
+                raise StartError(what, code="mpi-threads")
+            thread_level = f"MPI thread level {library.asked} asked for, {library.provided} provided ({library.name})"
     threads = agree(team, options, settings)[team.rank].count
     with Progress(team.rank == 0, part=lambda: team.doing):
         gpu = _choose_gpu(team, settings)
@@ -70,9 +76,14 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
             if threads > MOST_THREADS:
                 raise UsageError(f"{threads} CPU threads a rank are too many: --threads {MOST_THREADS} or less", code="number")
             greeter, device, preparing.mine = _prepare(options, settings, gpu)
-    if team.rank == 0:
-        _print_remarks(starting.all[0], preparing.all, settings)
-
+    if team.rank == 0:  # to standard error, since the number of lines on standard output is fixed
+        print(f"{NAME}: {thread_level}", file=sys.stderr)
+        for (runs_kernel, why), ranks in ranks_by_value(preparing.all).items():
+            if why and settings.device != "cpu":
+                what = "the GPU's greetings come from the CPU, emulated" if runs_kernel else "no greetings from a GPU"
+                who = "" if len(ranks) == team.size else f"rank {ranges(ranks)}: "
+                print(f"{NAME}: {who}{what}: {why}", file=sys.stderr)
+        sys.stderr.flush()
     lines_of_kernel = options.blocks * options.threads_per_block if greeter else 0
     with team.phase("barrier", timed=False):
         pass
@@ -88,17 +99,6 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
         if team.rank == 0:
             print(*greeting.all, f"Time: {seconds:.6f}\n", sep="", end="", flush=True)
     return 0 if all(runs_kernel for runs_kernel, _ in preparing.all) or settings.device == "cpu" else 1
-
-
-def _thread_level() -> str:
-    """The thread level asked for and the one that MPI provides, in words. StartError below MPI_THREAD_FUNNELED. A higher level
-    than asked for is fine."""
-    if launched() is None:
-        return "started alone: no MPI, so no thread level"
-    library = library_in_use()
-    if not library.threads_suffice:
-        raise StartError(f"{library.name} provides MPI_THREAD_{library.provided}, FUNNELED is needed", code="mpi-threads")
-    return f"MPI thread level {library.asked} asked for, {library.provided} provided ({library.name})"
 
 
 def _choose_gpu(team: Team, settings: Settings) -> Gpu | str:
@@ -133,17 +133,6 @@ def _prepare(options: argparse.Namespace, settings: Settings, gpu: Gpu | str) ->
         if settings.device == "emulate":
             raise
         return None, "no GPU", (False, f"{gpu}; {cannot}")
-
-
-def _print_remarks(thread_level: str, of_ranks: Sequence[tuple[bool, str]], settings: Settings) -> None:
-    # To standard error, since the number of lines on standard output is fixed.
-    print(f"{NAME}: {thread_level}", file=sys.stderr)
-    for (runs_kernel, why), ranks in ranks_by_value(of_ranks).items():
-        if why and settings.device != "cpu":
-            what = "the GPU's greetings come from the CPU, emulated" if runs_kernel else "no greetings from a GPU"
-            who = "" if len(ranks) == len(of_ranks) else f"rank {ranges(ranks)}: "
-            print(f"{NAME}: {who}{what}: {why}", file=sys.stderr)
-    sys.stderr.flush()
 
 
 main = Command(NAME, parse, work).run

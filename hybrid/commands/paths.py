@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from hybrid.graphs.walks import Arithmetic
 
 
-PRINTED = 10  # rows and columns of the matrix that are shown
-FORMATS = ("edges", "csv", "mtx", "npy")
-OUT_FORMATS = (".npy", ".csv", ".json")
+_PRINTED = 10  # rows and columns of the matrix
+_OUT_FORMATS = (".npy", ".csv", ".json")
 
 _MORE = """\
 A "path" is a walk, as in the lecture: it may pass the same vertex and the same edge several times. Its length is the number of
@@ -59,14 +58,16 @@ def build_parser() -> Parser:
     parser.add_argument("--length", type=at_least(0), required=True, metavar="L", help="edges of a path")
     parser.add_argument("--from", dest="tail", metavar="VERTEX", help="only paths that begin there (anywhere)")
     parser.add_argument("--to", dest="head", metavar="VERTEX", help="only paths that end there (anywhere)")
-    parser.add_argument("--format", choices=FORMATS, metavar="F", help="edges, csv, mtx or npy (by the file's extension)")
+    parser.add_argument(
+        "--format", choices=("edges", "csv", "mtx", "npy"), metavar="F", help="edges, csv, mtx or npy (by the file's extension)"
+    )
     parser.add_argument("--directed", action="store_true", help="the lines of an edge list count one way only")
     how = parser.add_argument_group("how")
     kernel = "auto, or a name: python -m hybrid.matmul --kernel list (auto)"
     add_settings(how, "device", "kernel", "threads", "stall", kernel=kernel)
     shown = parser.add_argument_group("what is shown")
-    some = f"at most K rows and columns ({PRINTED})"
-    shown.add_argument("--print", dest="printed", type=at_least(1), default=PRINTED, metavar="K", help=some)
+    some = f"at most K rows and columns ({_PRINTED})"
+    shown.add_argument("--print", dest="printed", type=at_least(1), default=_PRINTED, metavar="K", help=some)
     shown.add_argument("--out", type=file_name, metavar="FILE", help="write the whole matrix: .csv, .json, or .npy (int64)")
     listed = f"also every path between --from and --to, vertex by vertex: at most {MOST_LISTED}"
     shown.add_argument("--list", dest="listed", action="store_true", help=listed)
@@ -134,8 +135,8 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> Task:
 
     if options.picture:
         markup.refuse(options.picture)
-    if options.out and not options.out.endswith(OUT_FORMATS):
-        raise UsageError(f"--out {options.out}: the name must end in {', '.join(OUT_FORMATS)}", code="file-kind")
+    if options.out and not options.out.endswith(_OUT_FORMATS):
+        raise UsageError(f"--out {options.out}: the name must end in {', '.join(_OUT_FORMATS)}", code="file-kind")
     source = None if options.graph in EXAMPLES else options.graph
     refuse_same({"GRAPH": source, "--out": options.out, "--picture": options.picture}, may_replace={})
     for file in filter(None, (options.out, options.picture)):
@@ -201,16 +202,12 @@ def _report(options: argparse.Namespace, task: Task, found: np.ndarray) -> None:
     rows, columns = ([names[index] for index in indices] for indices in (task.rows, task.columns))
     count = int(numbers[0, 0])
     single = options.tail is not None and options.head is not None
-    listed, terms = list[count_output.Walk](), list[str]()
-    if options.listed:
-        listed = count_output.listed(graph.adjacency, options.length, tail, head, count)
-    if options.terms:
-        terms += count_output.terms(graph.adjacency, names, options.length, tail, head, count)
+    asked = options.length, tail, head, count
+    listed = count_output.listed(graph.adjacency, *asked) if options.listed else []
+    terms = [*count_output.terms(graph.adjacency, names, *asked)] if options.terms else []
     if options.picture:
-        title = f"{options.graph}: {graph}"
-        if options.listed:
-            paths = counted(sum(walk.edges for walk in listed), "path")
-            title = f"{options.graph}: {paths} of length {options.length} from {options.tail} to {options.head}"
+        paths = f"{counted(count, 'path')} of length {options.length} from {options.tail} to {options.head}"
+        title = f"{options.graph}: {paths if options.listed else graph}"
         ends = [graph.vertex(name) for name in (options.tail, options.head) if name is not None]
         picture.write(options.picture, title, graph.adjacency, names, ends, listed)
     if options.out:
