@@ -131,43 +131,40 @@ class Journal:
 
 def _locked(path: str) -> int:
     """Open or create the journal, and lock it. UsageError if it is locked, or others may write to it."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
         if not is_own(descriptor):
-            os.close(descriptor)
             why = "belongs to another user, or others may write to it: it could name rows that no product has"
             raise UsageError(f"{path} {why}; remove it, or name another file", code="file-shared")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(descriptor)
             raise UsageError(f"{path} is locked: another job writes it", code="file-locked") from None
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):  # a file system without locks
-                os.close(descriptor)
                 raise
         with suppress(FileNotFoundError):
             if os.path.samestat(os.stat(path), os.fstat(descriptor)):
                 flush_names(os.path.dirname(path))
                 return descriptor
-        os.close(descriptor)  # another job has removed this journal meanwhile
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return _locked(path)  # another job has removed this journal meanwhile
 
 
 def _read(descriptor: int, path: str) -> tuple[State | None, int]:
     """A journal's content, None without lines, and the bytes of its lines up to the first that is unreadable. UsageError if the
     lines make no sense, or the file begins as no journal does."""
-    lines: list[Line] = []
-    end = 0
+    lines, end = list[Line](), 0
     *whole, torn = os.pread(descriptor, os.fstat(descriptor).st_size, 0).split(b"\n")
-    for text in whole:
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
-            break
-        if not isinstance(line, dict):
-            break
-        lines.append(line)
-        end += len(text) + 1
+    with suppress(ValueError, RecursionError):
+        for text in whole:
+            if not isinstance(line := json.loads(text), dict):
+                break
+            lines.append(line)
+            end += len(text) + 1
     begins = json.dumps(_MARK, ensure_ascii=False)[:-1].encode()
     if not (_MARK.items() <= lines[0].items() if lines else not whole and begins.startswith(torn[: len(begins)])):
         raise UsageError(f"{path} is no journal of this version: remove it, or name another file", code="file-exists")
@@ -244,11 +241,12 @@ class _PartsFile:
         """Take the journal's lock, and read the journal."""
         journal = f"{self._target}.journal"
         with self._team.phase("agree", timed=False) as opening, self._writing():
-            if not os.path.lexists(journal):  # with a journal, the file may be this product's own
+            is_new = not os.path.lexists(journal)
+            if is_new:  # with a journal, the file may be this product's own
                 self._output.refuse(0)
             if self._team.rank == _WRITING:
                 try:
-                    if os.path.lexists(self._part) and not os.path.lexists(journal):
+                    if is_new and os.path.lexists(self._part):
                         why = f"{self._part} is there without its journal, {journal}: remove it, or name another file"
                         raise UsageError(why, code="file-exists")
                     self._journal = Journal(journal)
@@ -394,32 +392,26 @@ class ProductInParts:
         self.shape = product.sizes[0], product.sizes[2]
         output, threads = new_matrix(options.out, self.shape, product.result), threads_until_decided(self._team, settings)
         self.disk = _PartsFile(self._team, output, threads)
-        self._decisions: dict[tuple[int, int], Decision] = {}  # by the rows and columns of a part
-        self._rows = self._columns = 0
-        self._tiles: list[Tile] = []
         try:
-            self._prepare()
+            self.disk.open()
+            state, rows = self.disk.state, settings.resume_rows
+            if state:
+                self._rows, self._columns = rows or state.rows, state.columns
+            else:
+                self._rows, self._columns = shape_of_parts(product, self._team.size, rows, self._fits)
+            self._tiles = _serpentine(self.shape, self._rows, self._columns)
+            shapes = dict.fromkeys([self._largest, *(tile.shape for tile in self._tiles)])
+            self._decisions = {shape: self._decide(*shape) for shape in shapes}  # by the rows and columns of a part
+            with self._team.phase("agree", timed=False) as asking:
+                asking.mine = _identity(product, options, settings)
+            self._asked: Facts = {**asking.all[0], "--resume-rows": str(self._rows)}
+            if state:
+                _refuse_other(state, self._asked, options.out)
+            wall.enter("resume")
+            self.disk.look(self._tiles)
         except BaseException:
             self.disk.close()
             raise
-
-    def _prepare(self) -> None:
-        self.disk.open()
-        state, rows = self.disk.state, self._settings.resume_rows
-        if state:
-            self._rows, self._columns = rows or state.rows, state.columns
-        else:
-            self._rows, self._columns = shape_of_parts(self._product, self._team.size, rows, self._fits)
-        self._tiles = _serpentine(self.shape, self._rows, self._columns)
-        shapes = dict.fromkeys([self._largest, *(tile.shape for tile in self._tiles)])
-        self._decisions = {shape: self._decide(*shape) for shape in shapes}
-        with self._team.phase("agree", timed=False) as asking:
-            asking.mine = _identity(self._product, self._options, self._settings)
-        self._asked: Facts = {**asking.all[0], "--resume-rows": str(self._rows)}
-        if state:
-            _refuse_other(state, self._asked, self._options.out)
-        wall.enter("resume")
-        self.disk.look(self._tiles)
 
     def run(self, progress: Progress) -> Outcome:
         """Compute, check and write the missing parts, and give the file its name. Stop at a part that fails its check. If the job
