@@ -7,7 +7,6 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import Command, agree
 from hybrid.commands.parser import Parser, add_settings, at_least, file_name, number_of, settings_of, whole_number
@@ -16,12 +15,7 @@ from hybrid.core.settings import Settings
 from hybrid.core.text import counted
 from hybrid.ranks.team import Team
 
-if TYPE_CHECKING:
-    from hybrid.diagnostics.acceptance import Acceptance
-    from hybrid.diagnostics.finding import Finding
-
 NAME = "hybrid.accept"
-LEVELS = (1, 2, 3)
 
 _MORE = """\
 examples:
@@ -41,7 +35,7 @@ def build_parser() -> Parser:
     summary = "Test that all devices of a job are right and equally fast."
     parser = Parser(prog="python -m hybrid.accept", description=summary, epilog=_MORE)
     parser.add_argument("--minutes", type=number_of("minutes"), metavar="M", help="repeat rotations for M minutes (by level)")
-    parser.add_argument("--level", type=whole_number, choices=LEVELS, default=2, help="how much to test, see below (2)")
+    parser.add_argument("--level", type=whole_number, choices=(1, 2, 3), default=2, help="how much to test, see below (2)")
     expected = "GPUs that each node must use (those given by Slurm or CUDA_VISIBLE_DEVICES; with --device cpu none)"
     parser.add_argument("--expect-gpus", type=at_least(0), metavar="N", help=expected)
     add_settings(parser, "device", "host_memory", "gpu_memory")
@@ -60,7 +54,9 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     agree(team, options, settings)
     # From here on NumPy may be loaded: BLAS reads the number of threads from the environment.
     from hybrid.diagnostics.acceptance import LEVELS, Acceptance, as_record, judge
+    from hybrid.diagnostics.finding import lines
     from hybrid.host.files import refuse_unwritable
+    from hybrid.reporting import jsonl
     from hybrid.reporting.progress import Progress
 
     with team.phase("agree", timed=False):
@@ -77,25 +73,17 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     record = as_record(test, findings) | {"minutes": minutes, "settings": settings.as_dict()}
     with team.phase("report", timed=False):
         if team.rank == 0:
-            _report(options, test, findings, record)
+            ranks, done = counted(len(test.names), "rank"), counted(test.rotations, "rotation")
+            verdict = "accepted" if record["ok"] else "not accepted"
+            last = f"{verdict}: {ranks}, level {level.number}, {done} in {test.elapsed:.1f} s"
+            last += ", asked to end" if test.asked_to_end else ""
+            print(*lines(findings), last, sep="\n", file=text_stream(options.json))
+            if options.json:
+                jsonl.write(record, options.json)
+            sys.stdout.flush()
     if not record["ok"]:
         return 1
     return 128 + signal.SIGTERM if test.asked_to_end else 0
-
-
-def _report(options: argparse.Namespace, test: Acceptance, findings: Sequence[Finding], record: dict[str, object]) -> None:
-    from hybrid.diagnostics.finding import lines
-    from hybrid.reporting import jsonl
-
-    stream = text_stream(options.json)
-    print(*lines(findings), sep="\n", file=stream)
-    ended = ", asked to end" if test.asked_to_end else ""
-    verdict, done = "accepted" if record["ok"] else "not accepted", counted(test.rotations, "rotation")
-    ranks = f"{counted(len(test.names), 'rank')}, level {test.level.number}"
-    print(f"{verdict}: {ranks}, {done} in {test.elapsed:.1f} s{ended}", file=stream)
-    if options.json:
-        jsonl.write(record, options.json)
-    sys.stdout.flush()
 
 
 main = Command(NAME, parse, work).run

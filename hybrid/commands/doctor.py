@@ -42,23 +42,19 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, S
     return options, settings_of(options)
 
 
-def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
-    agree_on_options(team, options, settings)
-    return _examine(team, options, settings, None)
-
-
 def unstarted(error: StartError, options: argparse.Namespace, settings: Settings) -> int:
     """On rank 0, if the launcher's processes are not the ranks of one job: examine this process alone."""
-    return _examine(Team(), options, settings, error)
+    return work(Team(), options, settings, error)
 
 
-def _examine(team: Team, options: argparse.Namespace, settings: Settings, error: StartError | None) -> int:
-    """Examine the job, and report on rank 0; returns the exit code. `error`: why this process is no rank of a job."""
+def work(team: Team, options: argparse.Namespace, settings: Settings, error: StartError | None = None) -> int:
+    """Examine the job, and report on rank 0. `error`: why this process is no rank of a job."""
     from hybrid.diagnostics import finding, links
     from hybrid.host.files import refuse_unwritable
     from hybrid.reporting import jsonl
     from hybrid.reporting.progress import Progress
 
+    agree_on_options(team, options, settings)
     with team.phase("agree", timed=False):
         if file := file_of_json(options.json):
             refuse_unwritable(file)

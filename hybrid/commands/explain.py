@@ -163,19 +163,14 @@ def _lines(decision: Decision, machine: Machine, request: PlanRequest, settings:
     if nodes == 1 and plan.device == "cuda" and decision.speed is not None:
         yield from _forecast(decision, machine, decision.speed)
     if nodes > 1:
-        yield _between_nodes(plan, settings)
-
-
-def _between_nodes(plan: Plan, settings: Settings) -> str:
-    """How B and C travel between nodes."""
-    of_c, nodes = readable(moved_bytes(plan, "gather")), len(plan.topology.nodes)
-    if plan.c_between_devices:
-        members, at_most = plan.topology.nodes[plan.root_node], readable(PIECE_BYTES)
-        receivers = f"ranks {members[0]}–{members[-1]} of node {plan.root_node}, in pieces of at most {at_most}"
-        return f"between nodes: B from GPU to GPU, {of_c} of C from GPU to GPU to {receivers}"
-    of_b = f"to {nodes - 1} more" if plan.grid_layout is None else "and A where the grid needs them"
-    at_most = f"in messages of at most {readable(settings.message_bytes)}"
-    return f"between nodes: B {of_b}, {of_c} of C back to node {plan.root_node}, {at_most}"
+        of_c = readable(moved_bytes(plan, "gather"))
+        of_b = f"to {nodes - 1} more" if plan.grid_layout is None else "and A where the grid needs them"
+        how = f"B {of_b}, {of_c} of C back to node {plan.root_node}, in messages of at most {readable(settings.message_bytes)}"
+        if plan.c_between_devices:
+            members, at_most = plan.topology.nodes[plan.root_node], readable(PIECE_BYTES)
+            receivers = f"ranks {members[0]}–{members[-1]} of node {plan.root_node}, in pieces of at most {at_most}"
+            how = f"B from GPU to GPU, {of_c} of C from GPU to GPU to {receivers}"
+        yield f"between nodes: {how}"
 
 
 def _node(plan: Plan, node: int) -> str:

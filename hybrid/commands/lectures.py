@@ -69,12 +69,8 @@ def build_parser() -> Parser:
         description="The lectures' scripts and example programs. Without a name they are listed.",
         epilog=_MORE,
     )
-    parser.add_argument(
-        "name",
-        nargs="?",
-        metavar="NAME",
-        help="a lecture with its own options, a program, programs [FOLDER], or notebooks [FOLDER]",
-    )
+    what = "a lecture with its own options, a program, programs [FOLDER], or notebooks [FOLDER]"
+    parser.add_argument("name", nargs="?", metavar="NAME", help=what)
     parser.offered["name"] = what_there_is()
     return parser
 
@@ -104,7 +100,15 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[str, list[str]]:
 def work(name: str, words: list[str]) -> int:
     """Show or write it; returns the exit code."""
     if not name:
-        _list()
+        for script, (_, summary) in SCRIPTS.items():
+            print(f"  {script:<14}{summary}")
+        print("\nprograms, to be shown, changed and given to python -m hybrid.lab run:")
+        for program, path in examples().items():
+            (summary,) = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("//")][1:2] or [""]
+            print(f"  {program:<14}{summary.removeprefix('// ').rstrip()}")
+        print("\nfolders that are written:")
+        print(f"  {PROGRAMS:<14}the documents' whole programs, corrected, in C++ and CUDA, with a Makefile")
+        print(f"  {NOTEBOOKS:<14}the pages of the course as Jupyter notebooks")
         return 0
     if name in examples():
         print(examples()[name].read_text(encoding="utf-8"), end="")
@@ -126,10 +130,8 @@ def _write_folder(name: str, folder: Path) -> None:
         raise UsageError(f"{folder} is there already: name another folder to be written", code="file-exists")
     if name == PROGRAMS:
         source = program_folders()[1]
-        files = {
-            path.name: path.read_text(encoding="utf-8")
-            for path in (source / "Makefile", *source.glob("*.cu"), *source.glob("*.h"))
-        }
+        programs = (source / "Makefile", *source.glob("*.cu"), *source.glob("*.h"))
+        files = {path.name: path.read_text(encoding="utf-8") for path in programs}
     else:
         pages = _folder("classroom/course", "docs/course", "index.md").glob("*.md")
         chapters = [path for path in pages if path.name != "index.md"]
@@ -144,18 +146,6 @@ def _write_folder(name: str, folder: Path) -> None:
     except OSError as error:
         raise UsageError(f"{folder} cannot be written: {error.strerror}", code="file-unwritable") from None
     print(f"{folder}: {', '.join(sorted(files))}")
-
-
-def _list() -> None:
-    for name, (_, summary) in SCRIPTS.items():
-        print(f"  {name:<14}{summary}")
-    print("\nprograms, to be shown, changed and given to python -m hybrid.lab run:")
-    for name, path in examples().items():
-        (summary,) = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("//")][1:2] or [""]
-        print(f"  {name:<14}{summary.removeprefix('// ').rstrip()}")
-    print("\nfolders that are written:")
-    print(f"  {PROGRAMS:<14}the documents' whole programs, corrected, in C++ and CUDA, with a Makefile")
-    print(f"  {NOTEBOOKS:<14}the pages of the course as Jupyter notebooks")
 
 
 def main() -> int:

@@ -22,12 +22,12 @@ from hybrid.ranks.launcher import launched, rank_by_launcher
 from hybrid.ranks.team import Team
 
 if TYPE_CHECKING:
-    from hybrid.runs.operands import FileElements, TypedProduct
+    from hybrid.runs.operands import TypedProduct
 
 
 # The largest machine and node that --explain accepts: larger than any that exists, and still explained in seconds.
 _MOST_RANKS, _MOST_GPUS = 10**5, 128
-PRINTED = 10  # rows and columns that --print shows without a number
+_PRINTED = 10  # rows and columns that --print shows without a number
 
 _EXAMPLES = """\
 examples:
@@ -84,8 +84,8 @@ def build_parser() -> Parser:
     how.add_argument("--repeat", type=at_least(1), default=1, metavar="R", help="number of timed products (1)")
     how.add_argument("--warmup", type=at_least(0), metavar="W", help="products before these (0 on a CPU, 1 on a GPU)")
     shown = parser.add_argument_group("what is shown")
-    corners = f"print the top-left K×K of A, B and C ({PRINTED})"
-    shown.add_argument("--print", dest="printed", type=at_least(1), nargs="?", const=PRINTED, metavar="K", help=corners)
+    corners = f"print the top-left K×K of A, B and C ({_PRINTED})"
+    shown.add_argument("--print", dest="printed", type=at_least(1), nargs="?", const=_PRINTED, metavar="K", help=corners)
     shown.add_argument("--json", type=file_name, metavar="FILE", help="append the run as a JSON line; - for standard output")
     shown.add_argument("--trace", type=file_name, metavar="FILE", help="write Chrome trace events, for Perfetto")
     shown.add_argument("--explain", action="store_true", help="show the plan and its memory, compute nothing")
@@ -152,10 +152,7 @@ def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1, *, lo
     from hybrid.arrays.gemm import numpy_type
     from hybrid.runs.operands import FileElements, GeneratedElements, TypedProduct
 
-    files: dict[str, FileElements] = {}
-    for key, path in (("A", options.a), ("B", options.b)):
-        if path:
-            files[key] = FileElements(path, ranks_of_node)
+    files = {key: FileElements(path, ranks_of_node) for key, path in (("A", options.a), ("B", options.b)) if path}
     n, l, m = options.sizes or (*files["A"].shape, files["B"].shape[1])
     shapes = {"A": (n, l), "B": (l, m)}
     for key, file in files.items():
@@ -171,10 +168,7 @@ def product_asked_for(options: argparse.Namespace, ranks_of_node: int = 1, *, lo
         if load:
             file.load()
     made = numpy_type(asked) if asked else next((file.dtype for file in files.values()), np.dtype(np.float64))
-    a, b = (
-        files[key] if key in files else GeneratedElements(shapes[key], options.fill, options.seed, key, made)
-        for key in ("A", "B")
-    )
+    a, b = (files.get(key) or GeneratedElements(shapes[key], options.fill, options.seed, key, made) for key in "AB")
     return TypedProduct.of(a, b, asked)
 
 
@@ -239,15 +233,16 @@ def asked() -> tuple[argparse.Namespace, Settings]:
     options, settings = parse()
     if options.kernel != "list" and not options.explain:
         return options, settings
-    try:
-        if rank_by_launcher() == 0 and options.kernel == "list":
-            rows = [(kernel.name, kernel.device, " ".join(kernel.dtypes), kernel.summary) for kernel in CATALOGUE]
-            print(*aligned(rows, "llll"), sep="\n")
-        elif rank_by_launcher() == 0:
-            _explain(options, settings)
-        sys.stdout.flush()
-    except Exception as error:  # on rank 0 alone, so MPI need not start
-        sys.exit(answer_failed(NAME, error))
+    if rank_by_launcher() == 0:
+        try:
+            if options.kernel == "list":
+                rows = [(kernel.name, kernel.device, " ".join(kernel.dtypes), kernel.summary) for kernel in CATALOGUE]
+                print(*aligned(rows, "llll"), sep="\n")
+            else:
+                _explain(options, settings)
+            sys.stdout.flush()
+        except Exception as error:  # on rank 0 alone, so MPI need not start
+            sys.exit(answer_failed(NAME, error))
     sys.exit()
 
 

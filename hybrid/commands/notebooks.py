@@ -48,18 +48,20 @@ def notebook(page: str) -> str:
 
 
 def _code(text: str) -> dict[str, Any]:
-    return {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": _lines(text.rstrip("\n"))}
+    return {
+        "cell_type": "code",
+        "execution_count": None,
+        "metadata": {},
+        "outputs": [],
+        "source": text.rstrip("\n").splitlines(keepends=True),
+    }
 
 
 def _markdown(text: str) -> list[dict[str, Any]]:
     """A cell with this text; none for no text. Removes links to other pages, which a notebook does not have, and pictures, which
     cells draw."""
     text = _RELATIVE_LINK.sub(r"\1", _PICTURE.sub("", text)).replace("<details markdown>", "<details>").strip()
-    return [{"cell_type": "markdown", "metadata": {}, "source": _lines(text)}] if text else []
-
-
-def _lines(text: str) -> list[str]:
-    return text.splitlines(keepends=True)
+    return [{"cell_type": "markdown", "metadata": {}, "source": text.splitlines(keepends=True)}] if text else []
 
 
 _HEIGHT = 900  # pixels, of the frame with the steps' page

@@ -82,43 +82,29 @@ def _with_parts(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentPa
 
 
 def write_manual(folder: str, names: list[str]) -> list[Path]:
-    """Write a page for each command, hybrid-NAME.1, to this existing folder. Returns the files."""
+    """Write a page in man(7) markup for each command, hybrid-NAME.1, to this existing folder: its help verbatim, and the other
+    commands. Returns the files."""
     from hybrid.host.files import write_text
 
     os.environ |= {"COLUMNS": "80", "NO_COLOR": "1"}  # for argparse
     if not Path(folder).is_dir():
         raise UsageError(f"{folder} is no folder", code="file-missing")
-    pages = []
-    for name in names:
-        pages.append(Path(folder) / f"hybrid-{name}.1")
-        write_text(str(pages[-1]), manual_page(name, [other for other in names if other != name]))
-    return pages
-
-
-def manual_page(name: str, others: list[str]) -> str:
-    """A command's manual page in man(7) markup: its help verbatim. `others`: the commands that it refers to."""
-    parser = parser_of(name)
-    summary = (parser.description or "").splitlines()[0].rstrip(".")
-    helps = _text("\n".join(part.format_help() for part in _with_parts(parser)))
-    helps = re.sub(r"\\-\\-\w(?:\w|\\-\w)*", r"\\fB\g<0>\\fR", helps)  # options are bold
-    seen = ", ".join(f"\\fBhybrid\\-{other}\\fR(1)" for other in others)
-    return f'''\
-.TH HYBRID\\-{name.upper()} 1 "" "hybrid\\-runner {__version__}" "User Commands"
-.SH NAME
-hybrid\\-{name} \\- {_text(summary)}
-.SH SYNOPSIS
-.B hybrid\\-{name}
-[OPTION...] ...
-.SH DESCRIPTION
-The same as
-.BR "{_text(parser.prog)}" .
-.PP
-.nf
-{helps}
-.fi
-.SH SEE ALSO
-{seen}
-'''
+    pages = {name: Path(folder) / f"hybrid-{name}.1" for name in names}
+    for name, page in pages.items():
+        parser = parser_of(name)
+        summary = (parser.description or "").splitlines()[0].rstrip(".")
+        helps = _text("\n".join(part.format_help() for part in _with_parts(parser)))
+        helps = re.sub(r"\\-\\-\w(?:\w|\\-\w)*", r"\\fB\g<0>\\fR", helps)  # options are bold
+        seen = ", ".join(f"\\fBhybrid\\-{other}\\fR(1)" for other in names if other != name)
+        lines = [
+            f'.TH HYBRID\\-{name.upper()} 1 "" "hybrid\\-runner {__version__}" "User Commands"',
+            *(".SH NAME", f"hybrid\\-{name} \\- {_text(summary)}"),
+            *(".SH SYNOPSIS", f".B hybrid\\-{name}", "[OPTION...] ..."),
+            *(".SH DESCRIPTION", "The same as", f'.BR "{_text(parser.prog)}" .', ".PP", ".nf", helps, ".fi"),
+            *(".SH SEE ALSO", seen, ""),
+        ]
+        write_text(str(page), "\n".join(lines))
+    return list(pages.values())
 
 
 def _text(text: str) -> str:
