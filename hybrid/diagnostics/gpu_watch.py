@@ -77,14 +77,15 @@ class GpuWatch:
         seen = {name: [value for each in self._samples if (value := each[name]) is not None] for name in self._samples[0]}
         bits = reduce(or_, seen["reasons"], 0)
         clock, power = seen["clock"], seen["power"]
+        corrected, uncorrected = (max(of) - min(of) if (of := seen[name]) else None for name in ("corrected", "uncorrected"))
         return Watched(
             len(self._samples),
             (min(clock), max(clock)) if clock else None,
             max(power) / 1000 if power else None,
             max(seen["temperature"], default=None),
             self._limit,
-            _increase(seen["corrected"]),
-            _increase(seen["uncorrected"]),
+            corrected,
+            uncorrected,
             tuple(name for bit, name in _HARMFUL.items() if bits & bit),
             bool(bits & _POWER_CAP),
             self._trouble,
@@ -118,10 +119,6 @@ class GpuWatch:
             return int(question(self._handle, *what))
         except self._nvml.NVMLError_NotSupported:
             return None
-
-
-def _increase(counts: Sequence[int]) -> int | None:
-    return max(counts) - min(counts) if counts else None
 
 
 def judge(watched: Sequence[Watched | Unknown | None], names: Sequence[str], why_no_gpu: str) -> list[Finding]:

@@ -156,16 +156,14 @@ class Graph:
     def __str__(self) -> str:
         count, matrix = len(self.names), self.adjacency
         what = f"{count} vertices" if count > 1 else "1 vertex"
-        edges, loops = _total(matrix), _total(np.diagonal(matrix))
-        both_ways = bool((matrix == matrix.T).all())
-        lines = (edges + loops) // 2 if both_ways else edges
-        noun, verb = ("edge", "goes") if lines == 1 else ("edges", "go")
-        return f"{what}, {lines} {noun} that {verb} both ways" if both_ways else f"{what}, {lines} directed {noun}"
-
-
-def _total(numbers: np.ndarray) -> int:
-    """The exact sum, without overflow: the upper and lower halves of the numbers are added separately."""
-    return (int((numbers >> 32).sum()) << 32) + int((numbers & 0xFFFFFFFF).sum())
+        # Exact without overflow: the upper and lower halves of the numbers are added separately.
+        edges, loops = (
+            (int((each >> 32).sum()) << 32) + int((each & 0xFFFFFFFF).sum()) for each in (matrix, np.diagonal(matrix))
+        )
+        if (matrix != matrix.T).any():
+            return f"{what}, {edges} directed {'edge' if edges == 1 else 'edges'}"
+        lines = (edges + loops) // 2
+        return f"{what}, {lines} {'edge that goes' if lines == 1 else 'edges that go'} both ways"
 
 
 def read_graph(source: str, form: str | None, *, directed: bool, memory: int = 0) -> Graph:

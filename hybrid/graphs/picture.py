@@ -76,7 +76,11 @@ def write(
     spread = (side - 2 * _MARGIN) * (at - 1j * at.imag.min()) + _MARGIN * (1 + 1j)
 
     def drawn() -> Iterator[str]:
-        yield from (_arrow(name, name, size) for name, size in ((_EDGE, 9), (_STEP, 10)))
+        for name, size in ((_EDGE, 9), (_STEP, 10)):  # arrowheads
+            yield (
+                f'<marker id="{name}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="{size}" markerHeight="{size}" '
+                f'markerUnits="userSpaceOnUse" orient="auto"><path class="fill-{name}" d="M0 0 10 5 0 10z"/></marker>'
+            )
         yield markup.text(12, 22, title, more='style="font-weight: 600"')
         if len(walks) > len(shown):
             yield markup.text(12, 40, f"the first {len(shown)} of {counted(len(walks), 'path')} are drawn", "fill-soft")
@@ -88,13 +92,6 @@ def write(
             yield "</g>"
 
     markup.write_svg(path, title, (side * across, _HEADER + down * -(-len(shown) // across)), drawn(), _STYLE)
-
-
-def _arrow(name: str, colour: str, size: int) -> str:
-    return (
-        f'<marker id="{name}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="{size}" markerHeight="{size}" '
-        f'markerUnits="userSpaceOnUse" orient="auto"><path class="fill-{colour}" d="M0 0 10 5 0 10z"/></marker>'
-    )
 
 
 def _panel(at: np.ndarray, adjacency: np.ndarray, names: Sequence[str], ends: Sequence[int], walk: Walk | None) -> Iterator[str]:

@@ -28,8 +28,7 @@ SCHEMA = 1
 def versions() -> dict[str, str]:
     """The versions that a run's result and speed may depend on: of Python, packages, and MPI if loaded."""
     found = {"python": platform.python_version(), **_packages()}
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None:
+    if mpi := sys.modules.get("mpi4py.MPI"):
         found["mpi"] = " ".join(mpi.Get_library_version().split("\n")[0].strip("\0").split())
     return found
 

@@ -16,8 +16,6 @@ _TERMINAL_EVERY = 0.5  # seconds between two updates on a terminal
 # Between two lines elsewhere: at least these seconds, and at least this fraction of the elapsed time.
 _FIRST_EVERY, _THEN_EVERY = 5.0, 1 / 8
 
-Rate = Callable[[str, float], str]  # (phase, its seconds) → its rate in words
-
 
 class Progress:
     """Shows the progress of a long run: on a terminal in one line that changes and is removed at the end, elsewhere in lines at
@@ -31,12 +29,13 @@ class Progress:
         shown: bool = True,
         *,
         repeats: int = 1,
-        rate: Rate | None = None,
+        rate: Callable[[str, float], str] = lambda phase, seconds: "",
         part: Callable[[], str] = lambda: "",
         note: Callable[[], str] = lambda: "",
     ) -> None:
-        """`shown`: False on silent ranks. `repeats`: how often each phase runs. `rate`: the speed of a phase. `part`: the name of
-        what runs now; if it has changed since the last call, only the name and its time are shown. `note`: ends every line."""
+        """`shown`: False on silent ranks. `repeats`: how often each phase runs. `rate`: a phase's speed from its seconds. `part`:
+        the name of what runs now; if it has changed since the last call, only the name and its time are shown. `note`: ends every
+        line."""
         self._stream, self._terminal = sys.stderr, sys.stderr.isatty()
         self._rate, self._part, self._repeats, self._note = rate, part, repeats, note
         self._lock = threading.Lock()  # of all attributes below
@@ -91,22 +90,16 @@ class Progress:
             self._watch_part(now)
             if now < self._next or self._over.is_set():
                 return
-            text = f"hybrid: {self._text(now)}{self._note()}"
-            if self._terminal:
-                self._next = now + _TERMINAL_EVERY
-                self._stream.write(f"\r\x1b[K{text}")
-            else:
-                self._next = now + max(_FIRST_EVERY, _THEN_EVERY * (now - self._began))
-                self._stream.write(f"{text}\n")
+            self._next = now + (_TERMINAL_EVERY if self._terminal else max(_FIRST_EVERY, _THEN_EVERY * (now - self._began)))
+            before, after = ("\r\x1b[K", "") if self._terminal else ("", "\n")
+            self._stream.write(f"{before}hybrid: {self._text(now)}{self._note()}{after}")
             self._shown = True
             self._stream.flush()
 
     def _tick_on(self) -> None:
-        while not self._over.wait(_TERMINAL_EVERY):
-            try:
+        with suppress(OSError, ValueError):  # a closed stream is no reason to fail
+            while not self._over.wait(_TERMINAL_EVERY):
                 self.tick()
-            except (OSError, ValueError):  # a closed stream is no reason to fail
-                return
 
     def _watch_part(self, now: float) -> None:
         if (part := self._part()) != self._seen:
@@ -119,7 +112,7 @@ class Progress:
         part = min(1.0, self._done / self._of)
         whole = min(1.0, (self._times + part) / max(self._repeats, self._times + 1))
         said, spent = [f"{100 * whole:.0f} %"], self._last - self._this_began
-        if self._rate is not None and part and spent > 0 and (speed := self._rate(self._phase, spent / part)):
+        if part and spent > 0 and (speed := self._rate(self._phase, spent / part)):
             said.append(speed)
         if whole:
             left = (self._last - self._phase_began) / whole - (now - self._phase_began)
