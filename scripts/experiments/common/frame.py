@@ -45,9 +45,6 @@ OURS = re.compile(r"(?!hybrid: [^…]*… )hybrid(\.\w+)?: ")  # a message of ou
 _ERROR = re.compile(r"hybrid\.|[\w.]*(Error|Exception)\b")
 
 
-# --- options and exit codes
-
-
 def option(*names: str, **how: Any) -> Option:
     return names, how
 
@@ -95,7 +92,7 @@ def parser_of(description: str | None, *options: Option) -> Parser:
 def command(parser: Parser, work: Work) -> int:
     """Read the options and do the work; returns the exit code. Refuses wrong file names before anything is measured."""
 
-    def refused_or_done() -> int:
+    def checked_work() -> int:
         options = parser.parse_args()
         if picture := getattr(options, "picture", None):
             markup.refuse(picture)
@@ -107,7 +104,7 @@ def command(parser: Parser, work: Work) -> int:
             print_error(parser.prog, missing)
             return 2
 
-    return run_alone(parser.prog, refused_or_done)
+    return run_alone(parser.prog, checked_work)
 
 
 def present(options: Options, results: type[Results], measured: Measure, wanted: Callable[[Line], bool] = lambda _: True) -> int:
@@ -127,8 +124,8 @@ def present(options: Options, results: type[Results], measured: Measure, wanted:
             jsonl.write({**about, "part": END}, options.json)
         lines = [{**line, "versions": jsonl.versions(), "machine": jsonl.machine()} for line in lines]
     made = results(lines)
-    said = [made.markdown()] if options.markdown else [made.caption(), *printed(made.blocks())]
-    print(*said, sep="\n", flush=True)
+    caption = f"{made.machine()}; {', '.join(dict.fromkeys(line['date'][:10] for line in made.lines))}"
+    print(*([made.markdown()] if options.markdown else [caption, *printed(made.blocks())]), sep="\n", flush=True)
     if made.draw and options.picture:
         made.draw(options.picture)
     return made.exit_code()
@@ -149,9 +146,6 @@ def refuse_too_large(n: int, l: int, m: int, item: int = 4) -> None:
         raise DoesNotFit(f"A, B and C take {text.readable(needed)} of the host's memory, which has {text.readable(free)}")
 
 
-# --- programs
-
-
 def ended(words: Sequence[str], limit: float | None = None, **how: Any) -> tuple[int | None, str, str]:
     """Run a program: its exit code (None if it had not ended after `limit` seconds), standard output and standard error. Its
     whole process group is killed at the end."""
@@ -167,11 +161,9 @@ def ended(words: Sequence[str], limit: float | None = None, **how: Any) -> tuple
                     os.killpg(process.pid, signum)
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_GRACE)
-        said = []
-        for stream in (out, err):
-            stream.seek(0)
-            said.append(stream.read())
-        return code, said[0], said[1]
+        out.seek(0)
+        err.seek(0)
+        return code, out.read(), err.read()
 
 
 def ran(words: Sequence[str], limit: float | None = None, environment: Mapping[str, str] | None = None) -> tuple[list[Line], str]:
@@ -194,9 +186,6 @@ def told_error(*streams: str) -> str:
         if lines:
             return "; ".join(ours) if ours else (errors or lines)[-1]
     return "no message"
-
-
-# --- times and numbers
 
 
 def spread(times: Sequence[float]) -> dict[str, float]:
@@ -233,9 +222,6 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e6:.4g} µs"
 
 
-# --- tables
-
-
 @dataclass(frozen=True)
 class Table:
     """A table. `sides`: l or r for each column."""
@@ -252,9 +238,8 @@ class Table:
     def markdown(self) -> str:
         if not any(self.heads):
             return "\n".join(f"{line}\n" for line in ([self.title] if self.title else []) + [" ".join(row) for row in self.rows])
-        heading = f"{self.title}:\n\n" if self.title else ""
         rows = [self.heads, ["---:" if side == "r" else "---" for side in self.sides], *self.rows]
-        return heading + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+        return (f"{self.title}:\n\n" if self.title else "") + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def remarks(lines: Sequence[str], title: str = "") -> Table:
@@ -320,16 +305,10 @@ class Results:
     def machine(self) -> str:
         return self.machine_of(self.lines[-1])
 
-    def caption(self) -> str:
-        return "; ".join([self.machine(), ", ".join(dict.fromkeys(line["date"][:10] for line in self.lines))])
-
     def markdown(self) -> str:
         """The tables, then the machine, dates and commands of the runs."""
-        runs = dict.fromkeys(
-            (line["date"][:10], shlex.join([*self.again.split(), *line["arguments"]]))
-            for line in self.lines
-            if line.get("seconds")
-        )
+        timed = [line for line in self.lines if line.get("seconds")]
+        runs = dict.fromkeys((line["date"][:10], shlex.join([*self.again.split(), *line["arguments"]])) for line in timed)
         origin = "; ".join(f"{date}, `{words}`" for date, words in runs)
         return "\n".join([*(table.markdown() for table in self.blocks()), f"Measured on {self.machine()}; {origin}"])
 

@@ -11,6 +11,7 @@ registers. Ends with 1 if there is any.
 
 import argparse
 import lzma
+import math
 import os
 import re
 import shutil
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.common import frame
 from hybrid.classroom.gpu_models import MODELS, WARP, occupancy
@@ -54,8 +55,7 @@ from hybrid.planning.schedule import GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE
 Job = tuple[str, str]  # a source, and the architecture for which it is compiled
 
 
-@dataclass
-class Resources:
+class Resources(NamedTuple):
     """The resources of a kernel's instance, as reported by ptxas."""
 
     registers: int  # of a thread
@@ -67,11 +67,8 @@ class Resources:
 def resources_in(log: str, ptx: str) -> dict[str, Resources]:
     """Each kernel's resources, by mangled name: from the `log` of `--ptxas-options=-v`, and from the PTX its
     __launch_bounds__."""
-    bounds = {
-        name: int(x) * int(y) * int(z)
-        for name, x, y, z in re.findall(r"\.entry (\w+)\([^)]*\)\s*\.maxntid (\d+), (\d+), (\d+)", ptx)
-    }
-    found = {}
+    of_blocks = re.findall(r"\.entry (\w+)\([^)]*\)\s*\.maxntid (\d+), (\d+), (\d+)", ptx)
+    bounds, found = {name: math.prod(map(int, sides)) for name, *sides in of_blocks}, {}
     for part in re.split(r"Compiling entry function ", log)[1:]:
         name, shared = part.split("'")[1], re.search(r"(\d+) bytes smem", part)
         registers = re.search(r"Used (\d+) registers", part)
@@ -146,8 +143,6 @@ class Nvrtc:
         return results[0] if len(results) == 1 else results
 
 
-# --- launches
-
 _MOST_EXPONENT = 53
 # Elements per copy, up to 16 bytes.
 WIDTHS = {"int8": (1, 4, 8, 16), "float16": (1, 2, 4, 8), "bfloat16": (1, 2, 4, 8), "float32": (1, 2, 4), "float64": (1, 2)}
@@ -207,14 +202,12 @@ def _of_remainders(gpu: Gpu) -> Iterator[Launch]:
 def _moduli_of(dtype: str) -> list[int]:
     """All numbers of moduli above one that a product may take: of integers of any size, and of other numbers of any ratio."""
     integers = [Summary(2.0**exponent, integral=True, in_range=True) for exponent in range(_MOST_EXPONENT + 1)]
-    one, other = Summary(1.0, integral=True, in_range=True), Summary(1.0, integral=False, in_range=True)
-    chosen = {choose(a, one, 1, dtype, lambda: 0.0, fast=False)[0].moduli for a in integers}
-    for ratio in (2.0**-exponent for exponent in range(_MOST_EXPONENT)):
-        chosen |= {choose(other, other, 1, dtype, partial(float, ratio), fast=fast)[0].moduli for fast in (False, True)}
+    other = Summary(1.0, integral=False, in_range=True)
+    chosen = {choose(a, integers[0], 1, dtype, lambda: 0.0, fast=False)[0].moduli for a in integers}
+    for exponent, fast in product(range(_MOST_EXPONENT), (False, True)):
+        chosen.add(choose(other, other, 1, dtype, partial(float, 2.0**-exponent), fast=fast)[0].moduli)
     return sorted(chosen - {0, 1})
 
-
-# --- machine code for the wheel
 
 CAPABILITIES = (80, 86, 90, 100, 120)  # 8.9 runs the machine code for 8.6
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "pb": 4}]  # instructions have 16 bytes
@@ -237,11 +230,8 @@ def shipped_launches(capability: int) -> Iterator[Launch]:
 
 def ship(nvrtc: Nvrtc) -> int:
     """Compile all shipped launches; the folder then contains nothing else."""
-    wanted = [
-        (launch.architecture or architecture_of(capability), launch)
-        for capability in CAPABILITIES
-        for launch in shipped_launches(capability)
-    ]
+    launches = [(each, launch) for each in CAPABILITIES for launch in shipped_launches(each)]
+    wanted = [(launch.architecture or architecture_of(capability), launch) for capability, launch in launches]
     shutil.rmtree(SHIPPED, ignore_errors=True)
     SHIPPED.mkdir()
     size = 0
@@ -253,8 +243,6 @@ def ship(nvrtc: Nvrtc) -> int:
     print(f"NVRTC {nvrtc.version}: {len([*SHIPPED.iterdir()])} files in {SHIPPED}, {size} bytes")
     return 0
 
-
-# --- faults
 
 TARGETS = ("sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
 _REGISTERS = 256  # allocation unit of a warp's registers
@@ -306,11 +294,10 @@ def work(options: argparse.Namespace) -> int:
     if options.ship:
         return ship(nvrtc)
     targets = options.targets or [target for target in TARGETS if capability_of(target) in nvrtc.capabilities]
-    for target in targets:
-        if capability_of(target) not in nvrtc.capabilities:
-            raise UsageError(f"NVRTC {nvrtc.version} does not know {target}")
     wanted: dict[tuple[str, Launch], None] = {}
-    for target, capability in ((target, capability_of(target)) for target in targets):
+    for target in targets:
+        if (capability := capability_of(target)) not in nvrtc.capabilities:
+            raise UsageError(f"NVRTC {nvrtc.version} does not know {target}")
         for kernel in CATALOGUE:
             wanted |= dict.fromkeys((target, launch) for launch in of_kernel(kernel, capability, widest=options.widest))
         wanted |= dict.fromkeys((target, launch) for launch in of_others(target, capability))
@@ -323,7 +310,7 @@ def work(options: argparse.Namespace) -> int:
             faults.setdefault(f"{launch.source}, {target}: {fault}", []).append(launch.expression)
     for fault, names in faults.items():
         print(f"FAULT {fault} ({names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''})")
-    seconds, count = time.perf_counter() - began, f"{counted(len(faults) or 'no', 'fault')}"
+    seconds, count = time.perf_counter() - began, counted(len(faults) or "no", "fault")
     print(f"NVRTC {nvrtc.version}: {len(wanted)} instances for {' '.join(targets)} in {seconds:.0f} s: {count}")
     return 1 if faults else 0
 

@@ -165,9 +165,11 @@ class Job:
                 raise AssertionError(f"{text!r} was not printed within {self._limit} s: {self.end()}")
             time.sleep(0.02)
 
-    def wait(self, seconds: float) -> None:
-        """TimeoutExpired if the job has not ended after these seconds."""
-        self._process.wait(seconds)
+    def has_ended(self, within: float) -> bool:
+        """Whether the job ends within these seconds."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(within)
+        return self._process.returncode is not None
 
     def processes(self) -> dict[int, list[int]]:
         """Each rank's supervisor, and its worker once it exists; without a launcher rank 0 has all."""

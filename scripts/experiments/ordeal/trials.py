@@ -18,6 +18,7 @@ ranks is that raised, and is the next call right, or does it say that the commun
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -45,8 +46,6 @@ _PROGRAMS = Path(__file__).with_name("programs")
 # Open MPI's handler for deadly signals, which prints a stack trace, may hang (1 of 600 processes). A program has no supervisor
 # that would notice, so the handler is switched off, as docs/failures.md advises.
 OF_PROGRAMS = {"OMPI_MCA_opal_signal": ""}
-
-# --- jobs with a fault
 
 STALL = 3.0  # seconds, --stall of every job
 LIMIT = 30.0  # seconds after the fault and its work, after which a job hangs
@@ -116,17 +115,10 @@ def _started(command: Sequence[str], ranks: int = 0, limits: Mapping[str, int] |
             job.discard()
 
 
-def _ends(job: Job, within: float) -> bool:
-    with suppress(subprocess.TimeoutExpired):
-        job.wait(within)
-        return True
-    return False
-
-
 def usual(command: Sequence[str]) -> tuple[list[str], float]:
     """A command's standard error without a fault, and its seconds. HybridError if it fails."""
     with _started(command) as job:
-        ended = _ends(job, _LONGEST)
+        ended = job.has_ended(_LONGEST)
         seconds, end = time.monotonic() - job.began, job.ended(_LEAVING)
         if not ended or end.code:
             raise HybridError(f"{' '.join(command[1:])} does not succeed: {' '.join(end.err.split())}")
@@ -140,7 +132,7 @@ def trial(number: int, dice: random.Random, most_ranks: int, known: Usual) -> fr
     usual_lines, usual_seconds = known[command]
     with _started(command, ranks, dict([fault.limit]) if fault.limit else None) as job:
         at = dice.uniform(0, LATEST)
-        struck, young, starts = fault.limit is None and not _ends(job, at), False, False
+        struck, young, starts = fault.limit is None and not job.has_ended(at), False, False
         if struck:
             processes = job.processes()
             starts = ranks > 0 and (len(processes) < ranks or not all(_has_started(each[-1]) for each in processes.values()))
@@ -148,18 +140,32 @@ def trial(number: int, dice: random.Random, most_ranks: int, known: Usual) -> fr
             young = sum(map(len, processes.values())) < (2 if watched else 1) * max(1, ranks)
             _strike(job, fault, processes, dice, young=young)
         began = time.monotonic()
-        ended = _ends(job, LIMIT + _TIMES_USUAL * usual_seconds)  # all of its work may be left
+        ended = job.has_ended(LIMIT + _TIMES_USUAL * usual_seconds)  # all of its work may be left
         seconds = time.monotonic() - began
         # Without a supervisor of ours, a launcher does not end the job when a rank ends before it has started MPI.
         launcher_hung = not ended and (not job.others() or (starts and not watched))
         end = job.ended(_LEAVING)
     code, left = end.code if ended else None, [name for name in (*end.left, *end.of_mpich) if _OURS.match(Path(name).name)]
     said = [line for line in end.lines if line not in usual_lines]
-    about = {"part": "trial", "number": number, "ranks": ranks, "command_line": [Path(word).name for word in command]}
-    done = {"fault": fault.name, "whom": fault.whom, "at": at, "struck": struck or fault.limit is not None, "seconds": seconds}
-    came = {"exit_code": code, "ended": ended, "lines": said[:4] or end.err.splitlines()[-4:], "left": left}
-    well = {"well": _well(fault, code, said, end.out, watched=watched) or young, "launcher_hung": launcher_hung}
-    return {**about, **done, **came, **well, "apart": not watched or young or starts or fault.kills_who_would_speak}
+    well = _well(fault, code, said, end.out, watched=watched) or young
+    return {
+        "part": "trial",
+        "number": number,
+        "ranks": ranks,
+        "command_line": [Path(word).name for word in command],
+        "fault": fault.name,
+        "whom": fault.whom,
+        "at": at,
+        "struck": struck or fault.limit is not None,
+        "seconds": seconds,
+        "exit_code": code,
+        "ended": ended,
+        "lines": said[:4] or end.err.splitlines()[-4:],
+        "left": left,
+        "well": well,
+        "launcher_hung": launcher_hung,
+        "apart": not watched or young or starts or fault.kills_who_would_speak,
+    }
 
 
 def _has_started(worker: int) -> bool:
@@ -193,7 +199,7 @@ def _well(fault: Fault, code: int | None, said: Sequence[str], out: str, *, watc
     return bool(code) and (len(said) == 1 or (not said and (fault.kills_who_would_speak or not watched)))
 
 
-# The columns of the table, and the trials counted in each. Those of _FAULTY must be 0.
+# The columns of the table, and the trials counted in each.
 _COUNTED: dict[str, Callable[[frame.Line], bool]] = {
     "trials": lambda line: True,
     "hangs": lambda line: not (line["ended"] or line["launcher_hung"]),
@@ -203,11 +209,10 @@ _COUNTED: dict[str, Callable[[frame.Line], bool]] = {
     "stayed (apart)": lambda line: bool(line["left"]) and line["apart"],
     "launcher hung (apart)": lambda line: line["launcher_hung"],
 }
-_FAULTY = ("hangs", "not by one line", "stayed")
 
 
 def is_faulty(line: frame.Line) -> bool:
-    return any(_COUNTED[head](line) for head in _FAULTY)
+    return any(_COUNTED[head](line) for head in ("hangs", "not by one line", "stayed"))
 
 
 class Results(frame.Results):
@@ -222,37 +227,31 @@ class Results(frame.Results):
         groups: dict[tuple[str, str], list[frame.Line]] = {}
         for line in self.lines:
             groups.setdefault((line["fault"], line["whom"]), []).append(line)
-        rows = [[*kind, *_counts(lines)] for kind, lines in [*sorted(groups.items()), (("all", ""), list(self.lines))]]
-        trials, hangs, *others = _COUNTED
-        yield frame.Table(["fault", "to", trials, hangs, "slowest end", *others], "ll" + "r" * (1 + len(_COUNTED)), rows)
+        rows = []
+        for kind, lines in [*sorted(groups.items()), (("all", ""), list(self.lines))]:
+            trials, hangs, went_on, *others = (sum(map(bool, map(counts, lines))) for counts in _COUNTED.values())
+            ends = [line["seconds"] for line in lines if line["ended"] and line["exit_code"]]
+            slowest = f"{max(ends):.1f} s" if ends else "–" if went_on else f"over {LIMIT:.0f} s"
+            rows.append([*kind, str(trials), str(hangs), slowest, *map(str, (went_on, *others))])
+        first, second, *heads = _COUNTED
+        yield frame.Table(["fault", "to", first, second, "slowest end", *heads], "ll" + "r" * (1 + len(_COUNTED)), rows)
 
     def exit_code(self) -> int:
         """1 for any fault, except what is counted apart."""
         return int(any(map(is_faulty, self.lines)))
 
 
-def _counts(lines: Sequence[frame.Line]) -> list[str]:
-    trials, hangs, went_on, *others = (sum(map(bool, map(counts, lines))) for counts in _COUNTED.values())
-    ends = [line["seconds"] for line in lines if line["ended"] and line["exit_code"]]
-    slowest = f"{max(ends):.1f} s" if ends else "–" if went_on else f"over {LIMIT:.0f} s"
-    return [str(trials), str(hangs), slowest, *map(str, (went_on, *others))]
-
-
 def _measured(options: argparse.Namespace) -> Iterator[frame.Line]:
     if not may_mount():
         print("files that stay are not looked for: no leave to mount folders of a job's own", file=sys.stderr, flush=True)
     known = {command: usual(command) for command in COMMANDS}
-    dice, began = random.Random(options.seed), time.monotonic()  # noqa: S311 (no secret)
-    for number in range(options.trials):
-        if time.monotonic() - began > 60 * options.minutes:
-            break
+    dice, until = random.Random(options.seed), time.monotonic() + 60 * options.minutes  # noqa: S311 (no secret)
+    for number in itertools.takewhile(lambda _: time.monotonic() < until, range(options.trials)):
         line = trial(number, dice, options.ranks, known)
         if options.verbose and is_faulty(line):
             print({key: value for key, value in line.items() if key != "part"}, flush=True)
         yield {**line, "seed": options.seed}
 
-
-# --- one rank fails at a line
 
 _AT_ONCE = 25  # trials in a job
 _ALONE = 600.0  # seconds that they may take
@@ -283,8 +282,7 @@ def _tried(seed: int, first: int, last: int, ranks: int) -> list[dict[str, Any]]
     with tempfile.TemporaryDirectory() as folder:
         job = Job([_PROGRAMS / "broken_calls.py", seed, first, last], ranks, folder=Path(folder), limit=_ALONE,
                   **({"HYBRID_STALL": "1"} | ours | OF_PROGRAMS))  # fmt: skip
-        with suppress(subprocess.TimeoutExpired):
-            job.wait(_ALONE)
+        job.has_ended(_ALONE)
         end = job.ended(1.0)
     lines = [json.loads(text) for text in end.out.splitlines() if text.startswith("{")]
     if len(lines) < last - first:
@@ -305,8 +303,6 @@ def _judged(line: dict[str, Any]) -> list[str]:
         then = "next lost" if all(said.startswith("lost") for said in line["next"]) else "neither"
     return ["trials", "on none" if not raised else "on all" if raised == len(line["said"]) else "on some", then]
 
-
-# --- random products
 
 LARGEST, LARGEST_PLAYED = 2500, 300  # rows of random matrices, on GPUs and on the fake CuPy
 
