@@ -43,7 +43,12 @@ class HostLink:
         self._memory = device.reserve(size, shared=False)
         self._on_device = device.matrix(self._memory, 0, rows, COLUMNS, "float64")
         self._on_host = np.zeros((rows, COLUMNS))
-        self.pinned = _pin(device, self._on_host)
+        self.pinned = True  # a CPU in place of a GPU needs no pinning
+        if device.name == "cuda":
+            from hybrid.devices.cuda_gpus import pinned_memory
+
+            device.pin(self._on_host)
+            self.pinned = pinned_memory.pin(self._on_host)
         self._copies = dict.fromkeys(DIRECTIONS, 0)
 
     def alone(self) -> dict[str, float]:
@@ -75,28 +80,18 @@ def copy_rate(device: Device, size: int, copies: int) -> float:
     return size * copies / seconds
 
 
-def _pin(device: Device, array: np.ndarray) -> bool:
-    """Pin the array's memory; returns whether it is pinned. A CPU in place of a GPU needs no pinning."""
-    if device.name != "cuda":
-        return True
-    from hybrid.devices.cuda_gpus import pinned_memory
-
-    device.pin(array)
-    return pinned_memory.pin(array)
-
-
 def pattern(seed: int, size: int) -> np.ndarray:
     return np.random.default_rng(seed).random((size // (ITEM * COLUMNS), COLUMNS))
 
 
 class _NoMessages(Messages):
-    """A proxy sends no messages."""
+    """A proxy sends no messages. Its rank kills it if others fail."""
 
     def __init__(self) -> None:
         self.serial, self.lost = 0, ""
 
     def end_if_others_failed(self) -> None:
-        pass  # the rank then kills this process
+        pass
 
 
 class ProxyTeam(Team):
@@ -168,7 +163,8 @@ def _measure_links(team: ProxyTeam, device: Device, task: dict[str, Any]) -> Non
                 report(links=[rates])
     together = {}
     for direction in DIRECTIONS:
-        _barrier(team, "links")
+        with team.phase("links", timed=False):
+            pass  # a barrier
         if link is not None:
             together[direction] = link.rate(direction)
     if len(of_node) > 1 and together:
@@ -178,21 +174,19 @@ def _measure_links(team: ProxyTeam, device: Device, task: dict[str, Any]) -> Non
 def _fetch_from_all(team: ProxyTeam, device: Device, uuids: list[str], size: int) -> None:
     """In each round all ranks copy at the same time, each from another rank's GPU of its node, until each has copied from all.
     Reports the rates. DeviceUnavailable if the data arrive wrong."""
-    node = team.node_ranks
-    rows = size // (ITEM * COLUMNS)
+    node, shape, copies = team.node_ranks, (size // (ITEM * COLUMNS), COLUMNS, "float64"), []
     with team.phase("fetching", timed=False) as handles:
         memory = device.reserve(2 * size, shared=True)
-        target = device.matrix(memory, size, rows, COLUMNS, "float64")
+        target = device.matrix(memory, size, *shape)
         own = pattern(team.rank, size)  # referenced until it is copied
-        device.copy_in(device.matrix(memory, 0, rows, COLUMNS, "float64"), own, [])
+        device.copy_in(device.matrix(memory, 0, *shape), own, [])
         device.finish()
         handles.mine = device.handle(memory)
     with team.phase("fetching", timed=False):
         opened = {rank: device.open(handles.all[rank]) for rank in node if rank != team.rank}
-    copies = []
     for distance in range(1, max(map(len, team.topology.nodes))):
         source = node[(node.index(team.rank) + distance) % len(node)] if distance < len(node) else None
-        memory_there = None if source is None else device.matrix(opened[source], 0, rows, COLUMNS, "float64")
+        memory_there = None if source is None else device.matrix(opened[source], 0, *shape)
         rate = 0.0
         for count in (1, _FETCHES):  # the first fetch is slower
             with team.phase("fetching", timed=False):
@@ -214,12 +208,8 @@ def _fetch_from_all(team: ProxyTeam, device: Device, uuids: list[str], size: int
     with team.phase("fetching", timed=False):
         for other in opened.values():
             device.close(other)
-    _barrier(team, "fetching")  # memory may be freed only after all other processes have closed it
-
-
-def _barrier(team: ProxyTeam, name: str) -> None:
-    with team.phase(name, timed=False):
-        pass
+    with team.phase("fetching", timed=False):
+        pass  # memory may be freed only after all other processes have closed it
 
 
 LONG_ENOUGH = 0.02  # seconds of a product that make its launch negligible

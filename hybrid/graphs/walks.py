@@ -191,8 +191,9 @@ def carry_out(
     """
     steps, done, found = further_steps(arithmetic.length), 0, list[np.ndarray]()
     if not steps:
-        power = np.eye(arithmetic.vertices, dtype=np.int64) if arithmetic.length == 0 else adjacency
-        return None if adjacency is None or power is None else power[np.ix_(rows, columns)][None]
+        if adjacency is None:
+            return None
+        return (adjacency if arithmetic.length else np.eye(len(adjacency), dtype=np.int64))[np.ix_(rows, columns)][None]
     for at in range(0, len(arithmetic.primes) or 1, arithmetic.at_once):
         moduli: Any = None
         if primes := arithmetic.primes[at : at + arithmetic.at_once]:
