@@ -11,7 +11,7 @@ main = entry("lab")
 
 def load_ipython_extension(shell: Any) -> None:
     """%load_ext hybrid.lab: notebooks get the magic %%cuda_lab."""
-    from hybrid.commands.notebooks import cuda_lab
+    from hybrid.commands.lab_work import cuda_lab
 
     shell.register_magic_function(cuda_lab, "cell")
 

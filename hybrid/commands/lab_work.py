@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""The subcommands of python -m hybrid.lab: run and judge kernels and programs, show their steps, list GPUs, grade exercises."""
+"""The subcommands of python -m hybrid.lab: run and judge kernels and programs, show their steps, list GPUs, grade exercises; and
+%%cuda_lab, which gives a notebook cell's code to them."""
 
 from __future__ import annotations
 
 import argparse
 import csv
+import os
 import re
 import secrets
+import shlex
 import signal
 import sys
+import tempfile
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -29,7 +33,7 @@ from hybrid.classroom.gpu_models import model_of, table
 from hybrid.classroom.lab_page import picture, small_steps, with_tile
 from hybrid.classroom.launch import launch_of, may_be_by_columns, meaning_of, within_comment
 from hybrid.classroom.student_file import StudentFile, StudentKernel, parsed, read, refuse_as_nvcc, texts_of
-from hybrid.commands.lab import NAME
+from hybrid.commands.lab import NAME, parse
 from hybrid.commands.lectures import example_or_file
 from hybrid.commands.streams import text_stream
 from hybrid.core.problem import record
@@ -372,3 +376,30 @@ def _summary(exercise: Exercise, judgements: Sequence[_Judgement]) -> Iterator[s
         yield f"  {times:>3} × not: {part}"
     for code, times in Counter(each.code for each in judgements if each.code).most_common():
         yield f"  {times:>3} × {CODES.get(code, code)} [{code}]"
+
+
+_HEIGHT = 900  # pixels, of the frame with the steps' page
+
+
+def cuda_lab(line: str, cell: str) -> Any:
+    """Run the cell's kernel or program, as `hybrid.lab run` does; the line has its options.
+
+    `%%cuda_lab show` draws the steps, `%%cuda_lab check EXERCISE` grades.
+    """
+    words = shlex.split(line)
+    command = words.pop(0) if words and words[0] in ("run", "show", "check") else "run"
+    exercise = [words.pop(0)] if command == "check" and words else []
+    with tempfile.TemporaryDirectory(prefix=f"hybrid-lab-{os.getpid()}-") as folder:
+        file, page = Path(folder, "cell.cu"), Path(folder, "steps.html")
+        file.write_text(cell, encoding="utf-8")
+        drawn = ["--html", str(page)] if command == "show" else []
+        try:
+            work(parse([command, *exercise, str(file), *drawn, *words]))
+        except HybridError as error:
+            print(f"cuda_lab: {str(error).replace(str(file), 'the cell')}", file=sys.stderr)
+        if not page.exists():
+            return None
+        from IPython.display import HTML
+
+        steps = escape(page.read_text(encoding="utf-8"))  # a frame isolates the page's style and script
+        return HTML(f'<iframe srcdoc="{steps}" width="100%" height="{_HEIGHT}" style="border: 0"></iframe>')

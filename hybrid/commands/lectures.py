@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""The command python -m hybrid.lectures: the lectures' scripts and example programs, wherever this package is installed."""
+"""The command python -m hybrid.lectures: the lectures' scripts and example programs, wherever this package is installed; and the
+course's pages as notebooks, with commands as cells and their expected output folded below."""
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 import tempfile
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import hybrid
 from hybrid.commands.cli import run_alone
@@ -124,8 +128,6 @@ def work(name: str, words: list[str]) -> int:
 
 def _write_folder(name: str, folder: Path) -> None:
     """Write a new folder, whole or not at all: the documents' programs, or the course's pages except the first as notebooks."""
-    from hybrid.commands.notebooks import notebook
-
     if folder.exists():
         raise UsageError(f"{folder} is there already: name another folder to be written", code="file-exists")
     if name == PROGRAMS:
@@ -146,6 +148,54 @@ def _write_folder(name: str, folder: Path) -> None:
     except OSError as error:
         raise UsageError(f"{folder} cannot be written: {error.strerror}", code="file-unwritable") from None
     print(f"{folder}: {', '.join(sorted(files))}")
+
+
+_BLOCK = re.compile(r"^```(bash|text)\n((?:.*\n)*?)```\n", re.MULTILINE)
+_PICTURE = re.compile(r"^!\[[^\]]*\]\((?!\w+:)[^)]*\)$", re.MULTILINE)
+_DRAWN = re.compile(r"--picture (\S+)")
+_RELATIVE_LINK = re.compile(r"\[([^\]]+)\]\((?!\w+:)[^)]*\)")
+_BEGINNING = """\
+import os, sys
+from IPython.display import SVG, display
+os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]  # python is this notebook's
+%load_ext hybrid.lab
+"""
+
+
+def notebook(page: str) -> str:
+    """The notebook's JSON for a page; deterministic."""
+    cells, end = [_code(_BEGINNING)], 0
+    for block in _BLOCK.finditer(page):
+        cells += _markdown(page[end : block.start()])
+        if block[1] == "bash":
+            lines = [f"!{line}" for line in block[2].splitlines()]
+            cells.append(_code("\n".join([*lines, *(f'display(SVG("{name}"))' for name in _DRAWN.findall(block[2]))])))
+        else:
+            cells += _markdown(f"<details><summary>What it should print</summary>\n\n```text\n{block[2]}```\n\n</details>")
+        end = block.end()
+    cells += _markdown(page[end:])
+    for number, cell in enumerate(cells):
+        cell["id"] = f"cell-{number}"
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    whole = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+
+
+def _code(text: str) -> dict[str, Any]:
+    return {
+        "cell_type": "code",
+        "execution_count": None,
+        "metadata": {},
+        "outputs": [],
+        "source": text.rstrip("\n").splitlines(keepends=True),
+    }
+
+
+def _markdown(text: str) -> list[dict[str, Any]]:
+    """A cell with this text; none for no text. Removes links to other pages, which a notebook does not have, and pictures, which
+    cells draw."""
+    text = _RELATIVE_LINK.sub(r"\1", _PICTURE.sub("", text)).replace("<details markdown>", "<details>").strip()
+    return [{"cell_type": "markdown", "metadata": {}, "source": text.splitlines(keepends=True)}] if text else []
 
 
 def main() -> int:

@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 
 from experiments.common import frame
 from hybrid.classroom.gpu_models import MODELS, WARP, occupancy
+from hybrid.commands import hello
 from hybrid.core.problem import copy_width
 from hybrid.core.text import counted
 from hybrid.devices import check_operations
 from hybrid.devices.cuda_kernels import SHIPPED, architecture_of, compile_options, packed, shipped_file
-from hybrid.diagnostics import greeting
 from hybrid.errors import HybridError, UsageError
 from hybrid.kernels import catalogue
 from hybrid.kernels.catalogue import (
@@ -167,7 +167,7 @@ def of_kernel(kernel: Kernel, capability: int, *, widest: bool = False) -> Itera
 def of_others(target: str, capability: int) -> Iterator[Launch]:
     """The kernels of the greeting, the check, and products from remainders. A kernel for a single architecture is compiled only
     for that."""
-    yield Launch(greeting.SOURCE, greeting.KERNEL, (1, 1), (greeting.MOST_BLOCK, 1), 0)
+    yield Launch(hello.SOURCE, hello.KERNEL, (1, 1), (hello.MOST_BLOCK, 1), 0)
     for dtype, group in product(ELEMENTS, (GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE)):
         yield from _of_check(dtype, group)
     if capability >= catalogue.LEAST_FOR_BYTES:
