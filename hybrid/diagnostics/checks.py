@@ -207,7 +207,7 @@ def _compilers(gpus: bool) -> Finding:
     except DeviceUnavailable as missing:
         trouble = str(missing)
         if "CXX" not in os.environ:
-            return Finding("compiler", "ok" if gpus else "note", f"none; {trouble}{and_c}", code="no-compiler")
+            return (ok if gpus else note)("compiler", f"none; {trouble}{and_c}", code="no-compiler")
     if trouble:
         remedy = "let CXX name a C++17 compiler, or nothing; apt-get install g++"
         return wrong("compiler", f"{path or 'none'}: {trouble}", remedy, code="no-compiler")

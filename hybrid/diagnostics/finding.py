@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from hybrid.core.problem import record
@@ -23,10 +24,10 @@ class Finding:
     """
 
     subject: str
-    verdict: str
     text: str
     remedy: str = ""
     code: str = ""
+    verdict: str = "ok"
 
     def __post_init__(self) -> None:
         assert self.verdict in ("ok", "note", "unknown", "wrong"), self.verdict
@@ -43,20 +44,7 @@ class Finding:
         return line if self.verdict == "ok" else with_code(line, self.code)
 
 
-def ok(subject: str, text: str) -> Finding:
-    return Finding(subject, "ok", text)
-
-
-def note(subject: str, text: str, remedy: str = "", *, code: str) -> Finding:
-    return Finding(subject, "note", text, remedy, code)
-
-
-def unknown(subject: str, text: str) -> Finding:
-    return Finding(subject, "unknown", text)
-
-
-def wrong(subject: str, text: str, remedy: str, *, code: str) -> Finding:
-    return Finding(subject, "wrong", text, remedy, code)
+ok, note, unknown, wrong = (partial(Finding, verdict=verdict) for verdict in ("ok", "note", "unknown", "wrong"))
 
 
 @record
@@ -89,8 +77,7 @@ def merged(of_ranks: Sequence[Sequence[Finding] | None]) -> list[Finding]:
         for finding in findings or ():
             ranks.setdefault(finding, []).append(rank)
     looked = sum(findings is not None for findings in of_ranks)
-    named = ((finding, f"rank {ranges(who)}: " * (len(who) < looked)) for finding, who in ranks.items())
-    return [replace(finding, text=who + finding.text) for finding, who in named]
+    return [replace(each, text=f"rank {ranges(who)}: " * (len(who) < looked) + each.text) for each, who in ranks.items()]
 
 
 def lines(findings: Sequence[Finding]) -> Iterator[str]:

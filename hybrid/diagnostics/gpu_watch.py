@@ -15,7 +15,7 @@ from typing import Any
 
 from hybrid.core.installation import install
 from hybrid.core.problem import record
-from hybrid.diagnostics.finding import Finding, Unknown, note, unknown, wrong
+from hybrid.diagnostics.finding import Finding, Unknown, note, ok, unknown, wrong
 from hybrid.errors import one_line
 
 PERIOD = 0.5  # seconds between two samples
@@ -138,8 +138,7 @@ def judge(watched: Sequence[Watched | Unknown | None], names: Sequence[str], why
             if faults:
                 found.append(wrong(_SUBJECT, f"{name}: {'; '.join(faults)} ({summary(seen)})", _CAUSES, code="gpu-health"))
             else:
-                verdict = "note" if seen.corrected else "ok"
-                found.append(Finding(_SUBJECT, verdict, f"{name}: {summary(seen)}", code="gpu-health"))
+                found.append((note if seen.corrected else ok)(_SUBJECT, f"{name}: {summary(seen)}", code="gpu-health"))
     return found or [note(_SUBJECT, f"not watched: {why_no_gpu}", code="no-gpu")]
 
 

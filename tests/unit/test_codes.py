@@ -107,9 +107,9 @@ def verdicts(findings):
 def test_what_is_wrong_has_a_remedy_and_a_code():
     for verdict, more in (("wrong", {"code": "no-gpu"}), ("wrong", {"remedy": "do this"}), ("note", {}), ("bad", {})):
         with pytest.raises(AssertionError):
-            Finding("subject", verdict, "text", **more)
-    assert Finding("gpus", "wrong", "none", "buy one", "no-gpu").line(6) == "WRONG    gpus    none → buy one [no-gpu]"
-    assert Finding("gpus", "ok", "two").line(6) == "ok       gpus    two"
+            Finding("subject", "text", verdict=verdict, **more)
+    assert Finding("gpus", "none", "buy one", "no-gpu", "wrong").line(6) == "WRONG    gpus    none → buy one [no-gpu]"
+    assert Finding("gpus", "two").line(6) == "ok       gpus    two"
 
 
 # --- MPI, threads, Slurm
