@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -44,25 +44,14 @@ def main() -> int:
     if case in CASES:
         sys.argv = [f"{sys.argv[0]} {case}", *words]
         return main_of(f"bench.{CASES[case][0]}")()
+
+    def listed(_: argparse.Namespace) -> int:
+        print(*(f"{name:<11}{about}" for name, (_, about) in CASES.items()), sep="\n")
+        return 0
+
     named = frame.option("case", nargs="?", choices=tuple(CASES), metavar="CASE", help=", ".join(CASES))
-    return frame.command(frame.parser_of(__doc__, named), _list)
+    return frame.command(frame.parser_of(__doc__, named), listed)
 
-
-def _list(_: argparse.Namespace) -> int:
-    print(*(f"{name:<11}{about}" for name, (_, about) in CASES.items()), sep="\n")
-    return 0
-
-
-def matmul(ranks: int, n: int, *options: str, environment: Mapping[str, str] | None = None) -> frame.Line:
-    """The record of `mpirun -n RANKS python -m hybrid.matmul n n n`."""
-    words = [*mpirun(ranks), sys.executable, "-m", "hybrid.matmul", *[str(n)] * 3, *options]
-    lines, failure = frame.ran(words, environment=environment)
-    if failure:
-        raise HybridError(f"{ranks} ranks failed: {failure}")
-    return lines[0]
-
-
-# --- scaling
 
 _SCALING = """How does a product scale to many nodes? python scripts/bench.py scaling LINES.jsonl
 
@@ -94,8 +83,6 @@ def scaling() -> int:
     lines = frame.option("lines", metavar="LINES", help="JSON lines of hybrid.matmul")
     return frame.command(frame.parser_of(_SCALING, lines), _scaled)
 
-
-# --- on CPUs
 
 _CPU = """Is the runner as fast on CPUs as NumPy alone? python scripts/bench.py cpu [n] [--pairs 5] [--calls SECONDS]
 
@@ -156,13 +143,17 @@ def _beside_numpy(options: argparse.Namespace) -> int:
         return 0
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": str(ranks), "MKL_NUM_THREADS": str(ranks)}
     by_numpy = [sys.executable, "-c", _NUMPY, str(n), dtype]
+    how = ("--fill", "uniform", "--device", "cpu", "--dtype", dtype)
+    by_ours = [*mpirun(ranks), sys.executable, "-m", "hybrid.matmul", *[str(n)] * 3, *how]
     names = f"numpy alone, {ranks} threads", f"multiply by {ranks} ranks", "check", "around the multiplication"
     times: list[list[float]] = [[], [], [], []]
     for _ in frame.shown(range(options.pairs), "pairs"):
         numpy = float(subprocess.run(by_numpy, capture_output=True, text=True, check=True, env=environment).stdout)
         began = time.perf_counter()
-        phases = matmul(ranks, n, "--fill", "uniform", "--device", "cpu", "--dtype", dtype)["seconds"]
-        multiply, check = (phases[phase]["median"] for phase in ("multiply", "check"))
+        lines, failure = frame.ran(by_ours)
+        if failure:
+            raise HybridError(f"{ranks} ranks failed: {failure}")
+        multiply, check = (lines[0]["seconds"][phase]["median"] for phase in ("multiply", "check"))
         for of, seconds in zip(times, (numpy, multiply, check, time.perf_counter() - began - multiply), strict=True):
             of.append(seconds)
     for name, each in zip(names, times, strict=True):

@@ -54,6 +54,10 @@ class Start(NamedTuple):
     command: Sequence[str]
 
     @property
+    def about(self) -> dict[str, Any]:
+        return {"part": self.part, "gpus": self.gpus, "n": self.n}
+
+    @property
     def name(self) -> str:
         """Names what is left out of later rounds if it fails."""
         return f"{self.part} on {self.gpus}" + (f" at {self.n}" if self.n else "")
@@ -76,22 +80,6 @@ def starts(options: argparse.Namespace) -> Iterator[Start]:
                 yield Start(part, gpus, number, 0, [*ranks, *python, "mpi4py", "-m", *program, *map(str, options.sizes)])
 
 
-def run(start: Start, limit: float) -> tuple[list[frame.Line], str]:
-    """Run a program for at most `limit` seconds: its results, however it ends, and why it failed. Date, versions and machine are
-    added when a line is written."""
-    recorded, failure = frame.ran(start.command, limit)
-    lines = []
-    for line in recorded:
-        more = {"round": start.round, "mpi": line["versions"].get("mpi", "")}
-        if line.get("command") == "matmul":
-            prepared, about = line["seconds"].get("prepare"), {"part": start.part, "gpus": start.gpus, "n": start.n}
-            more |= {"ran_on": line["device"], "setup": prepared["median"] if prepared else None}
-            lines.append({**about, "seconds": line["total"], "repeat": line["repeat"], **more})
-        else:
-            lines.append({**{key: line[key] for key in line if key not in _RECORDERS}, **more})
-    return lines, failure
-
-
 def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
     """All measurements asked for. UsageError for impossible ones. Sets `options.failed` if a required part failed."""
     options.failed = False
@@ -107,17 +95,22 @@ def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
         if start.name in left_out:
             continue
         left = until - time.monotonic()
-        lines, reason = run(start, min(_LIMIT, left)) if left > 0 else ([], "no time was left")
-        if strange := {line["ran_on"] for line in lines if line.get("ran_on", options.device) != options.device}:
-            raise HybridError(f"{start.name} ran on {', '.join(strange)}")
-        yield from ({**about, **line} for line in lines)
+        recorded, reason = frame.ran(start.command, min(_LIMIT, left)) if left > 0 else ([], "no time was left")
+        for line in recorded:
+            of_job = {"round": start.round, "mpi": line["versions"].get("mpi", "")}
+            if line.get("command") == "matmul":
+                if line["device"] != options.device:
+                    raise HybridError(f"{start.name} ran on {line['device']}")
+                prepared = line["seconds"].get("prepare")
+                of_job |= {"ran_on": line["device"], "setup": prepared["median"] if prepared else None}
+                line = {**start.about, "seconds": line["total"], "repeat": line["repeat"]}
+            # Date, versions and machine are added when a line is written.
+            yield {**about, **{key: line[key] for key in line if key not in _RECORDERS}, **of_job}
         if reason:
             options.failed |= start.part != "cublasxt" or bool(gpus)  # without GPUs, cuBLASXt may be missing
             left_out.add(start.name)
             yield {**about, "part": None, "gpus": None, "n": None, "seconds": None, "left_out": f"{start.name}: {reason}"}
 
-
-# --- tables of the lines
 
 YARDSTICK = "handwritten"
 _TIMES = "float64, operands in host memory to C at rank 0, in ms (and how many times as fast as written by hand)"
@@ -195,15 +188,13 @@ class Results(frame.MachineResults):
             if rows:
                 heads = [f"{count} {'GPU' if self.of_gpu else 'rank'}{'s' if count > 1 else ''}" for count in counts]
                 yield frame.Table(["n", "", *heads], "rl" + "r" * len(counts), rows, title)
-        left_out = [line["left_out"] for line in self.lines if line["run"] == self.lines[-1]["run"] and line.get("left_out")]
-        remarks = [f"Left out: {text}" for text in left_out]
+        of_last = [line for line in self.lines if line["run"] == self.lines[-1]["run"]]
+        remarks = [f"Left out: {line['left_out']}" for line in of_last if line.get("left_out")]
         remarks += [f"The best block size of {NAMES[part]}, {n} on {gpus}: {cell.block}."
                     for (part, gpus, n), cell in self.cells.items() if cell.block]  # fmt: skip
         if remarks:
             yield frame.remarks(remarks)
 
-
-# --- the programs
 
 DTYPE = "float64"
 _THREADS = 16  # for random numbers
@@ -262,19 +253,13 @@ def handwritten(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
         yield "handwritten", times, {"setup": setup, "error": refuse_wrong("the product", a, b, c)}
 
 
-# By part: check, and whether `out` is given.
-_LIBRARY = {"library, checked": (True, True), "library, new arrays": (True, False), "library": (False, True),
-            "library, new C": (False, False)}  # fmt: skip
-
-
 def library(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
     """hybrid.multiply of rank 0's private arrays: checked, with the same arrays and with new ones each time; unchecked, with and
     without `out`. The second and the last product of each are compared."""
     a, b = (uniform(n) if comm.rank == 0 else None for _ in "AB")
     c = np.full((n, n), np.nan) if comm.rank == 0 else None
 
-    def seconds(part: str, *, compare: bool) -> float:
-        check, given = _LIBRARY[part]
+    def seconds(part: str, check: bool, given: bool, *, compare: bool) -> float:
         operands = [each.copy() if part == "library, new arrays" and each is not None else each for each in (a, b)]
         how: dict[str, Any] = {"out": c if given else None, "check": check, "device": device}
         made: list[Any] = []
@@ -285,8 +270,9 @@ def library(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
             refuse_wrong("the product", a, b, made[0])
         return taken
 
-    for part in _LIBRARY:
-        times = [seconds(part, compare=number in (1, repeat + 1)) for number in range(repeat + 2)]
+    kinds = {"library, checked": (True, True), "library, new arrays": (True, False), "library": (False, True)}
+    for part, how in {**kinds, "library, new C": (False, False)}.items():
+        times = [seconds(part, *how, compare=number in (1, repeat + 1)) for number in range(repeat + 2)]
         yield part, times[2:], {"setup": times[0]}
 
 

@@ -166,12 +166,12 @@ def ended(words: Sequence[str], limit: float | None = None, **how: Any) -> tuple
         return code, out.read(), err.read()
 
 
-def ran(words: Sequence[str], limit: float | None = None, environment: Mapping[str, str] | None = None) -> tuple[list[Line], str]:
+def ran(words: Sequence[str], limit: float | None = None) -> tuple[list[Line], str]:
     """Run a program with --json FILE for at most `limit` seconds: the lines that it has recorded, however it ends, and why it
     failed ("" if it did not)."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "lines.jsonl")
-        code, out, err = ended([*words, "--json", str(path)], limit, env={**os.environ, **(environment or {})})
+        code, out, err = ended([*words, "--json", str(path)], limit)
         failure = f"not done within {limit:g} s" if code is None else f"{told_error(err, out)} (exit code {code})" if code else ""
         return (list(jsonl.read(str(path))) if path.exists() else []), failure
 
