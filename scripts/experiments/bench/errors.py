@@ -8,6 +8,7 @@ import bisect
 import itertools
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -36,8 +37,6 @@ Sizes = tuple[int, int, int]
 Random = np.random.Generator
 Make = Callable[[Random, tuple[int, int]], np.ndarray]  # a matrix
 
-
-# --- accuracy
 
 _ACCURACY = """How large are the errors of products in every arithmetic? python scripts/bench.py accuracy [--sizes 512x1024x512]
 
@@ -158,10 +157,8 @@ def _product(
 
 SAMPLED, SAMPLED_OF_RANDOM = 24, 16  # rows and columns: few, since exact elements take longer than the product
 SIZES = {"cuda": ((256, 64, 256), (256, 1024, 256), (256, 8192, 256)), "emulate": ((40, 200, 50),)}
-OF_RANDOM = {
-    "cuda": ((512, 512, 512), (200, 333, 150), (384, 100, 256), (64, 2304, 96)),
-    "emulate": ((40, 70, 50), (24, 300, 30)),
-}
+OF_RANDOM = {"cuda": ((512, 512, 512), (200, 333, 150), (384, 100, 256), (64, 2304, 96)),
+             "emulate": ((40, 70, 50), (24, 300, 30))}  # fmt: skip
 
 
 def _pairs(options: argparse.Namespace) -> Iterator[tuple[int, str, str, Sizes]]:
@@ -224,9 +221,8 @@ class Errors(frame.Results):
             unit = "2⁻⁵³" if dtype == "float64" else "2⁻²⁴"
             title = f"{dtype}, l = {l}: errors as parts of (|A||B|)ᵢⱼ, in units of {unit}, root mean square / maximum"
             yield frame.Table(heads, "l" + "r" * len(columns), rows, title)
-        yield frame.remarks(
-            ["In brackets: the arithmetic that the guard chose, and what no element's error can exceed, in the same units."]
-        )
+        of_brackets = "the arithmetic that the guard chose, and what no element's error can exceed, in the same units."
+        yield frame.remarks([f"In brackets: {of_brackets}"])
 
     def _of_random(self) -> frame.Table:
         """How many pairs the guard accepted, and how many have errors above native's."""
@@ -275,8 +271,6 @@ accuracy = frame.experiment(
 )  # fmt: skip
 
 
-# --- detection
-
 _DETECTION = """Which faults does the check find? python scripts/bench.py detection [--sizes 512 2000] [--faults 1000]
 
 Faults are planted into products of n×n matrices while CPUs compute them, and as many right products are checked. The size of a
@@ -316,11 +310,10 @@ FAULTS: dict[str, Callable[[np.ndarray, Random, float], Any]] = {
 
 
 def _is_refused(a: np.ndarray, b: np.ndarray) -> bool:
-    try:
+    with suppress(CheckFailed):
         hybrid.multiply(a, b, device="cpu", check="host")
-    except CheckFailed:
-        return True
-    return False
+        return False
+    return True
 
 
 def _operands(data: str, n: int, random: Random) -> tuple[np.ndarray, np.ndarray, float]:

@@ -33,8 +33,7 @@ from hybrid.core.problem import block
 from hybrid.errors import DeviceUnavailable, HybridError, one_line
 from hybrid.ranks.launcher import family_of, mpirun
 
-# --- network namespaces as nodes: each has one link to a switch, of the same rate both ways
-
+# Network namespaces as nodes: each has one link to a switch, of the same rate both ways.
 _IP = shutil.which("ip") or "/sbin/ip"
 # tc's token bucket filter: the burst size, and the longest wait of a packet.
 _BUCKET = ("burst", "256kb", "latency", "50ms")
@@ -50,22 +49,12 @@ exec ip netns exec "$name" unshare --uts sh -c 'hostname "$0"; eval "$*"' "$name
 """
 # Other nodes are reachable only by the link. Without "put" ScaLAPACK's pdgemm is faster, and MPICH 4.0 does not hang at its end.
 _TRANSPORTS = {
-    "MPICH": {
-        "UCX_TLS": "tcp,self",
-        "UCX_NET_DEVICES": "eth0",
-        "UCX_TCP_PUT_ENABLE": "n",
-        "FI_PROVIDER": "tcp",
-        "FI_TCP_IFACE": "eth0",
-    },
+    "MPICH": {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0", "UCX_TCP_PUT_ENABLE": "n", "FI_PROVIDER": "tcp",
+              "FI_TCP_IFACE": "eth0"},
     # Broadcasts of the han module take most of a minute over TCP.
-    "Open MPI": {
-        "OMPI_MCA_pml": "ob1",
-        "OMPI_MCA_btl": "self,sm,tcp",
-        "OMPI_MCA_btl_tcp_if_include": "eth0",
-        "OMPI_MCA_coll": "^han",
-        "OMPI_MCA_osc": "^ucx",
-    },
-}
+    "Open MPI": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp", "OMPI_MCA_btl_tcp_if_include": "eth0",
+                 "OMPI_MCA_coll": "^han", "OMPI_MCA_osc": "^ucx"},
+}  # fmt: skip
 
 
 class Network:
@@ -86,24 +75,20 @@ class Network:
             self._in(self._switch, "ip", "link", "add", "switch", "type", "bridge")
             self._in(self._switch, "ip", "link", "set", "switch", "up")
             for number, name in enumerate(self.names):
-                self._connect(name, number)
+                port = f"port{number}"
+                _ip("netns", "add", name)
+                _ip("link", "add", port, "netns", self._switch, "type", "veth", "peer", "name", "eth0", "netns", name)
+                self._in(self._switch, "ip", "link", "set", port, "master", "switch", "up")
+                self._in(name, "ip", "addr", "add", f"10.78.0.{number + 1}/24", "dev", "eth0")
+                self._in(name, "ip", "link", "set", "lo", "up")
+                self._in(name, "ip", "link", "set", "eth0", "up")
+                bucket = _SLOW_BUCKET if self._rate == SLOW else _BUCKET
+                for where, device in ((name, "eth0"), (self._switch, port)) if self._rate else ():
+                    self._in(where, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", self._rate, *bucket)
         except BaseException:
             self.__exit__()
             raise
         return self
-
-    def _connect(self, name: str, number: int) -> None:
-        port = f"port{number}"
-        _ip("netns", "add", name)
-        _ip("link", "add", port, "netns", self._switch, "type", "veth", "peer", "name", "eth0", "netns", name)
-        self._in(self._switch, "ip", "link", "set", port, "master", "switch", "up")
-        self._in(name, "ip", "addr", "add", f"10.78.0.{number + 1}/24", "dev", "eth0")
-        self._in(name, "ip", "link", "set", "lo", "up")
-        self._in(name, "ip", "link", "set", "eth0", "up")
-        if self._rate:
-            bucket = _SLOW_BUCKET if self._rate == SLOW else _BUCKET
-            for where, device in ((name, "eth0"), (self._switch, port)):
-                self._in(where, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", self._rate, *bucket)
 
     def __exit__(self, *failure: object) -> None:
         for name in (*self.names, self._switch):
@@ -171,8 +156,6 @@ def _ip(*words: str) -> str:
     return done.stdout
 
 
-# --- the programs
-
 Sizes = tuple[int, int, int]
 Program = Callable[[Network, Sizes], float]  # returns its seconds
 SHAPES: dict[str, Sizes] = {
@@ -216,14 +199,14 @@ def _measured(options: argparse.Namespace) -> Iterator[frame.Line]:
 
     programs: dict[str, Program] = {
         OURS: _ours,
-        ALLGATHER: partial(_python, "allgather"),
-        OURS_STAYS: partial(_python, "rows"),
-        OURS_2D: partial(_python, "blocks"),
-        ALLGATHER_STAYS: partial(_python, "stays"),
+        ALLGATHER: partial(_called, "on_nodes", "allgather"),
+        OURS_STAYS: partial(_called, "on_nodes", "rows"),
+        OURS_2D: partial(_called, "on_nodes", "blocks"),
+        ALLGATHER_STAYS: partial(_called, "on_nodes", "stays"),
     }
     try:
         _scalapack()
-        programs |= {f"{PDGEMM}, blocks of {side}": partial(_pdgemm, side) for side in _BLOCKS}
+        programs |= {f"{PDGEMM}, blocks of {side}": partial(_called, "pdgemm", side) for side in _BLOCKS}
     except HybridError as missing:
         print(f"bench_nodes: {missing}: it is not measured", file=sys.stderr)
     for nodes in options.nodes:
@@ -260,14 +243,13 @@ def _ours(network: Network, sizes: Sizes) -> float:
     return float(record["total"]["median"])
 
 
-def _of_python(network: Network, call: str, *words: str) -> float:
+def _called(function: str, first: Any, network: Network, sizes: Sizes) -> float:
+    """The seconds of a function of this module on all nodes."""
+    call = f"{function}{(first, *sizes, *(_grid_of(len(network.names)) if function == 'pdgemm' else ()))}"
+    words = ("-m", "mpi4py") if function == "on_nodes" else ()
     alone = ("env", "OPENBLAS_NUM_THREADS=1", "MKL_NUM_THREADS=1", "HYBRID_THREADS=1", f"PYTHONPATH={ROOT}:{SCRIPTS}")
-    program = f"from experiments.bench.nodes import {call.partition('(')[0]}; {call}"
+    program = f"from experiments.bench.nodes import {function}; {call}"
     return float(network.run([*alone, sys.executable, *words, "-c", program], _LIMIT))
-
-
-def _python(way: str, network: Network, sizes: Sizes) -> float:
-    return _of_python(network, f"on_nodes{(way, *sizes)}", "-m", "mpi4py")
 
 
 def on_nodes(way: str, n: int, l: int, m: int) -> None:
@@ -372,10 +354,6 @@ def pdgemm(side: int, n: int, l: int, m: int, rows: int, columns: int) -> None:
         print(seconds, flush=True)
     library.Cblacs_barrier(context, b"All")
     os._exit(not np.allclose(both[0][0], both[1][0], rtol=1e-9, atol=0))
-
-
-def _pdgemm(side: int, network: Network, sizes: Sizes) -> float:
-    return _of_python(network, f"pdgemm{(side, *sizes, *_grid_of(len(network.names)))}")
 
 
 main = frame.experiment(
