@@ -8,6 +8,7 @@ import argparse
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -22,8 +23,6 @@ from hybrid.reporting import markup
 def _alone(runtime: cuda.Runtime, kernel: str, operands: tuple[np.ndarray, np.ndarray], repeat: int) -> dict[str, float]:
     return frame.spread(runtime.kernel_seconds(cuda.kernel_of(kernel), *operands, repeat))
 
-
-# --- Hochberg: shared memory
 
 _HOCHBERG = """With and without shared memory: python -m hybrid.lectures hochberg
 
@@ -78,8 +77,6 @@ hochberg = frame.experiment(
 )  # fmt: skip
 
 
-# --- Siegel: three programs
-
 _SIEGEL = """Matrix multiplication in three programs: python -m hybrid.lectures siegel
 
 The CUDA lecture's seq (three loops on one core), matmul1 (one thread per element) and matmul2 (tiles in shared memory) at
@@ -125,8 +122,7 @@ class Three(frame.Results):
         for kernel, order in _LOOPS.items():
             times = {line["n"]: line["seconds"]["median"] for line in self.lines if line.get("kernel") == kernel}
             here = "not measured"
-            if times:
-                size, seconds = max(times.items())
+            for size, seconds in sorted(times.items())[-1:]:
                 here = f"{frame.duration(seconds)} at {size}, which says nothing of {N}"
                 if size >= _LEAST_EXTRAPOLATED:
                     whole = frame.duration(seconds * (N / size) ** 3)
@@ -152,8 +148,6 @@ siegel = frame.experiment(
     frame.option("--size", type=frame.positive, metavar="N", help=f"of the matrices ({N}; 200 without a GPU)"),
 )  # fmt: skip
 
-
-# --- CUDA in two dimensions
 
 _TWO_DIMENSIONS = """CUDA in two dimensions: python -m hybrid.lectures 2d
 
@@ -237,8 +231,6 @@ two_dimensions = frame.experiment(
 )  # fmt: skip
 
 
-# --- Programming Massively Parallel Processors: grids
-
 _PMPP = """The exercises on multidimensional grids: python -m hybrid.lectures pmpp [--launch ROWS COLUMNS X Y]
 
 Exercise 1: a thread for each row of C and one for each column, beside a thread for each element, on a square, a tall and a wide
@@ -253,19 +245,12 @@ Number = int | tuple[int, int]
 def covering(rows: int, columns: int, x: int, y: int) -> dict[str, Any]:
     """A rows×columns matrix covered by blocks of x×y threads, one thread per element. UsageError for a block too large for any
     GPU."""
-    block = x * y
-    if block > _MOST_THREADS:
+    if (block := x * y) > _MOST_THREADS:
         raise UsageError(f"a block of {x}×{y} has {block} threads, and {_MOST_THREADS} are the most")
-    across, down = -(-columns // x), -(-rows // y)
-    blocks, passing = across * down, rows * columns
-    return {
-        "threads a block": block,
-        "grid": (across, down),
-        "blocks": blocks,
-        "threads": blocks * block,
-        "pass the bounds test": passing,
-        "have nothing to do": blocks * block - passing,
-    }
+    grid, passing = (-(-columns // x), -(-rows // y)), rows * columns
+    threads = math.prod(grid) * block
+    counts = {"threads a block": block, "grid": grid, "blocks": math.prod(grid), "threads": threads}
+    return {**counts, "pass the bounds test": passing, "have nothing to do": threads - passing}
 
 
 def tile_phase(tile: int) -> dict[str, Any]:
@@ -315,9 +300,7 @@ def _text(number: Number) -> str:
 
 _MOST_DRAWN, _NUMBERED = 2000, 60  # most blocks that a picture shows, and that it numbers
 _LONG, _LEFT, _TOP, _BELOW = 640, 64, 70, 60  # of the longer side, and around a grid
-_STYLE = """\
-.covered { fill-opacity: 0.15 } .edge { fill: none; stroke-width: 2 } .blocks { fill: none; stroke-width: 0.7 }
-"""
+_STYLE = ".covered { fill-opacity: 0.15 } .edge { fill: none; stroke-width: 2 } .blocks { fill: none; stroke-width: 0.7 }\n"
 _HATCHES = (
     '<pattern id="outside" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
     '<path class="stroke-second" d="M0 0V6" stroke-width="2"/></pattern>'
@@ -376,7 +359,7 @@ def _of_grids(options: argparse.Namespace) -> Iterator[frame.Line]:
     shapes = {"square": (size, size, size), "tall": (slender, quarter, quarter), "wide": (quarter, quarter, slender)}
     for shape in shapes.values():
         frame.refuse_too_large(*shape)
-    for (form, (n, l, m)), kernel in frame.shown([(shape, each) for shape in shapes.items() for each in _THREADS], "exercise 1"):
+    for (form, (n, l, m)), kernel in frame.shown([*product(shapes.items(), _THREADS)], "exercise 1"):
         seconds = _alone(runtime, kernel, cuda.matrices("uniform", "float32", n, l, m), 7)
         about = {**runtime.about, "part": "exercise 1", "kernel": kernel, "form": form}
         yield {**about, "n": n, "l": l, "m": m, "seconds": seconds}
@@ -437,9 +420,9 @@ def _launch(line: frame.Line) -> str:
 
 
 def _pmpp_work(options: argparse.Namespace) -> int:
-    if options.picture and not options.launch:
-        raise UsageError("--picture draws the blocks of --launch")
     if not options.launch:
+        if options.picture:
+            raise UsageError("--picture draws the blocks of --launch")
         return frame.present(options, Grids, _of_grids)
     print(*explained(*options.launch), sep="\n")
     if options.picture:

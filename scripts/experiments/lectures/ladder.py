@@ -40,7 +40,6 @@ from hybrid.kernels.catalogue import (
     HALVES,
     KERNELS,
     OPERAND_SIZES,
-    Form,
     Kernel,
     launch_of,
     numbers_of,
@@ -154,15 +153,13 @@ def _speed(line: Line | None) -> str:
     return rate if line["kernel"] == YARDSTICK else f"{rate} ({100 * line['ratio']:.1f} %)"
 
 
-# --- loads, by formula and counted
-
 ALONE = ("naive", "row_per_thread", "column_per_thread")  # every thread loads all of its operands
 Counts = tuple[float, float, float]  # loads of an element: the least, the most, the mean
 
 
-def form_of(kernel: Kernel, dtype: str, capability: int) -> Form:
-    """The form launched on a GPU of this compute capability (times ten)."""
-    return next(form for form in kernel.forms[dtype] if form.capability <= capability)
+def tile_of(kernel: Kernel, dtype: str, capability: int) -> tuple[int, ...]:
+    """The tile of C on a GPU of this compute capability (times ten)."""
+    return next(form.tile for form in kernel.forms[dtype] if form.capability <= capability)
 
 
 def loads_of_elements(kernel: str, tile: Sequence[int], shape: Shape) -> tuple[int, int]:
@@ -196,22 +193,19 @@ def show_loads(kernels: Sequence[Kernel], dtypes: Sequence[str], shape: Shape) -
     jobs = [(kernel, dtype) for dtype in dtypes for kernel in kernels if dtype in kernel.dtypes]
     for kernel, dtype in frame.shown(jobs, "rungs"):
         counts = count_loads(kernel, dtype, shape)
-        formulas = loads_of_elements(kernel.name, form_of(kernel, dtype, EMULATED_CAPABILITY).tile, shape)
+        formulas = loads_of_elements(kernel.name, tile_of(kernel, dtype, EMULATED_CAPABILITY), shape)
+        both = [*zip(counts, formulas, strict=True)]
         cells = [
-            cell
-            for (least, most, mean), formula in zip(counts, formulas, strict=True)
-            for cell in (f"{least:g}", f"{most:g}", f"{mean:.2f}", str(formula))
+            f"{each:{form}}" for of, formula in both for each, form in zip((*of, formula), ("g", "g", ".2f", ""), strict=True)
         ]
-        right = all(each == (formula,) * 3 for each, formula in zip(counts, formulas, strict=True))
+        right = all(each == (formula,) * 3 for each, formula in both)
         differs += not right
-        both = [f"{of_a / m + of_b / n:.4f}" for of_a, of_b in ((counts[0][2], counts[1][2]), formulas)]
-        rows.append([kernel.name, dtype, *cells, *both, "" if right else "differs"])
+        per_term = [f"{of_a / m + of_b / n:.4f}" for of_a, of_b in ((counts[0][2], counts[1][2]), formulas)]
+        rows.append([kernel.name, dtype, *cells, *per_term, "" if right else "differs"])
     heads += ["per multiply-add", "formula", ""]
     print(*frame.printed([frame.Table(heads, "ll" + "r" * 10 + "l", rows, "loads of an element")]), sep="\n")
     return min(differs, 1)
 
-
-# --- times
 
 # Keep cuBLAS from using lower precision. It reads these variables when it is loaded.
 EXACT_CUBLAS = {"NVIDIA_TF32_OVERRIDE": "0", "CUBLAS_EMULATE_DOUBLE_PRECISION": "0", "CUBLAS_EMULATE_SINGLE_PRECISION": "0"}
@@ -298,9 +292,8 @@ class Bench:
         width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in place_of(matrix)])
         launch = launch_of(one.kernel, self._dtype, len(c), c.shape[1], self._gpu.capability, width)
         registers, shared, spills = resources(one.multiply.compiled(launch))  # of the timed instance
-        tile = form_of(one.kernel, self._dtype, self._gpu.capability).tile
-        about = {"expression": launch.expression, "tile": tile, "registers": registers, "spills": spills}
-        return {**about, "shared": shared + launch.shared_bytes}
+        about = {"tile": tile_of(one.kernel, self._dtype, self._gpu.capability), "registers": registers, "spills": spills}
+        return {"expression": launch.expression, **about, "shared": shared + launch.shared_bytes}
 
 
 def measured(options: argparse.Namespace) -> Iterator[Line]:

@@ -24,8 +24,6 @@ from hybrid.kernels.catalogue import BOTH, Kernel, fastest
 from hybrid.planning.decision import kernel_asked_for
 from hybrid.runs.operands import fill_rows
 
-# --- by memory
-
 _LARGEST = """How large may N×N matrices be? python -m hybrid.lectures largest [--gpu-memory BYTES]
 
 Question 2 of the matrix multiplication module: N by memory alone, floor(sqrt(bytes / (3·bytes an element))), beside the largest N
@@ -91,13 +89,6 @@ def largest_in_core(runtime: cuda.Runtime, kernel: Kernel, dtype: str, most: int
     raise DoesNotFit(f"no three matrices of {dtype} fit beside kernel {kernel.name}")
 
 
-def seconds_out_of_core(device: str, memory: int, dtype: str, n: int) -> float:
-    """The seconds of the runner's product through `memory` bytes on the device. CheckFailed for a wrong product."""
-    a, b = cuda.matrices("lecture", dtype, n, n, n)
-    with hybrid.testing.pretend(gpu_memory=memory, staged=True):
-        return frame.seconds_of(partial(hybrid.multiply, a, b, check="full", device="cuda" if device == "cuda" else "cpu"))
-
-
 class Largest(frame.Results):
     command, again = "largest", "python -m hybrid.lectures largest"
 
@@ -128,15 +119,12 @@ def _largest(options: argparse.Namespace) -> Iterator[frame.Line]:
     if not theoretical(memory, "float64"):
         raise DoesNotFit(f"{memory} bytes hold no three numbers: a larger --gpu-memory")
     if not runtime.gpu and theoretical(memory, dtypes[0]) > MOST_EMULATED:
-        raise UsageError(
-            f"{readable(memory)} hold more than the CPU's CUDA runtime multiplies in a short time: "
-            f"--gpu-memory up to {readable(3 * ITEM_SIZES[dtypes[0]] * MOST_EMULATED**2)} without a GPU"
-        )
+        most = f"--gpu-memory up to {readable(3 * ITEM_SIZES[dtypes[0]] * MOST_EMULATED**2)} without a GPU"
+        raise UsageError(f"{readable(memory)} hold more than the CPU's CUDA runtime multiplies in a short time: {most}")
     for name in options.kernels or ():
         kernel_asked_for(Settings(device=runtime.device.name, kernel=name))
     for dtype in dtypes:
-        about = {**runtime.about, "dtype": dtype, "memory": memory}
-        most = theoretical(memory, dtype)
+        about, most = {**runtime.about, "dtype": dtype, "memory": memory}, theoretical(memory, dtype)
         yield {**about, "part": "theoretical", "n": most}
         # With and without shared memory; on a GPU only the fastest kernel, since the others take minutes.
         usual = [fastest("cuda", dtype, most, runtime.capability).name] if runtime.gpu else ["naive", "tiled"]
@@ -145,7 +133,10 @@ def _largest(options: argparse.Namespace) -> Iterator[frame.Line]:
             yield {**about, "part": "in core", "n": n, "kernel": name, "seconds": seconds}
         of_host = theoretical(int(_OF_FREE_HOST_MEMORY * available_host_bytes()), dtype)
         if (n := min(int(options.times * most), of_host)) > most:
-            seconds = seconds_out_of_core(runtime.device.name, memory, dtype, n)
+            a, b = cuda.matrices("lecture", dtype, n, n, n)
+            through = partial(hybrid.multiply, a, b, check="full", device="cuda" if runtime.gpu else "cpu")
+            with hybrid.testing.pretend(gpu_memory=memory, staged=True):
+                seconds = frame.seconds_of(through)
             yield {**about, "part": "out of core", "n": n, "seconds": seconds}
 
 
@@ -157,8 +148,6 @@ largest = frame.experiment(
     frame.option("--times", type=float, default=4.0, metavar="T", help="out of core, up to T times as large (4)"),
 )  # fmt: skip
 
-
-# --- by type
 
 _PASCAL = """Question 4 of the matrix multiplication lecture: how large may Pascal's triangle be? python -m hybrid.lectures pascal
 
@@ -244,8 +233,7 @@ class Triangles(frame.Results):
 
 
 def _triangles(options: argparse.Namespace) -> Iterator[frame.Line]:
-    for dtype in options.dtype:
-        yield {"device": options.device, **assess(dtype, options)}
+    return ({"device": options.device, **assess(dtype, options)} for dtype in options.dtype)
 
 
 def work(options: argparse.Namespace) -> int:
