@@ -195,13 +195,11 @@ def show_loads(kernels: Sequence[Kernel], dtypes: Sequence[str], shape: Shape) -
         counts = count_loads(kernel, dtype, shape)
         formulas = loads_of_elements(kernel.name, tile_of(kernel, dtype, EMULATED_CAPABILITY), shape)
         both = [*zip(counts, formulas, strict=True)]
-        cells = [
-            f"{each:{form}}" for of, formula in both for each, form in zip((*of, formula), ("g", "g", ".2f", ""), strict=True)
-        ]
+        told = [(f"{least:g}", f"{most:g}", f"{mean:.2f}", str(formula)) for (least, most, mean), formula in both]
         right = all(each == (formula,) * 3 for each, formula in both)
         differs += not right
         per_term = [f"{of_a / m + of_b / n:.4f}" for of_a, of_b in ((counts[0][2], counts[1][2]), formulas)]
-        rows.append([kernel.name, dtype, *cells, *per_term, "" if right else "differs"])
+        rows.append([kernel.name, dtype, *told[0], *told[1], *per_term, "" if right else "differs"])
     heads += ["per multiply-add", "formula", ""]
     print(*frame.printed([frame.Table(heads, "ll" + "r" * 10 + "l", rows, "loads of an element")]), sep="\n")
     return min(differs, 1)

@@ -119,8 +119,8 @@ def _largest(options: argparse.Namespace) -> Iterator[frame.Line]:
     if not theoretical(memory, "float64"):
         raise DoesNotFit(f"{memory} bytes hold no three numbers: a larger --gpu-memory")
     if not runtime.gpu and theoretical(memory, dtypes[0]) > MOST_EMULATED:
-        most = f"--gpu-memory up to {readable(3 * ITEM_SIZES[dtypes[0]] * MOST_EMULATED**2)} without a GPU"
-        raise UsageError(f"{readable(memory)} hold more than the CPU's CUDA runtime multiplies in a short time: {most}")
+        remedy = f"--gpu-memory up to {readable(3 * ITEM_SIZES[dtypes[0]] * MOST_EMULATED**2)} without a GPU"
+        raise UsageError(f"{readable(memory)} hold more than the CPU's CUDA runtime multiplies in a short time: {remedy}")
     for name in options.kernels or ():
         kernel_asked_for(Settings(device=runtime.device.name, kernel=name))
     for dtype in dtypes:
