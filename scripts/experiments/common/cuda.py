@@ -145,8 +145,6 @@ class Runtime:
         return self.seconds(lambda: self.device.launch([call], [], "products"))
 
 
-# --- the check
-
 WHOLE = 2_000_000_000  # multiply-adds up to which every element is compared
 SAMPLED = 32  # rows and columns compared of larger products, besides the last ones
 _WIDE = {"f": np.float64, "c": np.complex128, "i": np.int64}

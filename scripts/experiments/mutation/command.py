@@ -162,16 +162,14 @@ def table(mutants: Iterable[Mutant], results: dict[str, dict[str, Any]]) -> Iter
 
 
 def work(options: argparse.Namespace) -> int:
-    mutants = catalogue(ROOT / "tests" / "mutants", options.only)
-    found = {}
+    mutants, found = catalogue(ROOT / "tests" / "mutants", options.only), {}
     for result in plant(ROOT, mutants, options.jobs):
         found[result["key"]] = result
         print(f"{result['verdict']:<14} {result['file']}: {result['what']}  {result['by']}", flush=True)
         if options.json:
             jsonl.write({"command": "mutants", **result}, options.json)
     print(*table(mutants, found), sep="\n")
-    lives = [each for each in mutants if found[each.key]["verdict"] in _MISSED and not each.survives]
-    return int(bool(lives))
+    return int(any(found[each.key]["verdict"] in _MISSED and not each.survives for each in mutants))
 
 
 def main() -> int:

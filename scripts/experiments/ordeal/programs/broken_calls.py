@@ -41,19 +41,13 @@ class Product:
         return hybrid.multiply(A, np.eye(70))
 
 
-# --- calls: each returns this rank's result and the right one
-
-
+# Calls: each returns this rank's result and the right one.
 def at_root(a, b, by=hybrid.multiply, **options):
     def call(comm):
         given = (a, b) if comm.rank == 0 else (None, None)
         return by(*given, comm=comm, **options), np.asarray(a) @ np.asarray(b) if comm.rank == 0 else None
 
     return call
-
-
-def by_plan(*operands, comm):
-    return hybrid.plan(*operands, comm=comm).run(*operands)
 
 
 def in_parts(part):
@@ -85,8 +79,8 @@ def in_shared_memory(comm):
 
 
 def there_and_back(comm):
-    part = hybrid.scatter(A if comm.rank == 0 else None, comm=comm)
-    return hybrid.gather(part, comm=comm), A if comm.rank == 0 else None
+    whole = A if comm.rank == 0 else None
+    return hybrid.gather(hybrid.scatter(whole, comm=comm), comm=comm), whole
 
 
 CALLS = {
@@ -102,7 +96,7 @@ CALLS = {
     "blocks": in_parts(block),
     "shared": in_shared_memory,
     "scatter": there_and_back,
-    "plan": at_root(A, B, by_plan),
+    "plan": at_root(A, B, lambda *operands, comm: hybrid.plan(*operands, comm=comm).run(*operands)),
 }
 if os.environ.get("HYBRID_DEVICE") == "cuda":
     del CALLS["nested"]  # the root computes it alone, and refuses a nested call
@@ -114,9 +108,6 @@ ERRORS = {each.__name__: each for each in (MemoryError, KeyboardInterrupt, Value
 SIGINTS = ("SIGINT at a line", "SIGINT at a time")
 
 
-# --- a line that fails
-
-
 class Lines:
     """Counts the package's lines that this thread runs, or calls `fail` at one of them."""
 
@@ -124,14 +115,11 @@ class Lines:
         self.seen, self._site, self._left, self._fail, self.failed_at = Counter(), site, number, fail, ""
 
     def __enter__(self):
-        sys.settrace(self._enters)
+        sys.settrace(lambda frame, event, argument: self._runs if frame.f_code.co_filename.startswith(PACKAGE) else None)
         return self
 
     def __exit__(self, *failure):
         sys.settrace(None)
-
-    def _enters(self, frame, event, argument):
-        return self._runs if frame.f_code.co_filename.startswith(PACKAGE) else None
 
     def _runs(self, frame, event, argument):
         if event == "line":
@@ -152,9 +140,6 @@ def never_raises(frame):
     instructions = (each for each in dis.get_instructions(frame.f_code) if each.offset >= frame.f_lasti)
     following = [(each.opname, each.argval) for each in itertools.islice(instructions, 3)]
     return following == [("LOAD_CONST", None)] * 3 or following[0][0] in ("NOP", "SWAP", "PUSH_EXC_INFO", "WITH_EXCEPT_START")
-
-
-# --- trials
 
 
 OUTSIDE = WORLD.Dup()  # not used by the package
@@ -230,8 +215,7 @@ def main():
             comm = WORLD.Dup()
         if kind == "warm" and before != (name, settings):
             counted(call, comm)
-        place = name, kind, str(settings)
-        if place not in known:
+        if (place := (name, kind, str(settings))) not in known:
             known[place] = counted(call, WORLD.Dup() if kind == "first" else comm)
         told(None)
         began, failed_at = time.monotonic(), ""

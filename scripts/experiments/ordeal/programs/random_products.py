@@ -21,6 +21,7 @@ import weakref
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -175,12 +176,6 @@ class Watched:
         return list(there.values()).count(False)
 
 
-def resident_bytes() -> int:
-    with open("/proc/self/smaps_rollup") as file:
-        said = dict(line.split(":", 1) for line in file.read().splitlines()[1:])
-    return int(said["Rss"].split()[0]) << 10
-
-
 def main(products: int, seconds: float, largest: int, seed: int, device: str = "cuda") -> int:
     cuda_gpus.LEAST_PART = 0  # pools are pinned, too
     watched, arrays, seen = Watched(), Arrays(largest), Counter[str]()
@@ -208,7 +203,7 @@ def main(products: int, seconds: float, largest: int, seed: int, device: str = "
         arrays.renew()
         gc.collect()
         left += watched.pinned_without_array()
-        memory.append(resident_bytes())
+        memory.append(int(Path("/proc/self/smaps_rollup").read_text().partition("Rss:")[2].split()[0]) << 10)
     kept = sorted(memory[-2:])[0], max(memory[: len(memory) // 3 + 1])
     level = comm.allreduce(kept[0] <= LEVEL[0] * kept[1] + LEVEL[1], MPI.LAND)
     wrong, failed, left = (comm.allreduce(each) for each in (wrong, failed, left))
