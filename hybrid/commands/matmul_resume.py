@@ -187,11 +187,16 @@ _LEAST = 64  # rows of a rank in a part, and columns: fewer compute too little f
 _FASTER = 16  # bandwidth from memory to a device, relative to a disk's (assumed)
 
 
-def shape_of_parts(product: TypedProduct, ranks: int, rows: int, fits: Callable[[int, int], bool]) -> tuple[int, int]:
-    """The rows and columns of a part: all columns if B fits into memory, else the shape that takes the least time to read.
+def shape_of_parts(
+    state: State | None, product: TypedProduct, ranks: int, rows: int, fits: Callable[[int, int], bool]
+) -> tuple[int, int]:
+    """The rows and columns of a part: the journal's, or all columns if B fits into memory, else the shape that takes the least
+    time to read.
 
     `rows`: of a part if the user chose them, else 0. `fits(rows, columns)`: whether there is memory for such a part.
     """
+    if state:
+        return rows or state.rows, state.columns
     (n, _, m), p = product.sizes, product.problem
     least = min(n, _LEAST * ranks)
     usual = rows or max(1, least, min(n, max(-(-n // _PARTS), _LEAST_BYTES // max(1, p.bytes(1, p.m)))))
@@ -394,11 +399,8 @@ class ProductInParts:
         self.disk = _PartsFile(self._team, output, threads)
         try:
             self.disk.open()
-            state, rows = self.disk.state, settings.resume_rows
-            if state:
-                self._rows, self._columns = rows or state.rows, state.columns
-            else:
-                self._rows, self._columns = shape_of_parts(product, self._team.size, rows, self._fits)
+            state, ranks = self.disk.state, self._team.size
+            self._rows, self._columns = shape_of_parts(state, product, ranks, settings.resume_rows, self._fits)
             self._tiles = _serpentine(self.shape, self._rows, self._columns)
             shapes = dict.fromkeys([self._largest, *(tile.shape for tile in self._tiles)])
             self._decisions = {shape: self._decide(*shape) for shape in shapes}  # by the rows and columns of a part
@@ -614,8 +616,7 @@ def part_to_explain(
     def fits(rows: int, columns: int) -> bool:
         return decide(machine, _request_of_part(product, machine.topology, rows, columns), settings).shortage is None
 
-    ranks, rows = machine.topology.size, settings.resume_rows
-    shape = (rows or state.rows, state.columns) if state else shape_of_parts(product, ranks, rows, fits)
+    shape = shape_of_parts(state, product, machine.topology.size, settings.resume_rows, fits)
     if state:
         _refuse_other(state, {**_identity(product, options, settings), "--resume-rows": str(shape[0])}, options.out)
     parts = Parts(*shape, len(state.written) if state else 0, len(_serpentine((n, m), *shape)))
