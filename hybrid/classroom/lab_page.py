@@ -87,7 +87,7 @@ def page_of(
             body += _drawn(_roofline_of(f"roofline of {gpu.gpu.name}", gpu, points))
     if isinstance(steps, str):
         return document(f"{title}: {told}", body, _STYLE)
-    return document(f"{title}: {told}", body, _STYLE + steps_page.page_style(), steps_page.page_script())
+    return document(f"{title}: {told}", body, _STYLE + steps_page.PAGE_STYLE, steps_page.PAGE_SCRIPT)
 
 
 def plain_page(title: str, parts: Sequence[Part], lines: Iterable[str]) -> str:

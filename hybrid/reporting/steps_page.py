@@ -28,6 +28,8 @@ _STYLE = """\
 .mark { font-size: 9px; fill: #000000; text-anchor: middle } .held { font-size: 9px; text-anchor: middle }
 .was { fill-opacity: 0.12 } .grown { fill-opacity: 0.45 } .code { font: 10px ui-monospace, monospace }
 """
+PAGE_STYLE = _STYLE + Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
+PAGE_SCRIPT = Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
 
 Place = tuple[int, int]  # an array's number, and an element's
 
@@ -145,11 +147,11 @@ class Picture:
 def page(title: str, picture: Picture) -> str:
     """A page with nothing but the steps."""
     body = [f"<h1>{escape(title)}, step by step</h1>", *stage(picture)]
-    return document(title, body, markup.STYLE + page_style(), page_script())
+    return document(title, body, markup.STYLE + PAGE_STYLE, PAGE_SCRIPT)
 
 
 def stage(picture: Picture) -> Iterator[str]:
-    """The lines of HTML that show the steps, for a page with `markup.STYLE`, `page_style` and `page_script`."""
+    """The lines of HTML that show the steps, for a page with `markup.STYLE`, `PAGE_STYLE` and `PAGE_SCRIPT`."""
     yield f'<p class="soft">{escape(f"{picture.kernel}: {picture.title}{picture.note}")}</p>'
     if picture.wrong:
         yield f'<p class="wrong">{escape(picture.wrong)}</p>'
@@ -177,14 +179,6 @@ def stage(picture: Picture) -> Iterator[str]:
     data = [list(picture.for_page(block)) for block in picture.steps]
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     yield f'</pre></div><script type="application/json" id="data">{text}</script>'
-
-
-def page_style() -> str:
-    return _STYLE + Path(__file__).resolve().with_suffix(".css").read_text(encoding="utf-8")
-
-
-def page_script() -> str:
-    return Path(__file__).resolve().with_suffix(".js").read_text(encoding="utf-8")
 
 
 def write_picture(path: str, title: str, picture: Picture, block: tuple[int, int]) -> None:
