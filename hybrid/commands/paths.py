@@ -126,9 +126,9 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
 
 def _prepare(options: argparse.Namespace, settings: Settings) -> Task:
     """On rank 0: read the graph, choose the arithmetic, and print it to standard error."""
-    from hybrid.graphs import count_output, picture
+    from hybrid.graphs import picture
     from hybrid.graphs.graph import EXAMPLES, read_graph
-    from hybrid.graphs.walks import choose_arithmetic, least_bits
+    from hybrid.graphs.walks import NO_INT64, choose_arithmetic, least_bits
     from hybrid.host.files import refuse_same, refuse_unwritable
     from hybrid.host.memory import available_host_bytes
     from hybrid.reporting import markup
@@ -153,7 +153,7 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> Task:
     rows, columns = (list(whole) if name is None else [graph.vertex(name)] for name in (options.tail, options.head))
     arithmetic = choose_arithmetic(graph.adjacency, options.length)
     if options.out and options.out.endswith(".npy") and arithmetic.bits > 63 and least_bits(graph.adjacency, options.length) > 64:
-        raise UsageError(f"--out {options.out}: {count_output.NO_INT64}", code="dtype")
+        raise UsageError(f"--out {options.out}: {NO_INT64}", code="dtype")
     entries = len(rows) * len(columns)
     need, free = arithmetic.bytes_for(entries), settings.host_memory or available_host_bytes()
     if need > free:
@@ -193,7 +193,7 @@ def _multiply(team: Team, task: Task | None, arithmetic: Arithmetic, settings: S
 
 def _report(options: argparse.Namespace, task: Task, found: np.ndarray) -> None:
     """Write and print what the options ask for, on rank 0."""
-    from hybrid.graphs import count_output, picture, walks
+    from hybrid.graphs import picture, walks
 
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)  # Python's limit, 4300 digits, protects servers from long inputs
@@ -203,17 +203,17 @@ def _report(options: argparse.Namespace, task: Task, found: np.ndarray) -> None:
     count = int(numbers[0, 0])
     single = options.tail is not None and options.head is not None
     asked = options.length, tail, head, count
-    listed = count_output.listed(graph.adjacency, *asked) if options.listed else []
-    terms = [*count_output.terms(graph.adjacency, names, *asked)] if options.terms else []
+    listed = walks.listed(graph.adjacency, *asked) if options.listed else []
+    terms = [*walks.terms(graph.adjacency, names, *asked)] if options.terms else []
     if options.picture:
         paths = f"{counted(count, 'path')} of length {options.length} from {options.tail} to {options.head}"
         title = f"{options.graph}: {paths if options.listed else graph}"
         ends = [graph.vertex(name) for name in (options.tail, options.head) if name is not None]
         picture.write(options.picture, title, graph.adjacency, names, ends, listed)
     if options.out:
-        count_output.write(options.out, numbers, names, {"graph": options.graph, "length": options.length})
+        walks.write(options.out, numbers, names, {"graph": options.graph, "length": options.length})
         rows, columns = rows[: options.printed], columns[: options.printed]
-    shown = str(count) if single else count_output.table(numbers[: len(rows), : len(columns)], rows, columns)
+    shown = str(count) if single else walks.table(numbers[: len(rows), : len(columns)], rows, columns)
     print(*map(printable, [shown, *(walk.told(names) for walk in listed), *terms]), sep="\n")
     if len(names) > options.printed and not single:
         more = options.out or "--out FILE writes all, --print K shows more"

@@ -12,7 +12,7 @@ import numpy as np
 from hybrid.core.text import counted
 from hybrid.errors import UsageError
 from hybrid.graphs import MOST_DRAWN, MOST_PANELS
-from hybrid.graphs.count_output import Walk
+from hybrid.graphs.walks import Walk
 from hybrid.reporting import markup
 
 _ROUNDS = 300  # of the iteration that places the vertices
