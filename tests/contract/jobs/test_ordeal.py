@@ -20,6 +20,19 @@ def test_what_cannot_be_tried_or_summed_is_wrong_usage(tmp_path):
         assert (done.returncode, done.stdout) == (2, ""), arguments
 
 
+def test_kept_trials_are_counted_by_what_went_wrong(tmp_path):
+    """What stayed behind is a fault, unless nobody of ours could have removed it."""
+    path = tmp_path / "lines.jsonl"
+    usual = {"schema": 1, "command": "ordeal", "part": "trial", "date": "2026-11-30", "arguments": [], "fault": "killed"}
+    usual |= {"whom": "worker", "machine": {"processor": "any", "cores": 2}, "seconds": 1.5, "ended": True, "exit_code": 1}
+    usual |= {"well": True, "launcher_hung": False, "apart": False, "left": []}
+    left, apart = {"left": ["hybrid-1"]}, {"left": ["hybrid-1"], "apart": True}
+    for different, code in (({}, 0), (apart, 0), (left, 1), ({"well": False}, 1)):
+        path.write_text(json.dumps(usual) + "\n" + json.dumps(usual | different) + "\n")
+        done = ordeal("--from", path)
+        assert (done.returncode, "1.5 s" in done.stdout) == (code, True), (different, done)
+
+
 @pytest.mark.launcher
 def test_a_line_that_fails_on_one_rank_keeps_no_rank_waiting():
     """And the next call is right, or the communicator is lost."""
