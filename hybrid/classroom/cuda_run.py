@@ -26,8 +26,8 @@ import numpy as np
 from hybrid.classroom import cuda_text
 from hybrid.classroom.examination import Trials
 from hybrid.classroom.mistakes import Finding
-from hybrid.classroom.report import Case, Sizes, about, heading
-from hybrid.classroom.trial import Task, fields_of, operands, wrong_in
+from hybrid.classroom.report import about, heading
+from hybrid.classroom.trial import Case, Sizes, Task, fields_of, operands, wrong_in
 from hybrid.core.problem import Problem, record
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.devices.cuda_kernels import PreparedLaunch, allow_shared_memory, trust_own_cache_only

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -31,9 +31,9 @@ from hybrid.classroom.launch import (
 )
 from hybrid.classroom.mistakes import Finding
 from hybrid.classroom.repairs import MOST, Repair, repairs_of, uses_narrow_integers
-from hybrid.classroom.report import Case, Examination, Sizes, without_repetition
+from hybrid.classroom.report import Examination, without_repetition
 from hybrid.classroom.student_file import StudentFile, StudentKernel, refuse_host_calls, refuse_unsupported, refuse_without_host
-from hybrid.classroom.trial import ELEMENT_TYPES, Program, Task, of_arrays, of_matrices
+from hybrid.classroom.trial import ELEMENT_TYPES, Case, Program, Sizes, Task, program_text
 from hybrid.core.problem import record
 from hybrid.emulation.child import new_folder
 from hybrid.emulation.errors import EmulationError
@@ -50,48 +50,110 @@ _LEAST, _MOST = 8, 64  # bounds of the tile that shapes are made for
 
 
 @record
-class Trials:
-    """A kernel that multiplies matrices, and how it is run."""
+class _Tried:
+    """A kernel, and how it is run."""
 
     file: StudentFile
     kernel: StudentKernel
     instance: str  # the kernel's name with template arguments
-    meaning: Meaning
+    meaning: Meaning | None  # None for a kernel that multiplies no matrices
     launch: Launch
     seconds: float  # limit of a run
     seed: int
-    is_exercise: bool = False  # whole matrices are to be multiplied
 
     def examined(self, shapes: Sequence[Sizes]) -> Examination:
         """Run the kernel on these shapes. EmulationError if it does not compile, UsageError if it cannot be launched on any."""
-        with new_folder() as folder:
-            program = self._program(folder)
-            static = sum(size for _, _, size in program.shared_variables()) if shutil.which("readelf") else None
-            cases, trials = self._in_time([*self._cases(program, shapes)]), self
-            if self.launch.is_guess and _may_be_launched_wrongly(cases):
-                for other in (replace(self, launch=launch) for launch in self.launch.others):
-                    own = other.usual_shapes() if shapes == self.usual_shapes() else shapes
-                    if other._is_right(program, own[:2][-1]):
-                        trials = replace(other, launch=other.launch.instead_of(self.launch))
-                        cases = trials._in_time([*trials._cases(program, own)])
-                        break
-            if self.launch.is_guess and all(case.is_right for case in cases):
-                for other in (replace(trials, launch=launch) for launch in strict_launches(self.kernel, trials.launch)):
-                    also = [*other._cases(program, shapes[:2][-1:])]
-                    if not all(case.is_right for case in also):
-                        trials, cases = other, [*cases, *also]
-                        break
-            computes = ""
-            if not self.is_exercise:
-                computes = _triangle(cases, self.meaning.names(self.kernel)) or self._transposed(cases)
-            if computes:
-                none: dict[str, Any] = {"wrong": (), "first_wrong": None, "never": (), "mistake": None}
-                cases = [replace(case, outcomes=tuple(replace(each, **none) for each in case.outcomes)) for case in cases]
-            else:
-                cases = trials._repaired(_without_refuted(cases), folder)
         is_usual = shapes == self.usual_shapes()
+        with new_folder() as folder:
+            program, used = self._program(folder), self
+            static = sum(size for _, _, size in program.shared_variables()) if shutil.which("readelf") else None
+            cases = self._cases(program, shapes)
+            for launch in self.launch.others if _may_be_launched_wrongly(cases) else ():
+                other = replace(self, launch=launch)
+                with suppress(UsageError):  # it is impossible for these sizes
+                    own = other.usual_shapes() if is_usual else shapes
+                    if all(other._is_right(program, sizes) for sizes in own[1::-1]):
+                        used = replace(other, launch=launch.instead_of(self.launch))
+                        cases = used._cases(program, own)
+                        break
+            used, cases, computes = used._explained(program, cases, shapes, folder)
         stated = multiples_of(self.file, self.kernel) if is_usual else {}
-        return Examination(self.kernel, self.meaning, trials.launch, tuple(cases), static, computes, stated)
+        return Examination(self.kernel, self.meaning, used.launch, tuple(cases), static, computes, stated)
+
+    def usual_shapes(self) -> list[Sizes]:
+        raise NotImplementedError
+
+    def _cases(self, program: Program, shapes: Sequence[Sizes]) -> list[Case]:
+        """The runs on these shapes."""
+        raise NotImplementedError
+
+    def _is_right(self, program: Program, sizes: Sizes, version: int = 0) -> bool:
+        """Whether the kernel, or a changed version, is right on this shape with its threads in one order."""
+        raise NotImplementedError
+
+    def _explained(
+        self, program: Program, cases: list[Case], shapes: Sequence[Sizes], folder: Path
+    ) -> tuple[_Tried, list[Case], str]:
+        """The kernel with its final launch; the cases, with causes; and what the kernel computes, as in `Examination`."""
+        raise NotImplementedError
+
+    def _program(self, folder: Path, versions: Mapping[int, str] | None = None, *, traced: bool = False) -> Program:
+        text = program_text(self.file, self.kernel, self.instance, self.meaning, versions)
+        return Program(self.file, self.kernel, text, folder / f"program_{len(versions or ())}", traced=traced)
+
+    def _repaired(self, cases: list[Case], folder: Path, result: str = "C") -> list[Case]:
+        """The cases; if no wrong one is explained, or narrow integers may have overflowed, the wrong ones are told which small
+        change makes them right; if some have no accesses out of bounds and the like, only those."""
+        wrong = sorted((case for case in cases if not case.is_right and any(case.grid)), key=lambda case: math.prod(case.sizes))
+        is_explained = any(_is_explained(case) for case in wrong)
+        wrong = [case for case in wrong if not case.faults] or wrong
+        tried = [case.sizes for case in wrong if math.prod(case.sizes) <= _LARGE][:3]
+        found = repairs_of(self.file, self.kernel, ELEMENT_TYPES[self.meaning.dtype] if self.meaning else "", result)
+        repairs = dict(enumerate([each for each in found if each.is_of_narrow or not is_explained][:MOST] if tried else [], 1))
+        while repairs:
+            try:
+                program = self._program(folder, {number: each.text for number, each in repairs.items()})
+                break
+            except EmulationError as error:  # without the version that does not compile
+                bad = re.search(r"version (\d+):", str(error))
+                if bad is None or repairs.pop(int(bad[1]), None) is None:
+                    return cases
+        mending: list[Repair] = []
+        for number, each in repairs.items():
+            if (not mending or each.resembles(mending[0])) and all(self._is_right(program, sizes, number) for sizes in tried):
+                mending.append(each)
+        if not mending:
+            return cases
+        text = "; or in ".join(each.what for each in mending[:2] if each is mending[0] or each.line != mending[0].line)
+        cause = Finding(text, "wrong-terms", ((self.file.path.name, mending[0].line),))
+        return [replace(each, faults=(cause, *each.faults)) if each in wrong else each for each in cases]
+
+
+@record
+class Trials(_Tried):
+    """A kernel that multiplies matrices."""
+
+    meaning: Meaning
+    is_exercise: bool = False  # whole matrices are to be multiplied
+
+    def _explained(
+        self, program: Program, cases: list[Case], shapes: Sequence[Sizes], folder: Path
+    ) -> tuple[_Tried, list[Case], str]:
+        trials = self
+        if self.launch.is_guess and all(case.is_right for case in cases):
+            for other in (replace(self, launch=launch) for launch in strict_launches(self.kernel, self.launch)):
+                also = other._cases(program, shapes[:2][-1:])
+                if not all(case.is_right for case in also):
+                    trials, cases = other, [*cases, *also]
+                    break
+        computes = ""
+        if not self.is_exercise:
+            computes = _triangle(cases, self.meaning.names(self.kernel)) or self._transposed(cases)
+        if not computes:
+            return trials, trials._repaired(_without_refuted(cases), folder), ""
+        none: dict[str, Any] = {"wrong": (), "first_wrong": None, "never": (), "mistake": None}
+        right = [replace(case, outcomes=tuple(replace(each, **none) for each in case.outcomes)) for case in cases]
+        return trials, right, computes
 
     def _transposed(self, cases: Sequence[Case]) -> str:
         """Which matrices are stored column by column, as the file says, if that explains all wrong shapes; "" if not."""
@@ -105,26 +167,12 @@ class Trials:
         told = "; ".join(f"{names[each]} is stored column by column, as {says} says" for each, says in why.items())
         return told if all(why.values()) else ""
 
-    def _repaired(self, cases: list[Case], folder: Path) -> list[Case]:
-        kept = repairs_of(self.file, self.kernel, ELEMENT_TYPES[self.meaning.dtype])
-
-        def built(versions: Mapping[int, str]) -> Program:
-            text = of_matrices(self.file, self.kernel, self.instance, self.meaning, versions)
-            return Program(self.file, self.kernel, text, folder / f"repairs_{len(versions)}")
-
-        return _told(cases, kept, built, self._is_right, self.file.path.name)
-
     def _is_right(self, program: Program, sizes: Sizes, version: int = 0) -> bool:
-        """Whether the kernel is right on this shape, with its threads in one order."""
-        try:
-            task = self.task(sizes)
-        except UsageError:
-            return False
+        task = self.task(sizes)
         task = replace(task, seconds=min(self.seconds, _BRIEF)) if version else task  # a change may make a loop endless
-        look, outcomes, _ = program.launched(task, orders=1, watch=ELEMENTS | VERSIONS * bool(version), version=version)
-        case = Case(task.sizes, task.grid, task.block, outcomes, faults=look.findings)
+        case, _ = program.launched(task, orders=1, watch=ELEMENTS | VERSIONS * bool(version), version=version)
         is_triangle = not (self.is_exercise or version or case.faults or case.uncertain) and bool(_triangle([case], task.names))
-        return bool(outcomes) and (case.is_right or is_triangle)
+        return bool(case.outcomes) and (case.is_right or is_triangle)
 
     def usual_shapes(self) -> list[Sizes]:
         """A shape of whole blocks and tiles; one with partial ones; one smaller than a tile; one with a long sum; one whose
@@ -146,35 +194,22 @@ class Trials:
         multiples = [parts.get("n" if self.meaning.square else of, every) for of in "nlm"]
         return list(dict.fromkeys(self.meaning.on(_rounded(shape, multiples)) for shape in shapes))
 
-    def _in_time(self, cases: list[Case]) -> list[Case]:
-        """The cases, without a large shape that ran out of time: a slow kernel is not wrong."""
-        wide = [case for case in cases[1:] if case.sizes[0] * case.sizes[2] > _MANY]
-        late = [case for case in wide if {each.code for each in case.faults} == {"no-end"}]
-        notes = [f"not looked at on {case.sizes[0]}×{case.sizes[1]}×{case.sizes[2]}, for lack of time" for case in late]
-        cases[0] = replace(cases[0], notes=(*cases[0].notes, *notes))
-        return [case for case in cases if case not in late]
-
     def traced(self, *shapes: Sizes) -> tuple[Case, list[Access]]:
         """The first of these shapes on which the kernel is wrong, else the first of all, with all accesses to memory in order,
         up to one that stops the kernel. EmulationError if the kernel does not compile, or crashes."""
         with new_folder() as folder:
             program, found = self._program(folder, traced=True), list[tuple[Case, list[Access]]]()
             for task in map(self.task, shapes):
-                look, outcomes, traced = program.launched(task, orders=1, watch=ELEMENTS | TRACE)
+                case, traced = program.launched(task, orders=1, watch=ELEMENTS | TRACE)
                 if not traced and found:
                     break
                 if not traced:
-                    why = look.findings[0].text if look.findings else "it crashed"
+                    why = case.faults[0].text if case.faults else "it crashed"
                     raise EmulationError("launch", f"{self.kernel.name} cannot be shown: {why}; lab run says where")
-                case = Case(task.sizes, task.grid, task.block, outcomes, shared=task.shared, faults=look.findings)
                 found.append((case, program.accesses(traced)))
                 if not case.is_right:
                     return found[-1]
             return found[0]
-
-    def _program(self, folder: Path, *, traced: bool = False) -> Program:
-        text = of_matrices(self.file, self.kernel, self.instance, self.meaning)
-        return Program(self.file, self.kernel, text, folder / "program", traced=traced)
 
     def task(self, sizes: Sizes) -> Task:
         """The launch on this shape, or on the nearest that the kernel can take."""
@@ -184,70 +219,40 @@ class Trials:
         scales, batch = self.meaning.scales, self.meaning.batch
         return Task(self.meaning.dtype, sizes, grid, block, shared, self.seed, self.seconds, names, scales, batch)
 
-    def _cases(self, program: Program, shapes: Sequence[Sizes]) -> Iterator[Case]:
-        seconds, refused, loops = self.seconds, list[UsageError](), loops_in(self.file.text, self.kernel.name)
+    def _cases(self, program: Program, shapes: Sequence[Sizes]) -> list[Case]:
+        """The runs on these shapes, without a large one that ran out of time: a slow kernel is not wrong."""
+        cases, seconds, loops = list[Case](), self.seconds, loops_in(self.file.text, self.kernel.name)
         sites: tuple[Site, ...] = ()
         for sizes in shapes:
             try:
                 task = replace(self.task(sizes), seconds=seconds)
             except UsageError as error:
-                refused.append(error)
-                if len(refused) == len(shapes):
+                if sizes is shapes[-1] and not any(any(case.grid) for case in cases):
                     raise
-                yield Case(self.meaning.on(sizes), (0, 0), (0, 0), faults=(Finding(one_line(error), error.code),))
+                cases.append(Case(self.meaning.on(sizes), (0, 0), (0, 0), faults=(Finding(one_line(error), error.code),)))
                 continue
             is_large = math.prod(task.sizes) > _LARGE
-            orders = ORDERS[:1] if is_large and len(shapes) > 1 else ORDERS
-            watch = ELEMENTS if is_large else ELEMENTS | REQUESTS
-            look, outcomes, counts = program.launched(task, orders=len(orders), watch=watch)
-            faults = look.findings
+            orders = 1 if is_large and len(shapes) > 1 else len(ORDERS)
+            case, counts = program.launched(task, orders=orders, watch=ELEMENTS if is_large else ELEMENTS | REQUESTS)
             # An endless kernel shall not take the whole limit on each shape.
-            seconds = self.seconds / 2 if any(each.code == "no-end" for each in faults) else seconds
-            if len(outcomes) < len(orders) and not faults:
-                faults = (Finding("it crashed: the kernel ended the process", "kernel-crashed"),)
-            case = Case(task.sizes, task.grid, task.block, outcomes, shared=task.shared, loops=loops, batch=task.batch)
-            case = replace(case, faults=faults, hints=look.hints, notes=look.notes, printed=look.printed)
-            if is_large and not faults and len(shapes) == 1:
-                _, outcomes, counts = program.launched(task, orders=1, watch=REQUESTS)
-            if outcomes and not faults:
+            codes = {each.code for each in case.faults}
+            seconds = self.seconds / 2 if "no-end" in codes else seconds
+            if codes == {"no-end"} and cases and task.sizes[0] * task.sizes[2] > _MANY:
+                notes = (*cases[0].notes, f"not looked at on {task.sizes[0]}×{task.sizes[1]}×{task.sizes[2]}, for lack of time")
+                cases[0] = replace(cases[0], notes=notes)
+                continue
+            if len(case.outcomes) < orders and not case.faults:
+                crash = Finding("it crashed: the kernel ended the process", "kernel-crashed")
+                case = replace(case, faults=(crash,))
+            if is_large and not case.faults and len(shapes) == 1:
+                counted, counts = program.launched(task, orders=1, watch=REQUESTS)
+                case = replace(case, outcomes=counted.outcomes)
+            if case.outcomes and not case.faults:
                 found, branches = program.use(counts)
                 sites = found or (sites if case.wrong else ())  # another shape has the same lines
                 case = replace(case, sites=sites, branches=branches)
-            yield case
-
-
-def _told(
-    cases: list[Case],
-    kept: Iterable[Repair],
-    built: Callable[[Mapping[int, str]], Program],
-    is_right: Callable[[Program, Sizes, int], bool],
-    name: str,
-) -> list[Case]:
-    """The cases; if no wrong one is explained, or narrow integers may have overflowed, the wrong ones are told which of these
-    changes makes them right; if some have no accesses out of bounds and the like, only those. `name`: of the file."""
-    wrong = sorted((case for case in cases if not case.is_right and any(case.grid)), key=lambda case: math.prod(case.sizes))
-    is_explained = any(_is_explained(case) for case in wrong)
-    wrong = [case for case in wrong if not case.faults] or wrong
-    tried = [case.sizes for case in wrong if math.prod(case.sizes) <= _LARGE][:3]
-    repairs = dict(enumerate([each for each in kept if each.is_of_narrow or not is_explained][:MOST] if tried else [], 1))
-    while repairs:
-        try:
-            program = built({number: each.text for number, each in repairs.items()})
-            break
-        except EmulationError as error:  # without the version that does not compile
-            bad = re.search(r"version (\d+):", str(error))
-            if bad is None or repairs.pop(int(bad[1]), None) is None:
-                return cases
-    mending: list[Repair] = []
-    for number, each in repairs.items():
-        if (not mending or each.resembles(mending[0])) and all(is_right(program, sizes, number) for sizes in tried):
-            mending.append(each)
-    if not mending:
+            cases.append(replace(case, loops=loops))
         return cases
-    text = "; or in ".join(each.what for each in mending[:2] if each is mending[0] or each.line != mending[0].line)
-    found = Finding(text, "wrong-terms", ((name, mending[0].line),))
-    told = [replace(each, faults=(found, *each.faults)) for each in wrong]
-    return [told[wrong.index(each)] if each in wrong else each for each in cases]
 
 
 def _is_explained(case: Case) -> bool:
@@ -359,22 +364,16 @@ _VARIANT = re.compile(r"max|min|mean|avg|norm|sq|prod|abs|weight", re.IGNORECASE
 
 
 @record
-class FirstKernel:
-    """A kernel of arrays, sizes and numbers that is no matrix product, and how it is run.
+class FirstKernel(_Tried):
+    """A kernel of arrays, sizes and numbers that is no matrix product.
 
     `arrays`: for each the type of the elements, its begin ("values", "zeros" or "unwritten"), and its length ("one", "blocks",
     "bins" or "all"). `result`: the array that the kernel writes.
     """
 
-    file: StudentFile
-    kernel: StudentKernel
-    instance: str
-    launch: Launch
     arrays: Mapping[str, tuple[str, str, str]]
     result: str
     rows: str  # the size that is the number of rows, if there are two
-    seconds: float  # limit of a run
-    seed: int
     wanted: str  # what it must compute, whatever its name; "" if its name tells
 
     @property
@@ -394,29 +393,19 @@ class FirstKernel:
         is_variant = _VARIANT.search(self.kernel.name) or {"stencil": of_weights, "histogram": of_a_range}.get(self.promised)
         return bool(self.promised) and not is_variant
 
-    def examined(self, shapes: Sequence[Sizes]) -> Examination:
-        """Run the kernel on these shapes, up to one on which it does not end. EmulationError if it does not compile."""
+    def _cases(self, program: Program, shapes: Sequence[Sizes]) -> list[Case]:
+        """The runs on these shapes, up to one that does not end."""
         cases: list[Case] = []
-        with new_folder() as folder:
-            program = self._program(folder)
-            for sizes in shapes:
-                cases.append(self._case(sizes, program))
-                if any(each.code == "no-end" for each in cases[-1].faults):
-                    break
-            first = self
-            for launch in self.launch.others if _may_be_launched_wrongly(cases) else ():
-                other = replace(self, launch=launch)
-                own = other.usual_shapes() if shapes == self.usual_shapes() else shapes
-                with suppress(UsageError):
-                    if all(other._case(sizes, program).is_right for sizes in own[:2]):
-                        first = replace(other, launch=launch.instead_of(self.launch))
-                        cases = [first._case(sizes, program) for sizes in own]
-                        break
-            if first.is_plain:
-                kept = repairs_of(self.file, self.kernel, "", self.result)
-                cases = _told(cases, kept, lambda versions: self._program(folder, versions), first._is_right, self.file.path.name)
-        stated = multiples_of(self.file, self.kernel) if shapes == self.usual_shapes() else {}
-        return Examination(self.kernel, None, first.launch, tuple(cases), None, self.promised if self.is_plain else "", stated)
+        for sizes in shapes:
+            cases.append(self._case(sizes, program))
+            if any(each.code == "no-end" for each in cases[-1].faults):
+                break
+        return cases
+
+    def _explained(
+        self, program: Program, cases: list[Case], shapes: Sequence[Sizes], folder: Path
+    ) -> tuple[_Tried, list[Case], str]:
+        return (self, self._repaired(cases, folder, self.result), self.promised) if self.is_plain else (self, cases, "")
 
     def usual_shapes(self) -> list[Sizes]:
         """A shape of whole blocks, one with a partial block, a tiny one and a large one; of multiples that the file states."""
@@ -440,11 +429,7 @@ class FirstKernel:
             return [(many * threads,), (many * threads - 3,), (3,)]
         return [(4 * threads,), (4 * threads - 27,), (3,), (40_001,)]
 
-    def _program(self, folder: Path, versions: Mapping[int, str] | None = None) -> Program:
-        text = of_arrays(self.file, self.kernel, self.instance, versions)
-        return Program(self.file, self.kernel, text, folder / f"program_{len(versions or ())}")
-
-    def _is_right(self, program: Program, sizes: Sizes, version: int) -> bool:
+    def _is_right(self, program: Program, sizes: Sizes, version: int = 0) -> bool:
         return self._case(sizes, program, version).is_right
 
     def _case(self, sizes: Sizes, program: Program, version: int = 0) -> Case:
@@ -591,7 +576,7 @@ def first_kernel(
     no_factors = [name for name in names if not re.search(rf"\* *{name}\b|\b{name} *\*", read)]
     rows = next(iter([*filter(_ROWS.fullmatch, names), *no_factors]), "")
     launch = launch_of(file, kernel, None, flags, rows)
-    return FirstKernel(file, kernel, instance, launch, roles, result, rows, seconds, seed, wanted)
+    return FirstKernel(file, kernel, instance, None, launch, seconds, seed, roles, result, rows, wanted)
 
 
 def _role(name: str, body: str) -> tuple[str, str]:

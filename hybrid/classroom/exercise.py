@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from hybrid.classroom.mistakes import Finding
-from hybrid.classroom.report import Case, Sizes, is_dear, lanes_of
+from hybrid.classroom.report import is_dear, lanes_of
 from hybrid.classroom.student_file import text_of
-from hybrid.classroom.trial import operands, wrong_in
+from hybrid.classroom.trial import Case, Sizes, operands, wrong_in
 from hybrid.core.problem import record
 from hybrid.core.text import counted
 from hybrid.emulation.child import new_folder, python_environment, supervised

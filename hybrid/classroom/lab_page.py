@@ -19,8 +19,9 @@ from hybrid.classroom.cuda_text import blanked, extents_of
 from hybrid.classroom.examination import Trials
 from hybrid.classroom.exercise import Part
 from hybrid.classroom.launch import launch_of
-from hybrid.classroom.report import Case, Examination, Names, OnGpu, Sizes, findings
+from hybrid.classroom.report import Examination, Names, OnGpu, findings
 from hybrid.classroom.student_file import StudentFile, parsed
+from hybrid.classroom.trial import Case, Sizes
 from hybrid.core.problem import Problem
 from hybrid.emulation.observed import Access
 from hybrid.errors import UsageError

@@ -16,61 +16,12 @@ from hybrid.classroom.gpu_models import WARP, GpuModel, Occupancy, occupancy
 from hybrid.classroom.launch import Extents, Launch, Meaning
 from hybrid.classroom.mistakes import Finding
 from hybrid.classroom.student_file import ELEMENTS, StudentFile, StudentKernel
-from hybrid.classroom.trial import Outcome
+from hybrid.classroom.trial import Case
 from hybrid.core.problem import record
 from hybrid.core.text import counted
-from hybrid.emulation.observed import SECTOR_BYTES, SHARED, Branch, Site
+from hybrid.emulation.observed import SECTOR_BYTES, SHARED, Site
 
-Sizes = tuple[int, ...]  # n, l, m of a product; rows and columns, or the number of elements, for another kernel
 Names = tuple[str, ...]  # of A, B and C in the kernel, or of its arrays
-
-
-@record
-class Case:
-    """The kernel's run on one shape."""
-
-    sizes: Sizes
-    grid: Extents
-    block: Extents
-    outcomes: tuple[Outcome, ...] = ()  # of a product, for each order of the threads up to one that was stopped
-    sites: tuple[Site, ...] = ()  # without faults: how lines use memory
-    branches: tuple[Branch, ...] = ()  # without faults
-    shared: int = 0  # bytes of dynamic shared memory
-    faults: tuple[Finding, ...] = ()  # other than wrong elements: races, stray accesses, a divergent barrier, an endless loop
-    hints: tuple[Finding, ...] = ()  # possible causes of a wrong C; no faults if C is right
-    notes: tuple[str, ...] = ()
-    loops: tuple[tuple[int, int], ...] = ()  # the first and the last line of each
-    printed: tuple[str, ...] = ()  # lines that the kernel printed, in one order of the threads
-    batch: int = 1  # products
-
-    @property
-    def wrong(self) -> set[int]:
-        """The wrong elements of C, numbered row by row."""
-        return {each for outcome in self.outcomes for each in outcome.wrong}
-
-    @property
-    def never(self) -> set[int]:
-        """The elements that no thread writes."""
-        return {each for outcome in self.outcomes for each in outcome.never}
-
-    @property
-    def uncertain(self) -> set[int]:
-        """The elements that several threads write."""
-        return {each for outcome in self.outcomes for each in outcome.several}
-
-    @property
-    def depends_on_order(self) -> bool:
-        """Whether C differs between orders of the threads."""
-        return len({outcome.digest for outcome in self.outcomes}) > 1
-
-    @property
-    def outside(self) -> tuple[tuple[str, int], ...]:
-        """Elements of A and B that the kernel changed: the matrix and the element's number."""
-        return next((outcome.outside for outcome in self.outcomes if outcome.outside), ())
-
-    @property
-    def is_right(self) -> bool:
-        return not (self.wrong or self.faults or self.outside or self.uncertain)
 
 
 @record

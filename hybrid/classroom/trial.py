@@ -9,13 +9,14 @@ import hashlib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hybrid.classroom.launch import FIELDS_OF_COLUMNS, FIELDS_OF_ROWS, Meaning
-from hybrid.classroom.mistakes import mistake_in, triangle_in
+from hybrid.classroom.mistakes import Finding, mistake_in, triangle_in
 from hybrid.classroom.student_file import SCALES, Parameter, StudentFile, StudentKernel
 from hybrid.classroom.telling import LaunchFindings, Matrix, Telling
 from hybrid.core.problem import record
@@ -64,6 +65,9 @@ def wrong_in(c: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, tuple[float,
     return wrong, (float(c.flat[wrong[0]]), float(right.flat[wrong[0]])) if len(wrong) else None
 
 
+Sizes = tuple[int, ...]  # n, l, m of a product; rows and columns, or the number of elements, for another kernel
+
+
 @record
 class Task:
     """One launch."""
@@ -99,11 +103,59 @@ class Outcome:
     stores: float
 
 
+@record
+class Case:
+    """The kernel's run on one shape."""
+
+    sizes: Sizes
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    outcomes: tuple[Outcome, ...] = ()  # of a product, for each order of the threads up to one that was stopped
+    sites: tuple[Site, ...] = ()  # without faults: how lines use memory
+    branches: tuple[Branch, ...] = ()  # without faults
+    shared: int = 0  # bytes of dynamic shared memory
+    faults: tuple[Finding, ...] = ()  # other than wrong elements: races, stray accesses, a divergent barrier, an endless loop
+    hints: tuple[Finding, ...] = ()  # possible causes of a wrong C; no faults if C is right
+    notes: tuple[str, ...] = ()
+    loops: tuple[tuple[int, int], ...] = ()  # the first and the last line of each
+    printed: tuple[str, ...] = ()  # lines that the kernel printed, in one order of the threads
+    batch: int = 1  # products
+
+    @property
+    def wrong(self) -> set[int]:
+        """The wrong elements of C, numbered row by row."""
+        return {each for outcome in self.outcomes for each in outcome.wrong}
+
+    @property
+    def never(self) -> set[int]:
+        """The elements that no thread writes."""
+        return {each for outcome in self.outcomes for each in outcome.never}
+
+    @property
+    def uncertain(self) -> set[int]:
+        """The elements that several threads write."""
+        return {each for outcome in self.outcomes for each in outcome.several}
+
+    @property
+    def depends_on_order(self) -> bool:
+        """Whether C differs between orders of the threads."""
+        return len({outcome.digest for outcome in self.outcomes}) > 1
+
+    @property
+    def outside(self) -> tuple[tuple[str, int], ...]:
+        """Elements of A and B that the kernel changed: the matrix and the element's number."""
+        return next((outcome.outside for outcome in self.outcomes if outcome.outside), ())
+
+    @property
+    def is_right(self) -> bool:
+        return not (self.wrong or self.faults or self.outside or self.uncertain)
+
+
 class Program:
     """A compiled kernel with a main function that launches it."""
 
     def __init__(self, file: StudentFile, kernel: StudentKernel, text: str, folder: Path, *, traced: bool = False) -> None:
-        """`text`: from `of_matrices` or `of_arrays`. `folder`: is created, and the kernel may write to it. `traced`: compiled so
+        """`text`: from `program_text`. `folder`: is created, and the kernel may write to it. `traced`: compiled so
         that each access in the source remains one. EmulationError if the text does not compile."""
         folder.mkdir()
         self._file, self._kernel, self._source = file, kernel, folder / file.path.name
@@ -143,26 +195,25 @@ class Program:
             each["ended"] = [end.view(array.dtype) for end, (array, _) in zip(each["ended"], arrays, strict=True)]
         return found, outcomes
 
-    def launched(
-        self, task: Task, *, orders: int, watch: int, version: int = 0
-    ) -> tuple[LaunchFindings, tuple[Outcome, ...], dict[str, Any]]:
-        """Launch a kernel that multiplies matrices; returns what was found, the outcome of each order up to the first that was
+    def launched(self, task: Task, *, orders: int, watch: int, version: int = 0) -> tuple[Case, dict[str, Any]]:
+        """Launch a kernel that multiplies matrices; returns its case, with the outcome of each order up to the first that was
         stopped, and the first order's "outcome" event, also of a stopped one that was traced."""
         a, b, c, right = operands(task.sizes, task.dtype, task.seed, task.scales, task.batch)
-        names = [(name, *matrix.shape) for name, matrix in zip(task.names, (a, b, c), strict=True)]
-        found, ended = self.run(
+        look, ended = self.run(
             (task.grid, task.block, task.shared),
             [(a, True), (b, True), (c, task.scales[1] != 0)],
             [*task.sizes, version],
-            names,
+            [(name, *matrix.shape) for name, matrix in zip(task.names, (a, b, c), strict=True)],
             task.seconds,
             orders=orders,
             seed=task.seed,
             watch=watch,
         )
         outcomes = tuple(_outcome(task, each, (a, b, c), right) for each in ended if each["is_well"])
-        is_right = len(outcomes) == orders and not any(each.wrong for each in outcomes)
-        return found.if_right if is_right else found, outcomes, ended[0] if ended else {}
+        if len(outcomes) == orders and not any(each.wrong for each in outcomes):
+            look = look.if_right
+        case = Case(task.sizes, task.grid, task.block, outcomes, shared=task.shared, batch=task.batch, faults=look.findings)
+        return replace(case, hints=look.hints, notes=look.notes, printed=look.printed), ended[0] if ended else {}
 
     def use(self, counted: Mapping[str, Any]) -> tuple[tuple[Site, ...], tuple[Branch, ...]]:
         """How the file's lines use memory, and its branches."""
@@ -226,59 +277,37 @@ def _block_and_thread(number: int, task: Task) -> tuple[tuple[int, ...], ...]:
 # --- the program's text
 
 
-def of_matrices(
-    file: StudentFile, kernel: StudentKernel, instance: str, meaning: Meaning, versions: Mapping[int, str] | None = None
+def program_text(
+    file: StudentFile, kernel: StudentKernel, instance: str, meaning: Meaning | None, versions: Mapping[int, str] | None = None
 ) -> str:
-    """The text of a program that launches the kernel on the arrays A, B, C and the numbers n, l, m. `instance`: the kernel's name
-    with its template arguments. `versions`: of the file's compiled text, of which a fourth number chooses one."""
-    element, lines, arguments = ELEMENT_TYPES[meaning.dtype], [], [instance]
-    for parameter, of in zip(kernel.parameters, meaning.of, strict=True):
-        if of.isdecimal():
+    """The text of a program that launches the kernel on the arrays A, B, C and the numbers n, l, m, or without a meaning on an
+    array for each pointer and a number for each other parameter. `instance`: the kernel's name with its template arguments.
+    `versions`: of the file's compiled text, of which the next number chooses one."""
+    lines, arguments, counts = list[str](), [instance], {True: 0, False: 0}
+    for parameter, of in zip(kernel.parameters, meaning.of if meaning else [""] * len(kernel.parameters), strict=True):
+        if meaning is None:
+            arguments.append((_array if parameter.is_pointer else _number)(parameter.type, counts[parameter.is_pointer]))
+            counts[parameter.is_pointer] += 1
+        elif of.isdecimal():
             arguments.append(of)
         elif parameter.is_number:
             arguments.append(_number(parameter.type, "nlm".index(of[-1]), of[:-1]))
         elif parameter.is_scale:
             arguments.append(f"{parameter.type}({dict(zip(SCALES, meaning.scales, strict=True))[of]})")
         elif parameter.is_pointer:
-            arguments.append(_array(element, "ABC".index(of)))
+            arguments.append(_array(ELEMENT_TYPES[meaning.dtype], "ABC".index(of)))
         else:
             lines.append(f"{parameter.type} lab_struct_{of};")
             for name, kind, what in fields_of(file, parameter, of):
-                value = _array(element, "ABC".index(of)) if what == of else _number(kind, "nlm".index(what))
+                is_elements = what == of
+                value = _array(ELEMENT_TYPES[meaning.dtype], "ABC".index(of)) if is_elements else _number(kind, "nlm".index(what))
                 lines.append(f"lab_struct_{of}.{name} = {value};")
             arguments.append(f"lab_struct_{of}")
-    return _text(file, kernel, [*lines, f"lab_launched.call({', '.join(arguments)});"], versions)
-
-
-def of_arrays(file: StudentFile, kernel: StudentKernel, instance: str, versions: Mapping[int, str] | None = None) -> str:
-    """The text of a program that launches the kernel on an array for each pointer and a number for each other parameter; one more
-    number is the version, as in `of_matrices`."""
-    arguments, counts = [instance], {True: 0, False: 0}
-    for each in kernel.parameters:
-        arguments.append((_array if each.is_pointer else _number)(each.type, counts[each.is_pointer]))
-        counts[each.is_pointer] += 1
-    return _text(file, kernel, [f"lab_launched.call({', '.join(arguments)});"], versions, counts[False])
-
-
-def _number(kind: str, number: int, factor: str = "") -> str:
-    return f"static_cast<{kind}>({factor}lab_numbers[{number}])"
-
-
-def _array(element: str, number: int) -> str:
-    return f"static_cast<{element}*>(lab_arrays[{number}])"
-
-
-_LAUNCH = "void lab_launch(cuda_on_cpu::Launched& lab_launched, void* const* lab_arrays, const long long* lab_numbers)"
-
-
-def _text(
-    file: StudentFile, kernel: StudentKernel, body: Sequence[str], versions: Mapping[int, str] | None, chooses: int = 3
-) -> str:
-    """The program's text. `chooses`: the number that is the version."""
+    body = "\n".join([*lines, f"lab_launched.call({', '.join(arguments)});"])
     headers = "".join(f"#include <{name}>\n" for name in file.headers)
 
     def launching(name: str, compiled: str) -> str:
-        return f'#line 1 "{name}"\n{compiled}\n#line 1 "launch"\n{_LAUNCH}\n{{\n    {chr(10).join(body)}\n}}'
+        return f'#line 1 "{name}"\n{compiled}\n#line 1 "launch"\n{_LAUNCH}\n{{\n    {body}\n}}'
 
     if versions is None:
         whole = launching(file.path.name, file.compiled)
@@ -290,6 +319,7 @@ def _text(
         cases = (
             f"case {number}: return version_{number}::lab_launch(lab_launched, lab_arrays, lab_numbers);" for number in versions
         )
+        chooses = 3 if meaning else counts[False]
         whole = "\n".join([*headers_of_ours, *parts, _LAUNCH, "{", f"switch (lab_numbers[{chooses}]) {{", *cases, "}", "}"])
     return f"""{headers}namespace {{
 {whole}
@@ -299,6 +329,17 @@ int main(int, char** lab_words)
     return cuda_on_cpu::trial(lab_words, "{kernel.name}", lab_launch);
 }}
 """
+
+
+def _number(kind: str, number: int, factor: str = "") -> str:
+    return f"static_cast<{kind}>({factor}lab_numbers[{number}])"
+
+
+def _array(element: str, number: int) -> str:
+    return f"static_cast<{element}*>(lab_arrays[{number}])"
+
+
+_LAUNCH = "void lab_launch(cuda_on_cpu::Launched& lab_launched, void* const* lab_arrays, const long long* lab_numbers)"
 
 
 def fields_of(file: StudentFile, parameter: Parameter, of: str) -> Iterator[tuple[str, str, str]]:
