@@ -81,9 +81,9 @@ def build(
     source, program = source.resolve(), compiler()
     flags = (*COMMON, *_KERNEL[checks], *native(), f"-D__CUDA_ARCH__={capability * 10}")
     entries = "".join(
-        f'extern "C" __attribute__((visibility("default"))) int run_{i}(const cuda_on_cpu::Launch* launch,\n'
-        f"    const cuda_on_cpu::Array* arrays, int count, char* error, size_t error_size)\n"
-        f"{{ return cuda_on_cpu::start({expression}, launch, arrays, count, error, error_size); }}\n"
+        f'extern "C" __attribute__((visibility("default"))) const char* run_{i}(\n'
+        f"    const cuda_on_cpu::Launch* launch, const cuda_on_cpu::Array* arrays, int count)\n"
+        f"{{ return cuda_on_cpu::start({expression}, launch, arrays, count); }}\n"
         for i, expression in enumerate(expressions)
     )
     headers = [*sorted({*source.parent.glob("*.cuh"), *KERNELS.glob("*.cuh")}), *sorted(HERE.glob("*.h"))]

@@ -54,7 +54,7 @@ char* shared_at(unsigned block, unsigned address)
 Mbarrier& mbarrier_at(unsigned block, unsigned address)
 {
     auto found = mbarriers.find({block, address});
-    if (found == mbarriers.end()) fail_here("barrier", "uses a barrier in shared memory that was not initialized");
+    if (found == mbarriers.end()) stop_thread("barrier", "uses a barrier in shared memory that was not initialized");
     return found->second;
 }
 

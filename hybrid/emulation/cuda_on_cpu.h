@@ -162,9 +162,7 @@ struct Work {  // each thread calls thread(argument)
     size_t bytes;
 };
 
-int run(const Launch& launch, const Work& work, char* error, size_t error_size);
-int refuse(const char* text, char* error, size_t error_size);
-[[noreturn]] void stop_thread(const char* kind, const char* text);  // the launch fails, and the thread never continues
+const char* run(const Launch& launch, const Work& work);  // the first failure as "kind|text"; null for none
 
 template <typename Parameter>
 bool fits(const Array& array)
@@ -184,17 +182,17 @@ Parameter as_parameter(const Array& array)
         return {static_cast<decltype(Parameter::data)>(array.data), array.rows, array.columns, array.stride};
 }
 
-// Launches a kernel whose parameters are matrices and numbers.
+// Launches a kernel whose parameters are matrices and numbers; returns as `run`.
 template <typename... Parameters>
-int start(void (*kernel)(Parameters...), const Launch* launch, const Array* arrays, int count, char* error, size_t error_size)
+const char* start(void (*kernel)(Parameters...), const Launch* launch, const Array* arrays, int count)
 {
     const Array* next = arrays;
-    if (count != sizeof...(Parameters)) return refuse("launch|the kernel takes another number of matrices", error, error_size);
-    if (!(fits<Parameters>(*next++) && ...)) return refuse("launch|the matrices are not of the kernel's type", error, error_size);
+    if (count != sizeof...(Parameters)) return "launch|the kernel takes another number of matrices";
+    if (!(fits<Parameters>(*next++) && ...)) return "launch|the matrices are not of the kernel's type";
     next = arrays;
     std::pair<void (*)(Parameters...), std::tuple<Parameters...>> call{kernel, {as_parameter<Parameters>(*next++)...}};
     auto thread = [](void* of) { std::apply(static_cast<decltype(call)*>(of)->first, static_cast<decltype(call)*>(of)->second); };
-    return run(*launch, {thread, &call, sizeof(call)}, error, error_size);
+    return run(*launch, {thread, &call, sizeof(call)});
 }
 
 template <typename T>

@@ -425,7 +425,7 @@ extern "C" int printf(const char* format, ...)
 extern "C" void __assert_fail(const char* assertion, const char* file, unsigned line, const char* function)
 {
     std::string what = "assert(" + std::string(assertion) + ") fails in " + file + ":" + std::to_string(line);
-    if (current) stop_thread("assert", what.c_str());
+    if (current) stop_thread("assert", what);
     fprintf(stderr, "%s:%u: %s: Assertion `%s' failed.\n", file, line, function, assertion);
     abort();
 }

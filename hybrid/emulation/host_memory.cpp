@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <map>
+#include <memory_resource>
 #include <new>
 #include <set>
 
@@ -50,41 +51,26 @@ struct Block {
     } filled;
 };
 
-// Gives single objects from pages of its own, which the program's writes beyond a block do not reach.
-template <typename T>
-struct Apart {
-    using value_type = T;
-    Apart() = default;
-    template <typename Other>
-    Apart(const Apart<Other>&)
+// Memory apart from the program's, which writes beyond a block do not reach.
+struct Pages : std::pmr::memory_resource {
+    void* do_allocate(size_t bytes, size_t) override
     {
+        void* room = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        return room == MAP_FAILED ? throw std::bad_alloc() : room;
     }
-    T* allocate(size_t)
-    {
-        constexpr size_t MANY = 4096;
-        if (!unused) {
-            void* room = mmap(nullptr, MANY * sizeof(Room), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-            if (room == MAP_FAILED) throw std::bad_alloc();
-            for (size_t i = 0; i < MANY; ++i) deallocate(reinterpret_cast<T*>(static_cast<Room*>(room) + i), 1);
-        }
-        return reinterpret_cast<T*>(std::exchange(unused, unused->next));
-    }
-    void deallocate(T* room, size_t) { unused = new (room) Room{unused}; }
-
-private:
-    union Room {
-        Room* next;
-        alignas(T) char object[sizeof(T)];
-    };
-    static inline Room* unused;
+    void do_deallocate(void* room, size_t bytes, size_t) override { munmap(room, bytes); }
+    bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
 };
-// By slots. Never destroyed: used at exit.
-using Blocks = std::map<const char*, Block, std::less<const char*>, Apart<std::pair<const char* const, Block>>>;
-Blocks& blocks()
+struct Kept {
+    Pages pages;
+    std::pmr::unsynchronized_pool_resource pool{&pages};
+    std::pmr::map<const char*, Block> blocks{&pool};  // by slots
+};
+std::pmr::map<const char*, Block>& blocks()
 {
-    alignas(Blocks) static char room[sizeof(Blocks)];
-    static Blocks& all = *new (room) Blocks;
-    return all;
+    alignas(Kept) static char room[sizeof(Kept)];
+    static Kept& all = *new (room) Kept;  // never destroyed: used at exit
+    return all.blocks;
 }
 
 Block *oldest, *latest;  // of the freed blocks

@@ -67,7 +67,7 @@ class EmulatedKernel:
         self._source = source.name
         self._checks = checks
         self._run = self._library.code[f"run_{number}"]
-        self._run.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
+        self._run.argtypes, self._run.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int), ctypes.c_char_p
 
     @classmethod
     def several(
@@ -98,17 +98,17 @@ class EmulatedKernel:
         arrays = (_Array * len(matrices))(*map(as_c_array, matrices))
         if not matrices[-1].flags.writeable:
             raise EmulationError("launch", f"{self.expression}: the last matrix cannot be written to")
-        error = ctypes.create_string_buffer(1000)
 
-        def run() -> int:
-            self._watch(arrays, matrices)
-            return int(self._run(ctypes.byref(launch), arrays, len(matrices), error, len(error)))
+        def run() -> bytes | None:
+            self._watch(arrays)
+            error: bytes | None = self._run(ctypes.byref(launch), arrays, len(matrices))
+            return error
 
-        if self._library.run(run):
-            kind, _, text = error.value.decode(errors="replace").partition("|")
+        if error := self._library.run(run):
+            kind, _, text = error.decode(errors="replace").partition("|")
             raise EmulationError(kind, f"{self.expression}: {self._with_lines(text)}")
 
-    def _watch(self, arrays: ctypes.Array[_Array], matrices: Sequence[np.ndarray]) -> None:
+    def _watch(self, arrays: ctypes.Array[_Array]) -> None:
         """Register the matrices whose accesses are checked or counted."""
         if self._checks == "loads":
             sizes = ((each.rows, max(each.columns, each.stride)) for each in arrays)

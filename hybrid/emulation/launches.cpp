@@ -211,9 +211,6 @@ void Launched::run(void (*thread)(void*), void* argument, size_t bytes, const Gi
     Call call(name.c_str(), place_);
     ++launches;
     if (lasting) return (void)call.ends_with(lasting);
-    auto is_within = [](const dim3& size, unsigned x, unsigned y, unsigned z) {
-        return size.x && size.y && size.z && size.x <= x && size.y <= y && size.z <= z;
-    };
     if (!is_within(grid_, 0x7fffffff, 65535, 65535) || !is_within(block_, 1024, 1024, 64) || block_.x * block_.y * block_.z > 1024)
         return (void)call.ends_with(cudaErrorInvalidConfiguration, "its grid is " + product_text(grid_) +
                                                                        " blocks, where each number is 1 or more, and its block " +
@@ -261,8 +258,8 @@ bool Launched::ends_well(const Work& work, int order, bool is_again) const
     if (trial_now) trial_now->begins(order);
     Launch launch{
         {grid_.x, grid_.y, grid_.z}, {block_.x, block_.y, block_.z}, shared_, trial_now ? trial_now->seed : 0, order, 0, 1};
-    char error[1000];
-    bool is_well = !cuda_on_cpu::run(launch, work, error, sizeof(error));
+    const char* error = cuda_on_cpu::run(launch, work);
+    bool is_well = !error;
     memory_check::launch_ends();
     if (blocks_left_out) cut_short(grid_);
     memory_check::kernels_run = true;

@@ -97,11 +97,10 @@ void found(const char* kind, const Access& access, const Region* region, Other o
         std::string where = !region                            ? "memory that is no matrix"
                             : region->kind < Region::VARIABLES ? "matrix " + std::to_string(region->number)
                                                                : "shared memory";
-        stop_thread("memory",
-                    (std::string(kind) + ": " + (access.writes ? "writes" : "reads") + " byte " +
-                     std::to_string(region ? access.at - region->begin : 0) + " of " + where + " in @" +
-                     std::to_string(access.instruction) + (other.instruction ? " and @" + std::to_string(other.instruction) : ""))
-                        .c_str());
+        stop_thread("memory", std::string(kind) + ": " + (access.writes ? "writes" : "reads") + " byte " +
+                                  std::to_string(region ? access.at - region->begin : 0) + " of " + where + " in @" +
+                                  std::to_string(access.instruction) +
+                                  (other.instruction ? " and @" + std::to_string(other.instruction) : ""));
     }
     if (told.size() >= MOST_FINDINGS || !told.insert({kind, access.instruction, other.instruction}).second) return;
     long long offset = region ? access.at - region->begin : reinterpret_cast<long long>(access.at);

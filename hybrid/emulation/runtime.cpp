@@ -26,6 +26,27 @@ extern "C" char shared_begin[] __attribute__((weak)), shared_end[] __attribute__
 
 namespace cuda_on_cpu {
 
+#ifdef __x86_64__
+using Context = void*;  // a stack's top, with the callee-saved registers
+
+// Saves these registers on the stack that is left, and restores them from the one that is entered.
+extern "C" void cuda_on_cpu_switch(Context* leave, Context enter) __attribute__((visibility("hidden")));
+asm(".text\n"
+    ".hidden cuda_on_cpu_switch\n"
+    ".globl cuda_on_cpu_switch\n"
+    ".type cuda_on_cpu_switch, @function\n"
+    "cuda_on_cpu_switch:\n"
+    "    push %rbx\n    push %rbp\n    push %r12\n    push %r13\n    push %r14\n    push %r15\n"
+    "    mov %rsp, (%rdi)\n"
+    "    mov %rsi, %rsp\n"
+    "    pop %r15\n    pop %r14\n    pop %r13\n    pop %r12\n    pop %rbp\n    pop %rbx\n"
+    "    ret\n"
+    ".size cuda_on_cpu_switch, . - cuda_on_cpu_switch\n");
+#else
+using Context = ucontext_t;
+#define cuda_on_cpu_switch(leave, enter) swapcontext(leave, &enter)
+#endif
+
 #define BUILT_IN __attribute__((section("cuda_built_ins")))  // memory_check.cpp lets kernels read them
 BUILT_IN Thread* current;
 BUILT_IN uint3 block_index;
@@ -37,8 +58,7 @@ enum Order { FORWARD, REVERSE, SHUFFLED };
 enum Copies { LATE, EARLY, MIXED };
 enum class State { READY, AT_BLOCK, AT_WARP, AT_ACTIVE, AT_CLUSTER, AT_PHASE, AT_WGMMA, LEFT };
 
-constexpr size_t STATIC_SHARED = 48 << 10, MAX_SHARED = 227 << 10;
-constexpr size_t MAX_THREADS = 1024;
+constexpr unsigned MAX_THREADS = 1024;
 constexpr size_t MOST_KEPT = 512;  // fibers between launches; each keeps some pages of memory
 constexpr int INSTALL_GUARD = 102;  // MADV_GUARD_INSTALL, which older headers lack
 constexpr size_t FENCE = 256;  // bytes of NaN on both sides of the dynamic shared memory
@@ -82,17 +102,11 @@ struct Fiber : Thread {
     // In a cluster: the mbarrier and the parity of the phase for which it waits; its matrix instructions, in groups.
     unsigned barrier, parity, wgmma_groups, wgmmas_awaited;
     std::vector<Wgmma> wgmmas;
-#ifdef __x86_64__
-    void* context;
-#else
-    ucontext_t context;
-#endif
+    Context context;
 };
 
 struct Warp {
     unsigned running, waiting;  // masks of lanes that have not left, and of those in a warp operation
-    unsigned mask;              // of the first waiting lane's operation
-    bool is_mixed;              // another lane waits in an operation with another mask
 };
 
 struct BlockVotes {
@@ -112,48 +126,15 @@ char* dynamic_shared;  // the block's dynamic shared memory
 size_t dynamic_bytes;
 char *shared_first, *shared_last;  // its __shared__ variables
 const bool is_watched = memory_check::launch_begins;
-
-#ifdef __x86_64__
-void* main_context;
-#else
-ucontext_t main_context;
-#endif
+Context main_context;
 
 Fiber& this_fiber() { return *static_cast<Fiber*>(current); }
 
-#ifdef __x86_64__
-// Saves the callee-saved registers on the stack that is left, and restores them from the one that is entered.
-extern "C" void cuda_on_cpu_switch(void** leave, void* enter) __attribute__((visibility("hidden")));
-asm(".text\n"
-    ".hidden cuda_on_cpu_switch\n"
-    ".globl cuda_on_cpu_switch\n"
-    ".type cuda_on_cpu_switch, @function\n"
-    "cuda_on_cpu_switch:\n"
-    "    push %rbx\n    push %rbp\n    push %r12\n    push %r13\n    push %r14\n    push %r15\n"
-    "    mov %rsp, (%rdi)\n"
-    "    mov %rsi, %rsp\n"
-    "    pop %r15\n    pop %r14\n    pop %r13\n    pop %r12\n    pop %rbp\n    pop %rbx\n"
-    "    ret\n"
-    ".size cuda_on_cpu_switch, . - cuda_on_cpu_switch\n");
-#endif
-
-void switch_to_main()
+// Ends this fiber's turn; it continues once another part of the runtime has made it READY again.
+void wait_in(State state)
 {
-#ifdef __x86_64__
+    this_fiber().state = state;
     cuda_on_cpu_switch(&this_fiber().context, main_context);
-#else
-    swapcontext(&this_fiber().context, &main_context);
-#endif
-}
-
-void switch_to(Fiber& fiber)
-{
-    current = &fiber;
-#ifdef __x86_64__
-    cuda_on_cpu_switch(&main_context, fiber.context);
-#else
-    swapcontext(&main_context, &fiber.context);
-#endif
 }
 
 std::string extents(const uint3& index, const dim3& size)
@@ -169,13 +150,6 @@ void fail(const Fiber& fiber, const char* kind, const std::string& text)
 {
     if (!failure.empty()) return;
     failure = std::string(kind) + "|block " + extents(block_index, grid_size) + ", " + thread_text(fiber) + ": " + text;
-}
-
-// The current fiber fails, and never continues.
-void fail_here(const char* kind, const std::string& text)
-{
-    fail(this_fiber(), kind, text);
-    for (;;) switch_to_main();
 }
 
 void perform(const Copy& copy)
@@ -197,9 +171,8 @@ void fiber_main()
 {
     for (;;) {
         thread_body(thread_argument);
-        if (!this_fiber().copies.empty()) fail_here("copy", "left the kernel with asynchronous copies under way");
-        this_fiber().state = State::LEFT;
-        switch_to_main();
+        if (!this_fiber().copies.empty()) stop_thread("copy", "left the kernel with asynchronous copies under way");
+        wait_in(State::LEFT);
     }
 }
 
@@ -262,16 +235,6 @@ private:
         kept_count = 0;
     }
 };
-
-void begin_waiting(Warp& warp, const Fiber& lane, unsigned number)
-{
-    if (!warp.waiting) warp.mask = lane.mask, warp.is_mixed = false;
-    warp.is_mixed |= lane.mask != warp.mask;
-    warp.waiting |= 1u << number;
-}
-
-// A cheap test whether all lanes of some operation may have arrived.
-bool may_complete(const Warp& warp) { return warp.waiting && (warp.is_mixed || !(warp.mask & warp.running & ~warp.waiting)); }
 
 // Completes each warp operation that all lanes of its mask have reached; they continue.
 void complete_collectives(Warp& warp, Fiber* lanes)
@@ -336,19 +299,22 @@ void run_warp(unsigned number, unsigned threads)
     static std::vector<unsigned> turn;
     Warp& warp = warps[number];
     Fiber* lanes = fibers + 32 * number;
-    for (bool moved = true; moved && failure.empty();) {
+    unsigned count = std::min(32u, threads - 32 * number);
+    for (bool moved = true; moved;) {
         moved = false;
-        make_order(turn, std::min(32u, threads - 32 * number));
+        make_order(turn, count);
         for (unsigned lane : turn) {
             if (lanes[lane].state != State::READY) continue;
             moved = true;
-            switch_to(lanes[lane]);
+            current = &lanes[lane];
+            cuda_on_cpu_switch(&main_context, lanes[lane].context);
             if (!failure.empty()) return;
             if (lanes[lane].state == State::LEFT) warp.running &= ~(1u << lane);
-            if (lanes[lane].state == State::AT_WARP) begin_waiting(warp, lanes[lane], lane);
-            if (may_complete(warp)) complete_collectives(warp, lanes);
+            if (lanes[lane].state == State::AT_WARP) warp.waiting |= 1u << lane;
         }
-        if (!moved) moved = tell_active(lanes, std::min(32u, threads - 32 * number));
+        complete_collectives(warp, lanes);
+        if (!failure.empty()) return;
+        if (!moved) moved = tell_active(lanes, count);
     }
 }
 
@@ -395,12 +361,6 @@ void free_shared(char* memory, size_t bytes)
     free(memory - FENCE);
 }
 
-int report(char* error, size_t error_size)
-{
-    snprintf(error, error_size, "%s", failure.c_str());
-    return !failure.empty();
-}
-
 // Whether a launch of so many groups of blocks takes longer than there is time, judged by the last second of those that ran: the
 // first ones take longer, since all of their reads are checked.
 class Pace {
@@ -435,33 +395,30 @@ unsigned long long blocks_left_out;
 // Another thread sets this to stop a launch after the current block.
 extern "C" __attribute__((visibility("default"))) volatile int stop_asked = 0;
 
-int refuse(const char* text, char* error, size_t error_size)
+bool is_within(const dim3& size, unsigned x, unsigned y, unsigned z)
 {
-    failure = text;
-    return report(error, error_size);
+    return size.x && size.y && size.z && size.x <= x && size.y <= y && size.z <= z;
 }
 
-int run(const Launch& launch, const Work& work, char* error, size_t error_size)
+const char* run(const Launch& launch, const Work& work)
 {
     grid_size = {launch.grid[0], launch.grid[1], launch.grid[2]};
     block_size = {launch.block[0], launch.block[1], launch.block[2]};
-    unsigned threads = block_size.x * block_size.y * block_size.z;
-    if (!grid_size.x || !grid_size.y || !grid_size.z || grid_size.x > 0x7fffffff || max(grid_size.y, grid_size.z) > 65535)
-        return refuse("launch|a grid has 1 to 2^31-1 blocks in x and 1 to 65535 in y and z", error, error_size);
+    unsigned threads = block_size.x * block_size.y * block_size.z, clustered = std::max(1u, launch.cluster);
+    if (!is_within(grid_size, 0x7fffffff, 65535, 65535))
+        return "launch|a grid has 1 to 2^31-1 blocks in x and 1 to 65535 in y and z";
+    if (!is_within(block_size, MAX_THREADS, MAX_THREADS, 64) || threads > MAX_THREADS)
+        return "launch|a block has 1 to 1024 threads, at most 64 in z";
     std::tie(shared_first, shared_last) = std::pair(shared_begin, shared_end);
     if (is_watched)
         std::tie(shared_first, shared_last) = memory_check::launch_begins(shared_begin, shared_end, launch.shared_bytes, work);
     size_t statics = &observers::watched && observers::watched & observers::VERSIONS ? 0 : shared_last - shared_first;
-    if (statics > STATIC_SHARED || launch.shared_bytes + statics > MAX_SHARED)
-        return refuse("launch|a block has at most 48 KiB of static and 227 KiB of all shared memory", error, error_size);
-    bool few = max(max(block_size.x, block_size.y), block_size.z) <= MAX_THREADS && block_size.z <= 64;
-    if (!threads || !few || threads > MAX_THREADS)
-        return refuse("launch|a block has 1 to 1024 threads, at most 64 in z", error, error_size);
-    unsigned clustered = std::max(1u, launch.cluster);
+    if (statics > USUAL_SHARED || launch.shared_bytes + statics > MOST_SHARED)
+        return "launch|a block has at most 48 KiB of static and 227 KiB of all shared memory";
     if (clustered > 1 && (threads % 32 || launch.grid[0] % clustered))
-        return refuse("launch|a cluster has whole warps, and a grid whole clusters", error, error_size);
+        return "launch|a cluster has whole warps, and a grid whole clusters";
     Fibers taken(threads * clustered);
-    if (!fibers) return refuse("launch|no memory for the threads' stacks", error, error_size);
+    if (!fibers) return "launch|no memory for the threads' stacks";
 
     failure.clear();
     turns = static_cast<Order>(launch.order);
@@ -494,7 +451,7 @@ int run(const Launch& launch, const Work& work, char* error, size_t error_size)
     Pace pace;
     blocks_left_out = 0;
     for (unsigned long long i = 0; i < groups && failure.empty(); ++i) {
-        if (stop_asked) return refuse("launch|stopped between two blocks", error, error_size);
+        if (stop_asked) return "launch|stopped between two blocks";
         if (i + 1 < groups && pace.is_too_slow(i, groups)) blocks_left_out = groups - 1 - i, i = groups - 1;
         unsigned long long first = (turns == SHUFFLED ? turn[i] : turns == REVERSE ? groups - 1 - i : i) * clustered;
         std::vector<char*> memory;
@@ -503,7 +460,7 @@ int run(const Launch& launch, const Work& work, char* error, size_t error_size)
             block_index = {static_cast<unsigned>(block % grid_size.x), static_cast<unsigned>(block % of_plane / grid_size.x),
                            static_cast<unsigned>(block / of_plane)};
             dynamic_shared = allocate_shared(dynamic_bytes);
-            if (!dynamic_shared) return refuse("launch|no memory for the block's shared memory", error, error_size);
+            if (!dynamic_shared) return "launch|no memory for the block's shared memory";
             memory.push_back(dynamic_shared);
             cluster.push_back({block_index, dynamic_shared, {}});
             if (clustered > 1) cluster.back().statics.assign(shared_first, shared_last);
@@ -514,7 +471,7 @@ int run(const Launch& launch, const Work& work, char* error, size_t error_size)
         for (char* each : memory) free_shared(each, dynamic_bytes);
     }
     current = nullptr;
-    return report(error, error_size);
+    return failure.empty() ? nullptr : failure.c_str();
 }
 
 uint3 thread_index() { return current->index; }
@@ -522,10 +479,10 @@ uint3 index_of_block() { return block_index; }
 dim3 size_of_block() { return block_size; }
 dim3 size_of_grid() { return grid_size; }
 
-void stop_thread(const char* kind, const char* text)
+void stop_thread(const char* kind, const std::string& text)
 {
-    fail_here(kind, text);
-    __builtin_unreachable();
+    fail(this_fiber(), kind, text);
+    for (;;) wait_in(State::LEFT);
 }
 
 void block_barrier(Place place)
@@ -533,8 +490,7 @@ void block_barrier(Place place)
     Fiber& fiber = this_fiber();
     ++fiber.block_barriers;
     fiber.at = place;
-    fiber.state = State::AT_BLOCK;
-    switch_to_main();
+    wait_in(State::AT_BLOCK);
 }
 
 Votes block_votes(bool yes, Place place)
@@ -549,30 +505,27 @@ Votes block_votes(bool yes, Place place)
 
 unsigned active_mask(Place place)
 {
-    Fiber& fiber = this_fiber();
-    fiber.at = place;
-    fiber.state = State::AT_ACTIVE;
-    switch_to_main();
-    return fiber.mask;
+    this_fiber().at = place;
+    wait_in(State::AT_ACTIVE);
+    return this_fiber().mask;
 }
 
 void warp_sync(unsigned mask, Combine combine, const void* input, void* output, bool orders_memory, Place place)
 {
     Fiber& fiber = this_fiber();
     fiber.at = place;
-    if (!(mask >> fiber.lane & 1)) fail_here("warp", "is not in the mask that it names in " + text_of(fiber.at));
+    if (!(mask >> fiber.lane & 1)) stop_thread("warp", "is not in the mask that it names in " + text_of(fiber.at));
     fiber.mask = mask;
     fiber.combine = combine;
     fiber.input = input;
     fiber.output = output;
-    fiber.state = State::AT_WARP;
     fiber.warp_syncs += orders_memory;  // a shuffle is no memory barrier
-    switch_to_main();
+    wait_in(State::AT_WARP);
 }
 
 void* dynamic_shared_memory()
 {
-    if (!dynamic_bytes) fail_here("launch", "uses dynamic shared memory, and the launch gives none");
+    if (!dynamic_bytes) stop_thread("launch", "uses dynamic shared memory, and the launch gives none");
     return dynamic_shared;
 }
 
@@ -580,7 +533,7 @@ bool is_dynamic_shared(const char* at) { return dynamic_shared && at >= dynamic_
 
 void copy(void* to, const void* from, int bytes, int there, Place place, void* instruction)
 {
-    auto refuse_here = [&](const std::string& why) { fail_here("copy", "copy_async in " + text_of(place) + " " + why); };
+    auto refuse_here = [&](const std::string& why) { stop_thread("copy", "copy_async in " + text_of(place) + " " + why); };
     if (there < 0 || there > bytes) refuse_here("reads " + std::to_string(there) + " of " + std::to_string(bytes) + " bytes");
     if (reinterpret_cast<uintptr_t>(to) % bytes || reinterpret_cast<uintptr_t>(from) % bytes)
         refuse_here("has an address that is no multiple of " + std::to_string(bytes));
@@ -607,17 +560,14 @@ unsigned shared_address(const void* at)
 {
     const char* byte = static_cast<const char*>(at);
     if (is_dynamic_shared(byte)) return static_cast<unsigned>(byte - dynamic_shared);
-    if (byte < shared_first || byte >= shared_last) fail_here("memory", "takes the shared address of what is not in shared memory");
+    if (byte < shared_first || byte >= shared_last)
+        stop_thread("memory", "takes the shared address of what is not in shared memory");
     return STATICS + static_cast<unsigned>(byte - shared_first);
 }
 
 unsigned rank_in_cluster() { return block_of(this_fiber()); }
 
-void cluster_barrier()
-{
-    this_fiber().state = State::AT_CLUSTER;
-    switch_to_main();
-}
+void cluster_barrier() { wait_in(State::AT_CLUSTER); }
 
 void barrier_init(unsigned barrier, int arrivals)
 {
@@ -631,10 +581,7 @@ void barrier_wait(unsigned barrier, unsigned parity)
     mbarrier_at(block_of(fiber), barrier);
     fiber.barrier = barrier;
     fiber.parity = parity;
-    while (!phase_ended(fiber)) {
-        fiber.state = State::AT_PHASE;
-        switch_to_main();
-    }
+    while (!phase_ended(fiber)) wait_in(State::AT_PHASE);
 }
 
 void barrier_expect(unsigned barrier, int bytes)
@@ -645,18 +592,18 @@ void barrier_expect(unsigned barrier, int bytes)
 
 void barrier_arrive(unsigned barrier, unsigned block)
 {
-    if (block >= cluster.size()) fail_here("barrier", "arrives at a barrier of a block that its cluster does not have");
+    if (block >= cluster.size()) stop_thread("barrier", "arrives at a barrier of a block that its cluster does not have");
     Mbarrier& there = mbarrier_at(block, barrier);
-    if (!there.pending) fail_here("barrier", "arrives at a barrier once more than its phase awaits");
+    if (!there.pending) stop_thread("barrier", "arrives at a barrier once more than its phase awaits");
     --there.pending;
     end_phase_if_complete(there);
 }
 
 void bulk_copy(unsigned blocks, unsigned to, const void* from, unsigned bytes, unsigned barrier)
 {
-    if (!blocks || blocks >> cluster.size()) fail_here("copy", "copies to a block that its cluster does not have");
-    if (to % 16 || bytes % 16 || reinterpret_cast<uintptr_t>(from) % 16) fail_here("copy", "is not aligned to 16 bytes");
-    if (to >= STATICS || to + bytes > dynamic_bytes) fail_here("copy", "copies beyond the dynamic shared memory");
+    if (!blocks || blocks >> cluster.size()) stop_thread("copy", "copies to a block that its cluster does not have");
+    if (to % 16 || bytes % 16 || reinterpret_cast<uintptr_t>(from) % 16) stop_thread("copy", "is not aligned to 16 bytes");
+    if (to >= STATICS || to + bytes > dynamic_bytes) stop_thread("copy", "copies beyond the dynamic shared memory");
     for (unsigned block = 0; block < cluster.size(); ++block)
         if (blocks >> block & 1) mbarrier_at(block, barrier);
     BulkCopy copy{blocks, to, bytes, barrier, static_cast<const char*>(from)};
@@ -684,10 +631,7 @@ void wait_wgmmas(unsigned pending)
     Fiber& fiber = this_fiber();
     if (fiber.wgmma_groups <= pending) return;
     fiber.wgmmas_awaited = fiber.wgmma_groups - pending;
-    while (!warpgroup_has_committed(fiber)) {
-        fiber.state = State::AT_WGMMA;
-        switch_to_main();
-    }
+    while (!warpgroup_has_committed(fiber)) wait_in(State::AT_WGMMA);
     Fiber* first = &fiber - fiber.index.x % 128;
     for (Fiber* other = first; other < first + 128; ++other) execute_wgmmas(*other, fiber.wgmmas_awaited);
 }

@@ -229,8 +229,13 @@ void look_at_for_mpi(const char* call, const void* at, size_t bytes, bool writes
 
 constexpr size_t STACK = 256 << 10;  // bytes of a kernel's thread
 
-// --- runtime.cpp: a launch that would take longer is cut short: after some of its blocks only the last one runs
+// --- runtime.cpp
 
+constexpr size_t USUAL_SHARED = 48 << 10, MOST_SHARED = 227 << 10;  // bytes of a block's shared memory
+bool is_within(const dim3& size, unsigned x, unsigned y, unsigned z);
+[[noreturn]] void stop_thread(const char* kind, const std::string& text);  // the launch fails, and the thread never continues
+
+// A launch that would take longer is cut short: after some of its blocks only the last one runs.
 extern double seconds_left;  // for this launch and later ones
 extern unsigned long long blocks_left_out;  // of the last launch
 
@@ -281,8 +286,6 @@ Members counted();  // since launch_begins
 }  // namespace observers
 
 // --- host_api.cpp: calls of CUDA's runtime API run one at a time, and their errors are kept and reported
-
-constexpr size_t USUAL_SHARED = 48 << 10, MOST_SHARED = 227 << 10;
 
 // in_flight: of a kernel that no call has waited for; it becomes lasting when one does.
 extern cudaError_t last_error, in_flight, lasting;
