@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Runs a student's kernel on a real GPU: checks C and times launches.
 
-A faulty kernel may break its CUDA context, so a child process, `python -m hybrid.classroom.cuda_run`, launches it. It reads tasks
-from standard input and prints a line for each: the task's mark, and JSON. The student's code runs on the GPU only, so the child
+A faulty kernel may break its CUDA context, so a child process, `python -m hybrid.classroom.cuda_run`, launches it. It reads the
+task from standard input and prints a line: the task's mark, and JSON. The student's code runs on the GPU only, so the child
 compares C.
 """
 
@@ -91,7 +91,7 @@ def _launched(trials: Trials, shapes: Sequence[Sizes]) -> CudaRun:
 def _outcome(trials: Trials, task: Task) -> GpuOutcome:
     mark = secrets.token_hex(16)  # lines without it are the kernel's
     given = GpuTask(trials.file.for_gpu, trials.instance, tuple(_arguments(trials, task)), task, mark)
-    ended = run_child("hybrid.classroom.cuda_run", [asdict(given)], _START + (LAUNCHES + 1) * trials.seconds)
+    ended = run_child("hybrid.classroom.cuda_run", asdict(given), _START + (LAUNCHES + 1) * trials.seconds)
     if ended.status is None:
         return GpuOutcome(failure=f"it had not ended after {LAUNCHES + 1} times {trials.seconds:g} s, which --stall sets")
     lines = [text for begins, _, text in (line.partition(" ") for line in ended.out.splitlines()) if begins == mark]
@@ -297,15 +297,14 @@ def value_of(argument: Argument, addresses: Sequence[int]) -> np.ndarray:
 def main() -> None:
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drops what the kernel prints
-    for each in json.load(sys.stdin):
-        of_task: dict[str, Any] = each.pop("task")
-        of_task.update({key: tuple(value) for key, value in of_task.items() if isinstance(value, list)})
-        task = Task(**of_task)
-        try:
-            found = {"outcome": asdict(execute(GpuTask(**each, task=task)))}
-        except DeviceUnavailable as error:
-            found = {"unavailable": {"why": one_line(error), "code": error.code}}
-        print(each["mark"], json.dumps(found), file=results, flush=True)
+    given: dict[str, Any] = json.load(sys.stdin)
+    of_task: dict[str, Any] = given.pop("task")
+    of_task |= {key: tuple(value) for key, value in of_task.items() if isinstance(value, list)}
+    try:
+        found = {"outcome": asdict(execute(GpuTask(**given, task=Task(**of_task))))}
+    except DeviceUnavailable as error:
+        found = {"unavailable": {"why": one_line(error), "code": error.code}}
+    print(given["mark"], json.dumps(found), file=results, flush=True)
 
 
 if __name__ == "__main__":

@@ -148,6 +148,11 @@ class Function:
         return not _OF_THE_DEVICE.search(self.head)
 
     @property
+    def is_of_device(self) -> bool:
+        """Whether the host may not call it, and it is no kernel."""
+        return "__device__" in self.head and not re.search(r"\b(?:__host__|__global__|constexpr)\b", self.head)
+
+    @property
     def name(self) -> str:
         called = _CALLED.search(_ALIGNED.sub("", self.head))
         return called[1] if called else ""
@@ -223,28 +228,22 @@ def aliases_in(plain: str) -> dict[str, str]:
 
 def structs_in(plain: str) -> dict[str, dict[str, str]]:
     """The types of the fields of each struct, without member functions."""
-    structs, aliases = {}, aliases_in(plain)
+    structs, aliases = dict[str, dict[str, str]](), aliases_in(plain)
     for found in _STRUCT.finditer(plain):
         end = after_bracket(plain, found.end() - 1)
         also = re.match(r"\s*(\w+)\s*;", plain[end:])  # a typedef's name
         inner = plain[found.end() : end - 1]
         while (opening := inner.find("{")) >= 0:
             inner = f"{inner[:opening]}();{inner[after_bracket(inner, opening) :]}"
-        for name in {found[1], also[1] if also else ""} - {""}:
-            fields = _fields(re.sub(r"\b(public|private|protected)\s*:", "", inner))
-            structs[name] = {field: _WORD.sub(lambda word: aliases.get(word[0], word[0]), kind) for field, kind in fields.items()}
+        fields: dict[str, str] = {}  # int and float* for int width, height; float* elements;
+        for declaration in re.sub(r"\b(public|private|protected)\s*:", "", inner).split(";"):
+            first = None if "(" in declaration else _FIELD.match(declaration.strip())
+            if first is not None:
+                kind = _WORD.sub(lambda word: aliases.get(word[0], word[0]), first[1].strip())
+                for pointer, name in re.findall(r"(\*?)\s*(?:__restrict__\s+)?(\w+)\s*(?:,|$)", first.string[first.end(1) :]):
+                    fields[name] = kind + pointer
+        structs |= dict.fromkeys({found[1], also[1] if also else ""} - {""}, fields)
     return structs
-
-
-def _fields(text: str) -> dict[str, str]:
-    """Fields' types: {"width": "int", "height": "int", "elements": "float*"} for int width, height; float* elements;"""
-    fields = {}
-    for declaration in (each.strip() for each in text.split(";")):
-        first = None if "(" in declaration else _FIELD.match(declaration)
-        if first is not None:
-            for pointer, name in re.findall(r"(\*?)\s*(?:__restrict__\s+)?(\w+)\s*(?:,|$)", declaration[len(first[1]) :]):
-                fields[name] = first[1].strip() + pointer
-    return fields
 
 
 def shared_arrays(plain: str) -> dict[str, tuple[str, ...]]:
@@ -456,18 +455,13 @@ def with_device_variables(text: str) -> str:
     return edited(text, edits)
 
 
-def host_functions(text: str) -> set[str]:
-    """The names of functions that only the host may call. `text`: from `joined`."""
-    functions = [each for each in functions_in(text) if not each.is_member]
-    of_device = {each.name for each in functions if not each.is_of_host}
-    return {each.name for each in functions if each.is_of_host} - of_device - _ALSO_OF_DEVICE - {""}
-
-
-def device_functions(text: str) -> set[str]:
-    """The names of functions, other than kernels, that the host may not call."""
-    only = re.compile(r"^(?!.*\b(?:__host__|__global__|constexpr)\b).*\b__device__\b", re.DOTALL)
-    functions = [(each.name, only.search(each.head)) for each in functions_in(text) if not each.is_member]
-    return {name for name, is_only in functions if is_only} - {name for name, is_only in functions if not is_only} - {""}
+def functions_only_of(side: str, text: str) -> set[str]:
+    """The names of functions that only this side, "host" or "device", may call. `text`: from `joined`."""
+    functions = [each for each in functions_in(text) if each.name and not each.is_member]
+    names: dict[bool, set[str]] = {True: set(), False: set()}
+    for each in functions:
+        names[each.is_of_host if side == "host" else each.is_of_device].add(each.name)
+    return names[True] - names[False] - _ALSO_OF_DEVICE
 
 
 def _without_host(text: str) -> str:

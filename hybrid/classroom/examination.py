@@ -310,15 +310,15 @@ def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[Stu
     name, names = wanted.partition("<")[0].strip(), [kernel.name for kernel in file.kernels]
     if for_cpu and (not names or (not wanted and len(names) > 1 and file.has_main)):
         refuse_unsupported(joined(file.texts), file.path.name)  # maybe why no kernel is found, or main() is not run
+    why = ""
     if not names:
-        raise UsageError(f"{file.path} has no kernel: a function that begins with __global__ void", code="lab-kernel")
-    if not wanted and len(names) > 1:
-        raise UsageError(
-            f"{file.path.name} has the kernels {', '.join(names)}: --kernel NAME, or a line // lab: kernel(NAME), chooses one",
-            code="lab-kernel",
-        )
-    if name and name not in names:
-        raise UsageError(f"{file.path.name} has no kernel {name}: it has {', '.join(names)}", code="lab-kernel")
+        why = f"{file.path} has no kernel: a function that begins with __global__ void"
+    elif not wanted and len(names) > 1:
+        why = f"{file.path.name} has the kernels {', '.join(names)}: --kernel NAME, or a line // lab: kernel(NAME), chooses one"
+    elif name and name not in names:
+        why = f"{file.path.name} has no kernel {name}: it has {', '.join(names)}"
+    if why:
+        raise UsageError(why, code="lab-kernel")
     kernel = file.kernels[names.index(name) if name else 0]
     launched = set(re.findall(rf"\b{kernel.name}\s*<([^<>;]*)>\s*<<<", file.text))
     if kernel.template and "<" not in wanted and len(launched) == 1:
@@ -330,13 +330,10 @@ def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[Stu
         wanted = f"{kernel.name}<{instances[0]}>" if instances else wanted
     inner = re.fullmatch(r"[^<]*<(.*)>\s*", wanted)
     arguments = [text.strip() for text in inner[1].split(",")] if inner else []
-    if arguments and not kernel.template:
-        raise UsageError(f"{kernel.name} is no template: --kernel {kernel.name}", code="lab-kernel")
     if len(arguments) != len(kernel.template):
-        raise UsageError(
-            f"{kernel.name} is a template of {', '.join(kernel.template)}: --kernel '{kernel.name}<…>' gives them",
-            code="lab-kernel",
-        )
+        is_template = f"is a template of {', '.join(kernel.template)}: --kernel '{kernel.name}<…>' gives them"
+        how = is_template if kernel.template else f"is no template: --kernel {kernel.name}"
+        raise UsageError(f"{kernel.name} {how}", code="lab-kernel")
     if for_cpu:
         refuse_unsupported(file.compiled, file.path.name)
         refuse_host_calls(joined(file.texts), file.path.name)

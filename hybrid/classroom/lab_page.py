@@ -240,9 +240,10 @@ def _roofs(bandwidth: float, peak: float, points: Mapping[str, float]) -> Iterat
         yield f'<line class="stroke-line" x1="{at:.1f}" y1="20" x2="{at:.1f}" y2="205"/>'
         yield markup.text(at, 219, f"{10.0**power:g}", "fill-soft", 'text-anchor="middle"')
     for power in range(bottom, top + 1):
-        at = y(10.0**power)
+        at, rate = y(10.0**power), 10.0**power
+        short = f"{rate / 1e6:g}M" if rate >= 1e6 else f"{rate / 1000:g}k" if rate >= 1000 else f"{rate:g}"
         yield f'<line class="stroke-line" x1="40" y1="{at:.1f}" x2="350" y2="{at:.1f}"/>'
-        yield markup.text(36, at + 4, _short(10.0**power), "fill-soft", 'text-anchor="end"')
+        yield markup.text(36, at + 4, short, "fill-soft", 'text-anchor="end"')
     roof = [(10.0**first, 10.0**first * bandwidth), (ridge, peak), (10.0**last, peak)]
     corners = " ".join(f"{x(intensity):.1f},{y(rate):.1f}" for intensity, rate in roof)
     yield f'<polyline class="stroke-ink" fill="none" stroke-width="2" points="{corners}"/>'
@@ -254,10 +255,6 @@ def _roofs(bandwidth: float, peak: float, points: Mapping[str, float]) -> Iterat
         at, rate = x(each), min(peak, each * bandwidth)
         title = f"<title>{escape(said)}</title>"
         yield f'<circle class="fill-{_POINTS[number]}" cx="{at:.1f}" cy="{y(rate):.1f}" r="5">{title}</circle>'
-
-
-def _short(number: float) -> str:
-    return f"{number / 1e6:g}M" if number >= 1e6 else f"{number / 1000:g}k" if number >= 1000 else f"{number:g}"
 
 
 _TILE = re.compile(
@@ -278,9 +275,8 @@ def with_tile(texts: Mapping[Path, str], tile: int) -> dict[Path, str]:
     count = sum(each for _, each in changed.values())
     if count != 1:
         has = f"{count} such constants, and which is meant cannot be told" if count else "none"
-        raise UsageError(
-            f"--tile changes the constant of the file that is called TILE… or BLOCK…: it has {has}", code="lab-shown"
-        )
+        what = "--tile changes the constant of the file that is called TILE… or BLOCK…"
+        raise UsageError(f"{what}: it has {has}", code="lab-shown")
     return {path: text for path, (text, _) in changed.items()}
 
 
@@ -292,9 +288,8 @@ def picture(trials: Trials, *shapes: Sizes) -> Picture:
             text = f"{'×'.join(map(str, sizes))} are {products} multiplications: at most {_MOST_PRODUCTS} can be shown"
             raise UsageError(f"{text}, such as --width 16", code="lab-shown")
     if any(len(extents) > 2 for extents in (trials.launch.grid, trials.launch.block)):
-        raise UsageError(
-            f"a picture shows blocks and threads by x and y, and this launch has a z: {trials.launch}", code="lab-shown"
-        )
+        text = f"a picture shows blocks and threads by x and y, and this launch has a z: {trials.launch}"
+        raise UsageError(text, code="lab-shown")
     case, accesses = trials.traced(*shapes)
     wrong = findings(case, trials.meaning.names(trials.kernel))[:1]
     races = [{line for _, line in each.places} for each in wrong if each.code == "data-race"]

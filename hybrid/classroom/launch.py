@@ -316,18 +316,17 @@ class Launch:
         them."""
         grid, block = (tuple(_evaluated(text, sizes) for text in texts) for texts in (self.grid, self.block))
         shared = _evaluated(self.shared, sizes)
+        of_grid, of_block = ("×".join(map(str, each)) for each in (grid, block))
+        why = ""
         if min(grid) < 1:
-            raise UsageError(
-                f"a grid of {_times(grid)} blocks cannot be launched: grid({', '.join(self.grid)})", code="lab-launch"
-            )
-        if shared > _MOST_SHARED:
-            raise UsageError(f"{shared} bytes of shared memory are more than a block can have, {_MOST_SHARED}", code="lab-launch")
-        if min(block) < 1 or math.prod(block) > _MOST_THREADS or any(deep > _MOST_DEEP for deep in block[2:]):
-            raise UsageError(
-                f"a grid of {_times(grid)} blocks of {_times(block)} threads cannot be launched: a block has 1 to 1024 threads, "
-                f"at most {_MOST_DEEP} in z",
-                code="lab-launch",
-            )
+            why = f"a grid of {of_grid} blocks cannot be launched: grid({', '.join(self.grid)})"
+        elif shared > _MOST_SHARED:
+            why = f"{shared} bytes of shared memory are more than a block can have, {_MOST_SHARED}"
+        elif min(block) < 1 or math.prod(block) > _MOST_THREADS or any(deep > _MOST_DEEP for deep in block[2:]):
+            why = f"a grid of {of_grid} blocks of {of_block} threads cannot be launched: a block has 1 to 1024 threads, "
+            why += f"at most {_MOST_DEEP} in z"
+        if why:
+            raise UsageError(why, code="lab-launch")
         return grid, block, shared
 
     def block_at(self, sizes: Mapping[str, int]) -> Extents:
@@ -536,23 +535,18 @@ def _tile(file: StudentFile, kernel: StudentKernel) -> str:
     named = [
         name for name in file.constants if _TILE.search(name) and re.search(rf"\b{name}\b", file.compiled.split(name, 1)[-1])
     ]
-    arrays = []
+    widths = set[str]()
     for texts in shared_arrays(kernel.body).values():  # [T * T] is taken as [T][T]
-        factors = texts[0].replace(" ", "").split("*") if len(texts) == 1 else []
-        arrays.append(tuple(factors) if len(factors) == 2 else texts)
-    widths = {columns for rows, columns in (_without_padding(each[-2:]) for each in arrays if len(each) > 1) if rows == columns}
+        extents = texts[0].replace(" ", "").split("*") if len(texts) == 1 else texts[-2:]
+        if len(extents) == 2:  # without padding against bank conflicts, as in [T][T + 1] or [32][33]
+            rows, columns = (re.sub(r"\s*\+\s*1$", "", text) for text in extents)
+            is_padded = rows.isdigit() and columns == str(int(rows) + 1)
+            widths |= {rows} if rows == columns or is_padded else set()
     squares = {text: value_of(text, file.constants) or 0 for text in widths}
     fitting = {text for text, value in squares.items() if 0 < value <= _LONGEST}
     if len(fitting) == 1 and len(squares) == 1 and not set(squares.values()) & {file.constants[name] for name in named}:
         return fitting.pop()
     return named[0] if named else ""
-
-
-def _without_padding(extents: tuple[str, ...]) -> tuple[str, str]:
-    """The extents without padding against bank conflicts: T and T for [T][T + 1] or [32][33]."""
-    rows, columns = (re.sub(r"\s*\+\s*1$", "", text) for text in extents)
-    is_padded = rows.isdigit() and columns == str(int(rows) + 1)
-    return rows, rows if is_padded else columns
 
 
 def _blocks_of(size: str, threads: str) -> str:
@@ -600,7 +594,3 @@ def _extents(text: str) -> tuple[str, ...]:
     if len(parts) > 3:
         raise UsageError(f"({text}): x, y and z are taken", code="lab-launch")
     return (*parts, *["1"] * (2 - len(parts)))
-
-
-def _times(numbers: Extents) -> str:
-    return "×".join(map(str, numbers))

@@ -248,15 +248,6 @@ def is_program(file: StudentFile) -> bool:
     return file.has_main and any("<<<" in blanked(text) for text in file.texts.values())
 
 
-def _for_cpu(file: StudentFile) -> str:
-    """The text to compile. UsageError for unsupported CUDA."""
-    text = joined(file.texts, elsewhere=True)
-    refuse_unsupported(text, file.path.name)
-    templates = {kernel.name: len(kernel.template) for kernel in kernels_of(text)}
-    text = with_dynamic_shared(rewritten(text, file.path.name, templates))
-    return INCLUDE.sub(lambda found: ours(found) if found[2][1:-1] in _OF_CUDA else found[0], text)
-
-
 def _started(file: StudentFile, ranks: int) -> whole_program.Ranks:
     """How to compile and start the program on this number of ranks. HybridError without MPI."""
     try:
@@ -264,9 +255,8 @@ def _started(file: StudentFile, ranks: int) -> whole_program.Ranks:
         variable = "OMPI_COMM_WORLD_RANK" if family_of(command[0]) == "Open MPI" else "PMI_RANK"
         mpicc = Path(command[0]).with_name("mpicc")
         if not mpicc.exists():
-            raise StartError(
-                f"no {mpicc.name} beside {command[0]}", "install your MPI's files for developers", code="mpi-missing"
-            )
+            how = "install your MPI's files for developers"
+            raise StartError(f"no {mpicc.name} beside {command[0]}", how, code="mpi-missing")
         shown = subprocess.run([str(mpicc), "-show"], capture_output=True, text=True, check=True, timeout=30).stdout  # noqa: S603
         return whole_program.Ranks(ranks, command, variable, shlex.split(shown)[1:])
     except StartError as missing:
@@ -283,21 +273,20 @@ def ran(
 ) -> Account:
     """Compile and run the program. `show` gets its output. `ranks`: of an MPI program, 2 by default. `devices`: GPUs of each
     process, 1 by default. UsageError for unsupported CUDA, EmulationError if the program does not compile."""
-    text = _for_cpu(file)
+    text = joined(file.texts, elsewhere=True)
+    refuse_unsupported(text, file.path.name)
     refuse_host_calls(joined(file.texts), file.path.name)
-
-    def has(pattern: re.Pattern[str]) -> bool:  # in comments, too, which does no harm
-        return any(pattern.search(each) for each in file.texts.values())
-
-    flags = ["-fopenmp"] if has(_OPENMP) else []
-    started = None
-    if has(_MPI):
+    templates = {kernel.name: len(kernel.template) for kernel in kernels_of(text)}
+    text = with_dynamic_shared(rewritten(text, file.path.name, templates))
+    text = INCLUDE.sub(lambda found: ours(found) if found[2][1:-1] in _OF_CUDA else found[0], text)
+    whole, started = "\n".join(file.texts.values()), None
+    flags = ["-fopenmp"] if _OPENMP.search(whole) else []  # in a comment, too, which does no harm
+    if _MPI.search(whole):
         started = _started(file, ranks or _USUAL_RANKS)
         flags += started.flags
     elif ranks:
-        raise UsageError(
-            f"{file.path} includes no mpi.h: it is one process, and --ranks is for programs of MPI", code="option-combination"
-        )
+        what = f"{file.path} includes no mpi.h: it is one process, and --ranks is for programs of MPI"
+        raise UsageError(what, code="option-combination")
     sources = {path.name: each.split("\n") for path, each in file.texts.items()}
     variables, is_serial = {"HYBRID_LAB_DEVICES": str(devices or 1)}, _runs_cuda_in_parallel(joined(file.texts))
     if is_serial:
@@ -321,15 +310,10 @@ def ran(
             return replace(made, findings=(own,)) if own else made
 
         got = account(arguments)
-        wanted = _ARGUMENT.findall(blanked("\n".join(file.texts.values())))
+        wanted = _ARGUMENT.findall(blanked(whole))
         number = max((int(place) for _, place in wanted), default=0)
-        if (
-            arguments
-            or not got.status
-            or got.launches != 0
-            or not 0 < number <= len(_NUMBERS)
-            or not all(call for call, _ in wanted)
-        ):
+        wants_numbers = 0 < number <= len(_NUMBERS) and all(call for call, _ in wanted)
+        if arguments or not got.status or got.launches != 0 or not wants_numbers:
             return got
         given = " ".join(_NUMBERS[:number])
         note = f"the program wants arguments: these are the findings with {given}; arguments after -- give others"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 import numpy as np
@@ -178,19 +178,6 @@ def lanes_of(case: Case, kind: str, *, shared: bool = False) -> int:
     return sum(site.lanes for site in case.sites if site.kind == kind and (site.space == SHARED) == shared)
 
 
-def traffic(case: Case, names: Names) -> str:
-    """A line about loads and stores of global memory."""
-    if not case.outcomes:
-        numbers = (f"{kind}s {lanes_of(case, kind) / math.prod(case.sizes):.3g}" for kind in ("load", "store", "atomic"))
-        return f"accesses of global memory per element: {', '.join(numbers)}"
-    n, l, m = case.sizes
-    n, outcome = case.batch * n, case.outcomes[0]
-    a, b = (loads / (n * l * m) for loads in outcome.loads)
-    stores = outcome.stores / (n * m)
-    each = f"{names[0]} {a:.3g}, {names[1]} {b:.3g}"
-    return f"global loads per multiply-add: {a + b:.3g} ({each}); stores per element: {stores:.3g}"
-
-
 def intensity(case: Case) -> float | None:
     """Operations a byte of global memory moved, in whole sectors; None if the kernel is no product, or requests were not
     counted."""
@@ -210,8 +197,17 @@ def costs(case: Case, names: Names) -> list[str]:
     """What a right kernel costs, as far as counted: loads and stores, divergent branches, arithmetic intensity."""
     if not case.is_right or not (case.outcomes or case.sites):
         return []
+    if case.outcomes:
+        (n, l, m), outcome = case.sizes, case.outcomes[0]
+        n *= case.batch
+        a, b = (loads / (n * l * m) for loads in outcome.loads)
+        of_each = f"{names[0]} {a:.3g}, {names[1]} {b:.3g}"
+        traffic = f"global loads per multiply-add: {a + b:.3g} ({of_each}); stores per element: {outcome.stores / (n * m):.3g}"
+    else:
+        numbers = (f"{kind}s {lanes_of(case, kind) / math.prod(case.sizes):.3g}" for kind in ("load", "store", "atomic"))
+        traffic = f"accesses of global memory per element: {', '.join(numbers)}"
     divergent = [f"line {counter.line} {counter.text}" for counter in divergence(case)]
-    told = [traffic(case, names), f"divergent branches: {', '.join(divergent) or 'none'}"]
+    told = [traffic, f"divergent branches: {', '.join(divergent) or 'none'}"]
     if operations := intensity(case):
         told.append(f"arithmetic: {operations:.3g} operations for each byte of global memory that is moved")
     return told if case.sites else told[:1]
@@ -319,7 +315,7 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
     yield f"{file.path.name}, line {kernel.line}: " + "\n  ".join(about(kernel, meaning, launch))
     if file.has_main:
         yield "  host code is left out: main() does not run, and the lab launches the kernel"
-    shown = _Shown()
+    shown: set[str] = set()
     for case in examination.cases:
         yield ""
         yield from _of_case(case, examination.names, file.lines, shown)
@@ -338,13 +334,6 @@ def told(file: StudentFile, examination: Examination, gpu: OnGpu | None = None) 
 def about(kernel: StudentKernel, meaning: Meaning | None, launch: Launch) -> list[str]:
     """The kernel, the meaning of its parameters, and its launch."""
     return [str(kernel), *([meaning.told(kernel)] if meaning is not None else []), str(launch), launch.why]
-
-
-def _with_lines(finding: Finding, source: Sequence[str], shown: _Shown) -> Iterator[str]:
-    """A finding with the lines that it names, without lines shown before."""
-    new = lines_named(finding) - shown.lines
-    shown.lines |= new
-    yield from finding.told({"": source}, [("", line) for line in sorted(new)])
 
 
 def verdict(examination: Examination) -> str:
@@ -367,47 +356,39 @@ def verdict(examination: Examination) -> str:
     return f"{'right' if examination.meaning is not None else unknown}{only}"
 
 
-def _of_case(case: Case, names: Names, source: Sequence[str], shown: _Shown) -> Iterator[str]:
-    """The lines about one shape, without what was shown for others."""
+def _of_case(case: Case, names: Names, source: Sequence[str], shown: set[str]) -> Iterator[str]:
+    """The lines about one shape, without what was `shown` for others: kinds of findings, source lines, a map, printed lines."""
     yield heading(case, names)
     found = findings(case, names)
     faults = [finding for finding in found if finding in case.faults]
-    new = [finding for finding in faults if kind_of(finding) not in shown.kinds]
-    shown.kinds.update(map(kind_of, new))
+    new = [finding for finding in faults if kind_of(finding) not in shown]
+    shown.update(map(kind_of, new))
     if len(new) < len(faults):
         again = dict.fromkeys(finding.code for finding in faults if finding not in new)
         yield f"  * {'also' if new else 'again'} what was found above: {', '.join(again)}"
     for finding in [*new[:_MOST], *(finding for finding in found if finding not in faults)]:
-        if finding not in case.hints or finding.text not in shown.kinds:
-            yield from _with_lines(finding, source, shown)
-    shown.kinds.update(hint.text for hint in case.hints)
+        if finding not in case.hints or finding.text not in shown:
+            new_lines = [line for line in sorted(lines_named(finding)) if f"line {line}" not in shown]
+            shown.update(f"line {line}" for line in new_lines)
+            yield from finding.told({"": source}, [("", line) for line in new_lines])
+    shown.update(hint.text for hint in case.hints)
     if len(new) > _MOST:
         yield f"  and {len(new) - _MOST} more; --json FILE keeps all"
     differing = case.wrong | case.uncertain
-    if differing and len(case.wrong) < case.sizes[0] * case.sizes[-1] and (new or not faults) and not shown.map:
-        shown.map = True
+    if differing and len(case.wrong) < case.sizes[0] * case.sizes[-1] and (new or not faults) and "map" not in shown:
+        shown.add("map")
         squares, scale = map_of(case, names[2], _MOST_CHARACTERS)
         legend = ", ".join(map(" ".join, zip(_CHARACTERS[::-1], KINDS[::-1], strict=True)))
         yield f"    a character is {scale}{', the worst of them' * ('×' in scale)}: {legend}"
         yield from ("    " + "".join(_CHARACTERS[square] for square in line).rstrip() for line in squares)
     yield from (f"  note: {note}" for note in case.notes)
-    if case.printed and not shown.printed:
-        shown.printed = True
+    if case.printed and "printed" not in shown:
+        shown.add("printed")
         yield "  the kernel prints:"
         yield from (f"      {line}" for line in case.printed[:_MOST_PRINTED])
         if len(case.printed) > _MOST_PRINTED:
             yield f"      and {counted(len(case.printed) - _MOST_PRINTED, 'line')} more; --json FILE keeps all"
     yield from (f"  {line}" for line in costs(case, names)[:2])
-
-
-@dataclass
-class _Shown:
-    """What was shown already."""
-
-    kinds: set[str] = field(default_factory=set)  # of findings
-    lines: set[int] = field(default_factory=set)
-    map: bool = False
-    printed: bool = False
 
 
 def heading(case: Case, names: Names) -> str:

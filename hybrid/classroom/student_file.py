@@ -209,10 +209,8 @@ def text_of(path: str) -> str:
         code = "file-missing" if isinstance(error, FileNotFoundError) else "file-unreadable"
         raise UsageError(f"{path} cannot be read: {error.strerror}", code=code) from None
     if len(content) > _MOST_BYTES or b"\0" in content:
-        raise UsageError(
-            f"{path} is no source file: it has {len(content)} bytes, and a zero among them or more than {_MOST_BYTES}",
-            code="file-format",
-        )
+        has = f"{len(content)} bytes, and a zero among them or more than {_MOST_BYTES}"
+        raise UsageError(f"{path} is no source file: it has {has}", code="file-format")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -228,16 +226,13 @@ def exchanged(text: str, kernel: str) -> str:
     if len(launches) != 1 or len(parameters) != 1:
         return ""
     given = split(blanked(launches[0].arguments))
-    of_given, wanted = ([_bare(each) for each in names] for names in (given, parameters[0]))
+    # Names without their mark for the device: a for dA, d_a and a_d, m for Md.
+    mark = re.compile(r"^(d|dev|device|gpu)(_|(?=[A-Z]))|(?<=\w)_?(d|dev|device|gpu)$")
+    of_given, wanted = ([mark.sub("", each).lower() for each in names] for names in (given, parameters[0]))
     for one, other in combinations(range(len(wanted)), 2) if len(given) == len(wanted) else ():
         if of_given[one] == wanted[other] != wanted[one] == of_given[other]:
             return f"{given[one]} for {parameters[0][one]} and {given[other]} for {parameters[0][other]}"
     return ""
-
-
-def _bare(name: str) -> str:
-    """A variable's name without its mark for the device: a for dA, d_a and a_d, m for Md."""
-    return re.sub(r"^(d|dev|device|gpu)(_|(?=[A-Z]))|(?<=\w)_?(d|dev|device|gpu)$", "", name).lower()
 
 
 _INCLUDED = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"\n]+)[>\"]", re.MULTILINE)
@@ -301,14 +296,16 @@ def refuse_unsupported(text: str, name: str) -> None:
             if word := re.compile(pattern).search(plain, function.opening + 1, function.end):
                 refuse(word.start(), what.format(word[0].rstrip(" (")))
     known = set(re.findall(r"\bcuda[A-Z]\w*", (HERE / "host_api.h").read_text(encoding="utf-8")))
-    for call in _CALL.finditer(plain):
-        if call[1] not in known and not _is_defined(plain, call[1]):
+    for call in (each for each in _CALL.finditer(plain) if each[1] not in known):
+        declared = re.findall(rf"(\w+)[\s*&]+{call[1]}\s*\([^;{{]*\)\s*[;{{]", plain)
+        is_own = re.search(rf"#[ \t]*define[ \t]+{call[1]}\b", plain) or set(declared) - _NOT_A_DEFINITION
+        if not is_own:
             refuse(call.start(), call[1])
 
 
 def refuse_host_calls(text: str, name: str) -> None:
     """UsageError if a kernel or device function calls a host function. `text`: of the file `name`, with its own headers."""
-    plain, hosts = blanked(text), cuda_text.host_functions(text)
+    plain, hosts = blanked(text), cuda_text.functions_only_of("host", text)
     for function in filter(lambda each: each.is_kernel_or_of_device, functions_in(text) if hosts else ()):
         for called, place in _calls(hosts, plain, function.opening + 1, function.end):
             if not re.search(rf"\b{called}\s*=[^=]", plain[function.opening : function.end]):
@@ -329,7 +326,7 @@ def refuse_as_nvcc(text: str, name: str, cuda: int) -> None:
             refuse(found.start(), "a kernel (__global__) returns void, and hands its results over in device memory")
     for name_of, place in _calls({kernel.name for kernel in kernels_of(text)}, plain, 0, len(plain)):
         refuse(place, f"{name_of} is a kernel: its launch has <<<grid, block>>> before the arguments")
-    of_device = cuda_text.device_functions(text)
+    of_device = cuda_text.functions_only_of("device", text)
     for function in filter(lambda each: each.is_of_host and not each.is_member, functions_in(text)):
         for name_of, place in _calls(of_device, plain, function.opening, function.end):
             refuse(place, f"{name_of} is a function of the device: the host may call it with __host__ before it")
@@ -347,19 +344,10 @@ def _calls(names: Collection[str], plain: str, begin: int, end: int) -> Iterator
             yield call[1], call.start()
 
 
-def _is_defined(plain: str, name: str) -> bool:
-    """Whether the program has a macro or a function of this name."""
-    if re.search(rf"#[ \t]*define[ \t]+{name}\b", plain):
-        return True
-    declared = re.findall(rf"(\w+)[\s*&]+{name}\s*\([^;{{]*\)\s*[;{{]", plain)
-    return any(word not in _NOT_A_DEFINITION for word in declared)
-
-
 def refuse_without_host(file: StudentFile, kernel: StudentKernel) -> None:
     """UsageError if the kernel reads constant memory without an initialiser: host code would fill it, and does not run."""
     for name in _CONSTANT_WITHOUT_VALUE.findall(blanked(file.compiled)):
         if re.search(rf"\b{name}\b", kernel.body):
             how = "run the whole program, without --kernel" if file.has_main else "give it a value where it is declared"
-            raise UsageError(
-                f"{kernel.name} reads the constant memory {name}, which only host code fills: {how}", code="lab-unsupported"
-            )
+            what = f"{kernel.name} reads the constant memory {name}, which only host code fills: {how}"
+            raise UsageError(what, code="lab-unsupported")

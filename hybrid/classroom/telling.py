@@ -152,9 +152,6 @@ class Allocations:
         """Bytes of an element, from the sizeof where the array is allocated."""
         return self._called.get(number, ("", _USUAL))[1]
 
-    def size_in_bytes(self, number: int) -> int:
-        return int(self._of[number]["bytes"])
-
     def size(self, number: int, item: int) -> str:
         """A clause with the array's number of elements."""
         if number in self._matrices:
@@ -456,7 +453,7 @@ class Telling:
             if event["space"] in (_SHARED, _DYNAMIC):
                 return f"uninitialised: {does} {what} {_NOT_WRITTEN}"
             if event["part"] > 0:
-                whole = self._allocations.size_in_bytes(event["number"])
+                whole = next(each["bytes"] for each in self.of("allocation") if each["number"] == event["number"])
                 never += f": the copy in line {event['part']} has {event['part_bytes']:,} of its {whole:,} bytes"
             made = self._allocations.place(event["number"])[1]
             return f"uninitialised: {does} {what}{f' (allocated in line {made})' if made else ''}, {never}"

@@ -351,7 +351,5 @@ def fields_of(file: StudentFile, parameter: Parameter, of: str) -> Iterator[tupl
         elif name.lower() in (*FIELDS_OF_ROWS, *FIELDS_OF_COLUMNS):
             yield name, kind, _SHAPES[of][name.lower() in FIELDS_OF_COLUMNS]
         else:
-            raise UsageError(
-                f"what {name} of the struct {parameter.type} stands for cannot be told: width, height and stride are known",
-                code="lab-parameters",
-            )
+            what = f"what {name} of the struct {parameter.type} stands for"
+            raise UsageError(f"{what} cannot be told: width, height and stride are known", code="lab-parameters")

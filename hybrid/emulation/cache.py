@@ -60,7 +60,10 @@ def _kept(path: Path, compile_in: Callable[[Path, Path], Path]) -> Path:
     with _locks.setdefault(path, threading.Lock()):
         if installation.is_own(path) and _is_whole(path):
             return path
-        _remove_abandoned(path.parent)
+        for abandoned in path.parent.glob(f"{_BUILDING}*"):
+            with suppress(OSError):  # another process removes it as well
+                if time.time() - abandoned.stat().st_mtime > _ABANDONED:
+                    shutil.rmtree(abandoned)
         folder = Path(tempfile.mkdtemp(prefix=_BUILDING, dir=path.parent))  # forked children would remove a TemporaryDirectory
         try:
             file = compile_in(folder, path.with_suffix(".log"))
@@ -91,14 +94,6 @@ def _seal(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=_SEAL_BYTES).digest()
 
 
-def _remove_abandoned(cache: Path) -> None:
-    """Remove the folders of processes that died while compiling."""
-    for folder in cache.glob(f"{_BUILDING}*"):
-        with suppress(OSError):  # another process removes it as well
-            if time.time() - folder.stat().st_mtime > _ABANDONED:
-                shutil.rmtree(folder)
-
-
 def cache_folder() -> Path:
     """The private folder of compiled libraries, created if needed. DeviceUnavailable if that fails."""
     try:
@@ -116,26 +111,22 @@ def _unusable(where: str, error: OSError) -> DeviceUnavailable:
 def cache_key(program: str, *parts: object) -> str:
     """A hash of texts, files' contents, the compiler and the CPU: of all that a library depends on."""
     digest = hashlib.sha256()
-    for part in (_version(program), _cpu(), *parts):
+    for part in (*_compiler_and_cpu(program), *parts):
         content = part.name.encode() + part.read_bytes() if isinstance(part, Path) else repr(part).encode()
         digest.update(len(content).to_bytes(8, "little") + content)
     return digest.hexdigest()[:20]
 
 
 @cache
-def _version(path: str) -> str:
+def _compiler_and_cpu(program: str) -> tuple[str, str]:
+    """The compiler's version; and this CPU's model and features, on which -march=native depends."""
     try:
-        return subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace").stdout  # noqa: S603
+        version = subprocess.run([program, "--version"], capture_output=True, text=True, errors="replace").stdout  # noqa: S603
     except OSError as error:
-        raise EmulationError("build", f"the compiler {path} cannot be run: {one_line(error)}") from None
-
-
-@cache
-def _cpu() -> str:
-    """This CPU's model and features, on which -march=native depends."""
+        raise EmulationError("build", f"the compiler {program} cannot be run: {one_line(error)}") from None
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             first = [*takewhile(str.strip, file)]  # the first core; the others are alike
     except OSError:
-        return platform.processor()
-    return "".join(line for line in first if line.startswith(("model name", "flags", "Features", "CPU part")))
+        return version, platform.processor()
+    return version, "".join(line for line in first if line.startswith(("model name", "flags", "Features", "CPU part")))

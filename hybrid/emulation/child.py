@@ -46,10 +46,10 @@ class Ended:
     status: int | None  # None: it timed out
 
 
-def run_child(module: str, tasks: Sequence[dict[str, Any]], seconds: float) -> Ended:
-    """Run `python -m module`, which reads the tasks from standard input as JSON."""
+def run_child(module: str, task: dict[str, Any], seconds: float) -> Ended:
+    """Run `python -m module`, which reads the task from standard input as JSON."""
     with tempfile.TemporaryFile() as given:
-        given.write(json.dumps(tasks).encode())
+        given.write(json.dumps(task).encode())
         given.seek(0)
         return supervised([sys.executable, "-m", module], seconds, stdin=given, env=python_environment())
 
@@ -199,12 +199,11 @@ def run_limited(
             env={**environment, "CCACHE_DISABLE": "1"},  # it could not write there
         )
     status = -signal.SIGKILL if ended.status is None else ended.status
+    limit = ""
     if status in (-signal.SIGKILL, -signal.SIGXCPU) or (status and any(text in ended.err for text in _ENDED)):
-        raise _beyond(what, f"{_SECONDS} s of processor time")
-    if status and any(text in ended.err for text in _NO_MEMORY):
-        raise _beyond(what, f"{_MEMORY >> 20} MiB of memory")
+        limit = f"{_SECONDS} s of processor time"
+    elif status and any(text in ended.err for text in _NO_MEMORY):
+        limit = f"{_MEMORY >> 20} MiB of memory"
+    if limit:
+        raise EmulationError("build", f"{what} does not compile within {limit}: do its macros or templates expand without end?")
     return subprocess.CompletedProcess(command, status, ended.out, ended.err)
-
-
-def _beyond(what: str, limit: str) -> EmulationError:
-    return EmulationError("build", f"{what} does not compile within {limit}: do its macros or templates expand without end?")

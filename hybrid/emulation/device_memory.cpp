@@ -140,11 +140,11 @@ bool unpin(const void* begin)
     return true;
 }
 
-Region* pinned_around(const char* at)
+Region* pinned_around(const char* at, size_t near)
 {
-    auto after = pinned().upper_bound(at);
+    auto after = pinned().upper_bound(at + near);
     Region* before = after == pinned().begin() ? nullptr : std::prev(after)->second;
-    return before && before->has(at, 1) ? before : nullptr;
+    return before && at < before->begin + before->bytes + near ? before : nullptr;
 }
 
 size_t free_bytes() { return DEVICE_MEMORY - in_use; }

@@ -89,13 +89,13 @@ cudaError_t cudaSetDevice(int device, CALLED_FROM);
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer, CALLED_FROM);
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags, CALLED_FROM);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device, CALLED_FROM);
-cudaError_t cudaSetDeviceFlags(unsigned flags, CALLED_FROM);
+static inline cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
 cudaError_t cudaDeviceSynchronize(CALLED_FROM);
 cudaError_t cudaThreadSynchronize(CALLED_FROM);
 cudaError_t cudaDeviceReset(CALLED_FROM);
-cudaError_t cudaThreadExit(CALLED_FROM);
-cudaError_t cudaRuntimeGetVersion(int* version, CALLED_FROM);
-cudaError_t cudaDriverGetVersion(int* version, CALLED_FROM);
+static inline cudaError_t cudaThreadExit(CALLED_FROM) { return cudaDeviceReset(place); }
+static inline cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
+static inline cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
 
 cudaError_t cudaGetLastError(CALLED_FROM);
 cudaError_t cudaPeekAtLastError(CALLED_FROM);
@@ -103,7 +103,7 @@ const char* cudaGetErrorString(cudaError_t error);
 const char* cudaGetErrorName(cudaError_t error);
 
 cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned flags = 0, CALLED_FROM);
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags, CALLED_FROM);
+#define cudaEventCreateWithFlags cudaEventCreate
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = 0, CALLED_FROM);
 cudaError_t cudaEventSynchronize(cudaEvent_t event, CALLED_FROM);
 cudaError_t cudaEventQuery(cudaEvent_t event, CALLED_FROM);

@@ -233,7 +233,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int number, Plac
     properties->canMapHostMemory = 1;
     return cudaSuccess;
 }
-cudaError_t cudaSetDeviceFlags(unsigned, Place) { return cudaSuccess; }
 cudaError_t cudaDeviceSynchronize(Place place) { return waited({__func__, place}); }
 cudaError_t cudaThreadSynchronize(Place place) { return waited({__func__, place}); }
 cudaError_t cudaDeviceReset(Place place)
@@ -246,23 +245,15 @@ cudaError_t cudaDeviceReset(Place place)
     lasting = last_error = cudaSuccess;
     return error;
 }
-cudaError_t cudaThreadExit(Place place) { return cudaDeviceReset(place); }
-cudaError_t cudaRuntimeGetVersion(int* version, Place) { return *version = CUDART_VERSION, cudaSuccess; }
-cudaError_t cudaDriverGetVersion(int* version, Place) { return *version = CUDART_VERSION, cudaSuccess; }
 
 namespace {
 
-// The rule that a use of an event breaks; "" for none.
-std::string broken_by(cudaEvent_t event, bool recorded)
+cudaError_t of_event(Call&& call, cudaEvent_t event, bool recorded = false)
 {
-    if (!events.count(event)) return "its event was not created, or destroyed already";
-    return recorded && !event->recorded ? "its event was never recorded: cudaEventRecord does that" : "";
-}
-
-cudaError_t of_event(Call&& call, cudaEvent_t event, bool recorded)
-{
-    std::string why = broken_by(event, recorded);
-    return call.ends_with(why.empty() ? cudaSuccess : cudaErrorInvalidResourceHandle, why);
+    if (!events.count(event))
+        return call.ends_with(cudaErrorInvalidResourceHandle, "its event was not created, or destroyed already");
+    return call.ends_with(!recorded || event->recorded ? cudaSuccess : cudaErrorInvalidResourceHandle,
+                          "its event was never recorded: cudaEventRecord does that");
 }
 cudaError_t of_stream(Call&& call, cudaStream_t stream)
 {
@@ -296,28 +287,24 @@ cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned, Place)
     events.insert(*event = new CUevent_st{});
     return cudaSuccess;
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags, Place place)
-{
-    return cudaEventCreate(event, flags, place);
-}
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream, Place place)
 {
     if (cudaError_t error = of_stream({__func__, place}, stream)) return error;
-    if (cudaError_t error = of_event({__func__, place}, event, false)) return error;
+    if (cudaError_t error = of_event({__func__, place}, event)) return error;
     order::begins(stream, "", place);
     *event = {milliseconds_now(), true, stream_of(stream).after, false};
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event, Place place)
 {
-    if (cudaError_t error = of_event({__func__, place}, event, false)) return error;
+    if (cudaError_t error = of_event({__func__, place}, event)) return error;
     merge(host, event->after);
     order::forget_what_is_over();
     return Call(__func__, place).waits();
 }
 cudaError_t cudaEventQuery(cudaEvent_t event, Place place)
 {
-    if (cudaError_t error = of_event({__func__, place}, event, false)) return error;
+    if (cudaError_t error = of_event({__func__, place}, event)) return error;
     return queried({__func__, place}, event->after, event->was_queried);
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t stop, Place place)
@@ -333,7 +320,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event, Place place)
 {
-    if (cudaError_t error = of_event({__func__, place}, event, false)) return error;
+    if (cudaError_t error = of_event({__func__, place}, event)) return error;
     events.erase(event);
     delete event;
     return cudaSuccess;
@@ -365,7 +352,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream, Place place)
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned, Place place)
 {
     if (cudaError_t error = of_stream({__func__, place}, stream)) return error;
-    if (cudaError_t error = of_event({__func__, place}, event, false)) return error;
+    if (cudaError_t error = of_event({__func__, place}, event)) return error;
     merge(stream_of(stream).after, event->after);
     return cudaSuccess;
 }

@@ -132,9 +132,8 @@ class _Library:
         try:
             self.code = ctypes.CDLL(str(path))
         except OSError as error:
-            raise EmulationError(
-                "build", f"{one_line(error)}: delete that file, and let CXX name a C++ compiler or nothing"
-            ) from None
+            how = "delete that file, and let CXX name a C++ compiler or nothing"
+            raise EmulationError("build", f"{one_line(error)}: {how}") from None
         self.lock = threading.Lock()
 
     def run(self, launch: Callable[[], Result]) -> Result:

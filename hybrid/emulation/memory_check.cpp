@@ -75,25 +75,12 @@ struct Other {  // the earlier access of a race
     int thread;  // -1: of another block, or unknown
 };
 
-// The matrices of a library's kernel, from `watch`.
-struct Matrix {
-    Region region;
-    int item;
-    double* reads;  // of each element, also between the rows; null where accesses are checked, not counted
-};
-std::vector<Matrix>& matrices = *new std::vector<Matrix>;
-
-void count(const char* at, int bytes)
-{
-    for (; bytes--; ++at)
-        for (const auto& [region, item, reads] : matrices)
-            if (region.has(at, 1)) reads[(at - region.begin) / item] += 1.0 / item;
-}
+bool is_library;  // of kernels whose matrices `watch` tells
 
 void found(const char* kind, const Access& access, const Region* region, Other other = {0, false, -1}, unsigned mixed_read = 0)
 {
-    if (mixed_read && (fenced_in_block || !matrices.empty())) return;
-    if (!matrices.empty()) {  // kernel.py replaces @INSTRUCTION by a line
+    if (mixed_read && (fenced_in_block || is_library)) return;
+    if (is_library) {  // kernel.py replaces @INSTRUCTION by a line
         std::string where = !region                            ? "memory that is no matrix"
                             : region->kind < Region::VARIABLES ? "matrix " + std::to_string(region->number)
                                                                : "shared memory";
@@ -131,10 +118,7 @@ bool is_built_in(const char* at)
 
 // Whether reads of unwritten values are errors: not in variables, which begin as 0; in managed memory, which the host writes
 // unseen; nor in our own kernels, which prefetch operands beyond the last that they use.
-bool is_followed(const Region& region)
-{
-    return region.kind != Region::VARIABLES && region.kind != Region::MANAGED && matrices.empty();
-}
+bool is_followed(const Region& region) { return region.kind != Region::VARIABLES && region.kind != Region::MANAGED && !is_library; }
 
 // The region of an access; null for registers, parameters and constants, which need no check. An access outside of all regions is
 // reported as beyond `before`, the region that the instruction used last, or beyond the nearest one.
@@ -146,12 +130,7 @@ Region* region_of(const Access& access, Region* before)
         if (each->has(at, access.bytes)) return each;
     if (at >= parameters && at < parameters_end) return nullptr;
     if (at >= constants && at < constants_end && !access.writes) return nullptr;
-    Region* around = region_around(at);
-    for (Matrix& each : matrices) {
-        if (each.region.has(at, access.bytes)) return &each.region;
-        if (at + FIRST_PAGE > each.region.begin && at < each.region.begin + each.region.bytes + FIRST_PAGE) around = &each.region;
-    }
-    if (around) {
+    if (Region* around = is_library ? pinned_around(at, FIRST_PAGE) : region_around(at)) {
         bool is_beyond = !around->has(at, access.bytes);
         if (is_beyond) refuse("bounds", access, before && before->kind < Region::VARIABLES && !before->freed ? before : around);
         if (around->freed) refuse("freed", access, around);
@@ -295,6 +274,8 @@ void look_at(const Access& access)
     Region& region = *last.region;
     size_t first = access.at - region.begin, end = first + access.bytes;
     if (region.pitch && first % region.pitch + access.bytes > region.row) refuse("bounds", access, &region);
+    if (region.loads && !access.writes)
+        for (size_t byte = first; byte < end; ++byte) region.loads[byte / region.item] += 1.0 / region.item;
     if (observers::watched) observers::accessed(region, first, access.bytes, access.writes, access.atomic, access.instruction);
     if (!memory_check::checks || !(looks_at_reads || access.writes)) return;
     if (!access.writes && ++*reads > MOST_READS) looks_at_reads = false, is_sampled = true;
@@ -321,12 +302,6 @@ void look_at(const Access& access)
     }
 }
 
-void look_at_or_count(const Access& access)
-{
-    if (matrices.empty() || !matrices[0].reads) return look_at(access);
-    if (!access.writes) count(access.at, access.bytes);
-}
-
 // Reports a host's access to memory that kernels or copies may still use; returns whether it is one.
 bool is_early(const Access& access)
 {
@@ -341,7 +316,7 @@ void note_slowly(const void* at, size_t bytes, bool writes, const void* instruct
 {
     Access access{static_cast<const char*>(at), static_cast<int>(bytes), writes, false, offset_of(instruction), !writes};
     if (current)
-        look_at_or_count(access);
+        look_at(access);
     else if (heap::parts && !heap::may_use(access.at, bytes))
         heap::look_at(at, bytes, writes, instruction, false);
     else if (heap::parts && memory_check::is_of_device(access.at))
@@ -372,6 +347,16 @@ inline void note(const void* at, size_t bytes, bool writes, const void* instruct
     note_slowly(at, bytes, writes, instruction);
 }
 
+// `is_aligned`: the address must be a multiple of `bytes`.
+void accessed(void* address, int bytes, bool writes, void* instruction, bool is_aligned)
+{
+    if (is_aligned && reinterpret_cast<uintptr_t>(address) & (bytes - 1) && current) {
+        Access access{static_cast<const char*>(address), bytes, writes, false, offset_of(instruction), false};
+        if (Region* region = region_of(access, nullptr)) refuse("misaligned", access, region);
+    }
+    note(address, bytes, writes, instruction);
+}
+
 // New cells if the region has outgrown its own.
 void give_cells(Region& region, size_t& room, size_t bytes)
 {
@@ -382,21 +367,14 @@ void give_cells(Region& region, size_t& room, size_t bytes)
 
 }  // namespace
 
-void misaligned(void* at, int bytes, bool writes, const void* instruction)
-{
-    Access access{static_cast<const char*>(at), bytes, writes, false, offset_of(instruction), false};
-    if (Region* region = region_of(access, nullptr)) refuse("misaligned", access, region);
-}
-
 void note_atomic(void* to, size_t bytes, void* instruction, bool needs_value)
 {
-    if (current)
-        look_at_or_count({static_cast<const char*>(to), static_cast<int>(bytes), true, true, offset_of(instruction), needs_value});
+    if (current) look_at({static_cast<const char*>(to), static_cast<int>(bytes), true, true, offset_of(instruction), needs_value});
 }
 
 void note_copy(void* at, size_t bytes, bool writes, void* instruction)
 {
-    look_at_or_count({static_cast<const char*>(at), static_cast<int>(bytes), writes, false, offset_of(instruction), !writes});
+    look_at({static_cast<const char*>(at), static_cast<int>(bytes), writes, false, offset_of(instruction), !writes});
 }
 
 void fence(bool of_all_blocks)
@@ -492,17 +470,7 @@ bool was_only_read(const Cell& cell) { return cell.read_segment >= first_of_laun
 
 }  // namespace cuda_on_cpu
 
-namespace {
-
-// `is_aligned`: the address must be a multiple of `bytes`.
-void accessed(void* address, int bytes, bool writes, void* instruction, bool is_aligned)
-{
-    if (is_aligned && reinterpret_cast<uintptr_t>(address) & (bytes - 1) && cuda_on_cpu::current)
-        cuda_on_cpu::misaligned(address, bytes, writes, instruction);
-    cuda_on_cpu::note(address, bytes, writes, instruction);
-}
-
-}  // namespace
+using cuda_on_cpu::accessed;
 
 extern "C" {
 
@@ -620,26 +588,20 @@ void __ubsan_handle_missing_return(Checked* what)
 }
 }
 
-extern "C" {
-
-// Adds a matrix of the next launch; number 0 begins anew. `reads`: counts its loads, and no access is checked; null: all are
-// checked.
-__attribute__((visibility("default"))) void watch(int number, const cuda_on_cpu::Array* array, double* reads)
+// Adds a matrix of the next launch; number 0 begins anew. `loads`: counts those of each element, also between the rows, and only
+// bounds are checked; null: all is checked.
+extern "C" __attribute__((visibility("default"))) void watch(int number, const cuda_on_cpu::Array* array, double* loads)
 {
     using namespace cuda_on_cpu;
-    if (!number) {
-        for (const Matrix& each : matrices)
-            if (each.region.cells) munmap(each.region.cells, (each.region.bytes / 4 + 1) * sizeof(Cell));
-        matrices.clear();
-    }
+    static auto& matrices = *new std::vector<void*>;
+    for (void* each : number ? std::vector<void*>() : std::exchange(matrices, {})) unpin(each);
     size_t item = array->item, row = array->columns * item, pitch = array->rows > 1 ? array->stride * item : row;
-    Region region{Region::ALLOCATION, static_cast<char*>(array->data), array->rows ? (array->rows - 1) * pitch + row : 0};
-    region.number = number;
-    region.row = row, region.pitch = pitch;
-    if (!reads) {
-        region.cells = new_cells(region.bytes);
-        mark_written(region, 0, region.bytes);
-    }
-    matrices.push_back({region, array->item, reads});
-}
+    is_library = true;
+    memory_check::checks = !loads;
+    matrices.push_back(array->data);
+    Region* region = pin(static_cast<char*>(array->data), array->rows ? (array->rows - 1) * pitch + row : 0);
+    if (!region) return;  // an operand twice
+    region->number = number, region->item = item;
+    region->row = row, region->pitch = pitch;
+    region->loads = loads;
 }

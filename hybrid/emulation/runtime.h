@@ -120,7 +120,8 @@ struct Region {
     bool is_read, was_written;  // by a kernel
     bool is_consumed;  // a later launch or a copy read what a kernel wrote
     size_t copied_out;  // bytes from its begin on, to the host
-    unsigned item;  // bytes of a kernel's last write
+    unsigned item;  // bytes of a kernel's last write, or of a matrix's element
+    double* loads;  // of each element of a matrix; null where they are not counted
     int device;
     size_t row, pitch;  // of a matrix: bytes of a row, and from row to row; else 0
     struct {  // a copy of host memory of which nothing had written some bytes
@@ -154,7 +155,7 @@ void release(Region& region, std::string by);
 std::vector<Region*> live_regions(bool with_mapped = false);
 Region* pin(char* begin, size_t bytes);  // page-locks host memory; null if some of it already is
 bool unpin(const void* begin);
-Region* pinned_around(const char* at);  // the page-locked host memory that holds this byte; null for none
+Region* pinned_around(const char* at, size_t near = 0);  // the page-locked host memory of, or near, this byte; null for none
 Region* region_around(const char* at);  // the nearest allocation of that address range, also a freed one; null for none
 size_t free_bytes();
 bool is_managed(const char* at);

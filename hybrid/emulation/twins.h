@@ -144,16 +144,10 @@ __device__ inline void mma_m8n8k16(int (&d)[2], unsigned a, unsigned b, CALLED_F
 
 #if __CUDA_ARCH__ >= 800
 template <int BYTES>
-__attribute__((noinline)) void copy_async(void* shared, const void* global, int valid, CALLED_FROM)
+__attribute__((noinline)) void copy_async(void* shared, const void* global, int valid = BYTES, CALLED_FROM)
 {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
     cuda_on_cpu::copy(shared, global, BYTES, valid, place, __builtin_return_address(0));
-}
-
-template <int BYTES>
-__attribute__((noinline)) void copy_async(void* shared, const void* global, CALLED_FROM)
-{
-    cuda_on_cpu::copy(shared, global, BYTES, BYTES, place, __builtin_return_address(0));
 }
 
 using cuda_on_cpu::copies_commit;

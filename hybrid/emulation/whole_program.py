@@ -102,6 +102,12 @@ def run(
     given = [(current / argument).resolve() for argument in arguments if (current / argument).is_file()]
     reads = [source.resolve().parent, *given, *(installed_with(ranks.launcher[0]) if ranks else ())]
     limit = launches * seconds + _LATER
+    settings = {  # for the runtime
+        "HYBRID_LAB_FINDINGS": str(folder / "findings"),
+        "HYBRID_LAB_SECONDS": str(seconds),
+        "HYBRID_LAB_MARK": mark,
+        **({"HYBRID_LAB_RANK": ranks.variable} if ranks else {}),
+    }
     bounds = Bounds(limit, folder, reads, [current], ranks=ranks is not None)
     with ExitStack() as opened:
         numbers = range(ranks.number if ranks else 1)
@@ -121,7 +127,7 @@ def run(
             show=_first_of(show),
             executable=None if ranks else program,
             stdin=sys.stdin if _is_file(sys.stdin) else subprocess.DEVNULL,
-            env={**_environment(folder, seconds, mark, ranks), **(variables or {})},
+            env={**of_students(os.environ, folder), **settings, **(variables or {})},
             cwd=current,
         )
         status = -signal.SIGKILL if ended.status is None else ended.status
@@ -132,17 +138,6 @@ def _new(file: Path) -> BinaryIO:
     """A new file, in place of an earlier run's; kept open, so that no file that the program puts in its place is read."""
     file.unlink(missing_ok=True)
     return open(file, "x+b")
-
-
-def _environment(folder: Path, seconds: int, mark: str, ranks: Ranks | None) -> dict[str, str]:
-    """The program's environment, with settings for the runtime: the file for findings, their mark, and the time limit."""
-    return {
-        **of_students(os.environ, folder),
-        "HYBRID_LAB_FINDINGS": str(folder / "findings"),
-        "HYBRID_LAB_SECONDS": str(seconds),
-        "HYBRID_LAB_MARK": mark,
-        **({"HYBRID_LAB_RANK": ranks.variable} if ranks else {}),
-    }
 
 
 def _findings(findings: BinaryIO, memory: BinaryIO, mark: str) -> Iterator[dict[str, Any]]:
