@@ -56,8 +56,6 @@ _C_TYPES = {  # NumPy's names of C types
 
 @record
 class CudaRun:
-    """The launch on each shape, with its outcome."""
-
     cases: tuple[tuple[Task, GpuOutcome], ...]
 
     @property
@@ -222,8 +220,6 @@ def milliseconds(launch: Callable[[], None], count: int) -> list[float]:
 
 @record
 class GpuTask:
-    """A launch of a kernel on the GPU."""
-
     text: str  # for NVRTC
     instance: str
     arguments: tuple[Argument, ...]
@@ -233,8 +229,6 @@ class GpuTask:
 
 @record
 class GpuOutcome:
-    """The outcome of a launch."""
-
     gpu: str = ""  # its name
     capability: int = 0
     failure: str = ""  # CUDA's message

@@ -270,7 +270,6 @@ def _triangle(cases: Sequence[Case], names: Sequence[str]) -> str:
 
 
 def _rounded(shape: Sizes, multiples: Sequence[int]) -> Sizes:
-    """The shape with each size rounded up to a multiple."""
     return tuple(size + -size % of for size, of in zip(shape, multiples, strict=False))
 
 

@@ -51,8 +51,6 @@ class Demand:
 
 @record
 class Exercise:
-    """An exercise."""
-
     name: str
     demands: tuple[Demand, ...] = ()
     computes: str = ""  # what a first kernel must compute; "" for a product

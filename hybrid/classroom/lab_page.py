@@ -415,7 +415,6 @@ def small_steps(trials: Trials, anew: Callable[[StudentFile], Trials]) -> Pictur
 
 
 def _whole_and_ragged(trials: Trials, width: int) -> list[Sizes]:
-    """A shape of whole tiles, and one with partial tiles."""
     ragged = (width - 1,) * 3 if trials.meaning.square else (width - 1, width + 1, width)
     return [trials.meaning.on(each) for each in ((width,) * 3, ragged) if min(each)]
 

@@ -45,8 +45,6 @@ _BATCH = "2"
 
 @record
 class Meaning:
-    """The meaning of a kernel's parameters."""
-
     of: tuple[str, ...]  # for each parameter "A", "B", "C", "n", "l", "m", "alpha", "beta", or a pitch such as "4 * n"
     dtype: str
     square: bool  # one size is all three, or n and l if B is a vector

@@ -185,8 +185,6 @@ _WORDS = ("mul", "mm", "gemm", "prod")  # in the name of a kernel that means a p
 
 @record
 class Judged:
-    """The result of comparing a product."""
-
     text: str = ""  # what is wrong, with {N} for the name of array N; "" if right
     at: int = 0  # the instruction that wrote the first wrong element
 

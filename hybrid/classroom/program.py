@@ -60,8 +60,6 @@ _SAYS_WRONG = re.compile(r"^(?!.*\b(?:0|no|PASS\w*)\b).*\b(FAIL(?:ED|URE)?|WRONG
 
 @record
 class Account:
-    """The result of a program's run."""
-
     status: int  # exit status
     launches: int | None  # None for a program that was killed
     findings: tuple[Finding, ...]

@@ -39,8 +39,6 @@ _LIKELY = (  # what is replaced, by what, and the cause
 
 @record
 class Repair:
-    """A change of the file."""
-
     line: int
     what: str  # a sentence about the cause
     text: str  # the changed text for the CPU

@@ -42,8 +42,6 @@ _STANDARD = frozenset({
 
 @record
 class Parameter:
-    """A parameter of a kernel."""
-
     name: str
     type: str  # of a number, of an array's elements, or a struct's name: without const and *
     is_pointer: bool
@@ -63,8 +61,6 @@ class Parameter:
 
 @record
 class StudentKernel:
-    """A kernel in the source."""
-
     name: str
     parameters: tuple[Parameter, ...]
     line: int
@@ -135,8 +131,6 @@ def _parameter(text: str, aliases: dict[str, str]) -> Parameter:
 
 @record
 class StudentFile:
-    """A parsed file."""
-
     path: Path
     text: str
     texts: Mapping[Path, str]  # of the file and its own headers

@@ -172,8 +172,6 @@ def _not_used(found: Iterable[Finding], right: Collection[int] | None = None) ->
 
 @record
 class LaunchFindings:
-    """What was found in a launch of a kernel."""
-
     findings: tuple[Finding, ...]
     hints: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()

@@ -70,8 +70,6 @@ Sizes = tuple[int, ...]  # n, l, m of a product; rows and columns, or the number
 
 @record
 class Task:
-    """One launch."""
-
     dtype: str
     sizes: tuple[int, int, int]  # n, l, m
     grid: tuple[int, ...]  # x and y, or x, y and z

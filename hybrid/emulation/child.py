@@ -39,8 +39,6 @@ _NO_MEMORY = ("out of memory", "virtual memory exhausted", "Cannot allocate memo
 
 @record
 class Ended:
-    """How a child process ended."""
-
     out: str  # its standard output
     err: str
     status: int | None  # None: it timed out

@@ -49,8 +49,6 @@ class Site:
 
 @record
 class Branch:
-    """The branches of one line."""
-
     line: int
     executions: int  # by warps
     divergent: int  # executions in which the warp's lanes diverged
@@ -58,8 +56,6 @@ class Branch:
 
 @record
 class Access:
-    """One access of a thread to memory."""
-
     instruction: int  # its offset in the program
     block: tuple[int, int]
     thread: int

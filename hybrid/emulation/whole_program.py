@@ -42,8 +42,6 @@ _HANDED_OVER = {"arrays", "ended", "writers", "sites", "branches", "trace"}  # m
 
 @record
 class ProcessResult:
-    """The result of one process of a program."""
-
     status: int  # as `Popen.wait` returns it
     findings: tuple[dict[str, Any], ...]  # of the runtime (see runtime.h)
 
