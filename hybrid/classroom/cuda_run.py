@@ -117,13 +117,9 @@ def _arguments(trials: Trials, task: Task) -> Iterator[Argument]:
         elif parameter.is_pointer:
             yield "matrix", "ABC".index(of)
         else:
-            yield (
-                "struct",
-                [
-                    ("matrix", "ABC".index(of)) if what == of else (_C_TYPES[kind.removeprefix("const ").strip()], sizes[what])
-                    for _, kind, what in fields_of(trials.file, parameter, of)
-                ],
-            )
+            fields = [(kind.removeprefix("const ").strip(), what) for _, kind, what in fields_of(trials.file, parameter, of)]
+            matrix = ("matrix", "ABC".index(of))
+            yield "struct", [matrix if what == of else (_C_TYPES[kind], sizes[what]) for kind, what in fields]
 
 
 def told(trials: Trials, run: CudaRun) -> Iterator[str]:
@@ -161,16 +157,10 @@ def _of(task: Task, outcome: GpuOutcome, c: str) -> Iterator[str]:
 
 def as_record(trials: Trials, run: CudaRun) -> dict[str, Any]:
     """The entries of a JSON line."""
-    cases = [
-        {
-            **dict(zip("nlm", task.sizes, strict=True)),
-            "grid": task.grid,
-            "block": task.block,
-            **asdict(outcome),
-            "code": outcome.code,
-        }
-        for task, outcome in run.cases
-    ]
+    cases = []
+    for task, outcome in run.cases:
+        launched = {**dict(zip("nlm", task.sizes, strict=True)), "grid": task.grid, "block": task.block}
+        cases.append({**launched, **asdict(outcome), "code": outcome.code})
     about = {"file": trials.file.path.name, "kernel": trials.kernel.name, "dtype": trials.meaning.dtype}
     return {**about, "launch": str(trials.launch), "device": "cuda", "right": run.is_right, "cases": cases}
 

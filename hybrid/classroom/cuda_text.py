@@ -55,6 +55,12 @@ INCLUDE = re.compile(r"^([ \t]*#[ \t]*include[ \t]*)(<[^>\n]*>|\"([^\"\n]*)\")",
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
 _HEADERS_OF_DEVICE = {"cooperative_groups.h", "cuda_fp16.h", "cuda_bf16.h", "mma.h", "cuda_pipeline.h"}  # NVRTC has them
 _OF_OURS = {"cuda_fp16.h": "half.h", "cooperative_groups.h": "cooperative_groups.h", "mpi.h": "mpi_calls.h"}  # replacements
+_OF_CUDA = {  # headers whose contents the CPU runtime has, or that it looks into
+    *("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "driver_types.h", "vector_types.h"),
+    *("device_functions.h", "math_functions.h", "builtin_types.h", "math_constants.h", "vector_functions.h"),
+    *("cuda_fp16.h", "cooperative_groups.h", "cooperative_groups/reduce.h"),
+    *("cuda_pipeline.h", "cuda_pipeline_primitives.h", "mpi.h"),
+}
 # Lines outside of functions with host types, or with declarations of host functions.
 _OF_HOST = re.compile(
     r"^[^\n{}#]*\b(?:std\b|cuda(?:Error|Event|Stream)_t|cudaDeviceProp|FILE)[^\n{}#]*;[ \t]*$"
@@ -321,8 +327,9 @@ def indices_of(name: str, body: str) -> list[str]:
     return re.findall(rf"(?<![\w.]){name}\s*\[((?:[^\[\]]|\[[^\[\]]*\])*)\]", body)
 
 
-def extents_of(plain: str, constants: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """The extents of each __shared__ array whose extents are known."""
+def extents_of(plain: str, constants: Mapping[str, int] | None = None) -> dict[str, tuple[int, ...]]:
+    """The extents of each __shared__ array whose extents are known. `constants`: those of the text by default."""
+    constants = constants_in(plain) if constants is None else constants
     values = {name: [value_of(text, constants) for text in texts] for name, texts in shared_arrays(plain).items()}
     known = {name: tuple(each for each in extents if each is not None) for name, extents in values.items()}
     return {name: extents for name, extents in known.items() if len(extents) == len(values[name])}
@@ -478,10 +485,10 @@ def _without_host(text: str) -> str:
 
 def _not_own(found: re.Match[str]) -> str:
     """The replacement for an include that `joined` left: the student's header that may not be read stays."""
-    return found[0] if (found[3] or "").startswith("/") else ours(found)
+    return found[0] if (found[3] or "").startswith("/") else _ours(found)
 
 
-def ours(found: re.Match[str]) -> str:
+def _ours(found: re.Match[str]) -> str:
     """Our header's include in place of CUDA's; "" for a header whose content is always there."""
     name = _OF_OURS.get(found[2][1:-1])
     return f'{found[1]}"{HERE / name}"' if name else ""
@@ -531,9 +538,9 @@ def _closing(plain: str, place: int) -> int:
     return -1
 
 
-def rewritten(text: str, name: str, templates: Mapping[str, int]) -> str:
-    """The text with launches as calls for a C++ compiler. `name`: of the file. `templates`: the number of each kernel's template
-    parameters."""
+def for_program(text: str, name: str, templates: Mapping[str, int]) -> str:
+    """The text of a whole program for the emulated GPU, with launches as calls. `name`: of the file. `templates`: the number of
+    each kernel's template parameters."""
     edits = []
     for launch in launches_in(text, name):
         kernel, called, given = launch.kernel, *launch.kernel.partition("<")[::2]
@@ -545,4 +552,5 @@ def rewritten(text: str, name: str, templates: Mapping[str, int]) -> str:
         lines = "\n" * (text.count("\n", launch.begin, launch.end) - kept.count("\n"))
         launched = f'cuda_on_cpu::Launched("{quoted}", {launch.configuration}){lines}{call}{comma}{launch.arguments})'
         edits.append((launch.begin, launch.end, launched))
-    return with_device_variables(edited(text, edits))
+    text = with_dynamic_shared(with_device_variables(edited(text, edits)))
+    return INCLUDE.sub(lambda found: _ours(found) if found[2][1:-1] in _OF_CUDA else found[0], text)

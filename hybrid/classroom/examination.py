@@ -33,7 +33,7 @@ from hybrid.classroom.mistakes import Finding
 from hybrid.classroom.repairs import MOST, Repair, repairs_of, uses_narrow_integers
 from hybrid.classroom.report import Examination, without_repetition
 from hybrid.classroom.student_file import StudentFile, StudentKernel, refuse_host_calls, refuse_unsupported, refuse_without_host
-from hybrid.classroom.trial import ELEMENT_TYPES, Case, Program, Sizes, Task, program_text
+from hybrid.classroom.trial import ELEMENT_TYPES, Case, Outcome, Program, Sizes, Task, program_text
 from hybrid.core.problem import record
 from hybrid.emulation.child import new_folder
 from hybrid.emulation.errors import EmulationError
@@ -277,13 +277,9 @@ def _may_be_launched_wrongly(cases: Sequence[Case]) -> bool:
     """Whether a wrong guess of the launch may explain what is wrong: elements that several threads or none write, accesses out of
     bounds, missing values. A race of a read and a write misses a barrier."""
     first = cases[:2]
-    faults = [
-        fault
-        for case in first
-        for fault in without_repetition(case.faults)
-        if fault.code != "no-end" and (fault.code != "data-race" or " reads " not in fault.text)
-    ]
-    return not any(case.is_right for case in first) and (bool(faults) or any(case.never or case.uncertain for case in first))
+    faults = [fault for case in first for fault in without_repetition(case.faults) if fault.code != "no-end"]
+    may_be = any(fault.code != "data-race" or " reads " not in fault.text for fault in faults)
+    return not any(case.is_right for case in first) and (may_be or any(case.never or case.uncertain for case in first))
 
 
 def _without_refuted(cases: list[Case]) -> list[Case]:
@@ -291,13 +287,11 @@ def _without_refuted(cases: list[Case]) -> list[Case]:
     wrong = {each.mistake and each.mistake[0] for case in cases if not case.faults for each in case.outcomes if each.wrong}
     if len(wrong) < 2:
         return cases
-    kept = [
-        tuple(
-            replace(each, mistake=None) if each.mistake and each.mistake[0] != "wrong-terms" else each for each in case.outcomes
-        )
-        for case in cases
-    ]
-    return [replace(case, outcomes=outcomes) for case, outcomes in zip(cases, kept, strict=True)]
+
+    def kept(each: Outcome) -> Outcome:
+        return replace(each, mistake=None) if each.mistake and each.mistake[0] != "wrong-terms" else each
+
+    return [replace(case, outcomes=tuple(map(kept, case.outcomes))) for case in cases]
 
 
 def chosen(file: StudentFile, wanted: str, *, for_cpu: bool = True) -> tuple[StudentFile, StudentKernel, str]:

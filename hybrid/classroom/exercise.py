@@ -96,11 +96,10 @@ class Exercise:
                 drawn.append((one_of(*_TINY), one_of(*_TINY), one_of(*_TINY)))
         for number, line in enumerate(text_of(cases).splitlines(), 1) if cases else ():
             if words := line.partition("#")[0].split():
-                if len(words) != len(drawn[0]) or not all(
-                    each.isdecimal() and 0 < int(each) <= _MOST[len(words)] for each in words
-                ):
-                    wanted = {3: "n l m", 2: "rows and columns", 1: "the number of elements"}[len(drawn[0])]
-                    text = f"a case of {self.name} is {wanted}, each from 1 to {_MOST[len(drawn[0])]}"
+                length = len(drawn[0])
+                if len(words) != length or not all(each.isdecimal() and 0 < int(each) <= _MOST[length] for each in words):
+                    wanted = {3: "n l m", 2: "rows and columns", 1: "the number of elements"}[length]
+                    text = f"a case of {self.name} is {wanted}, each from 1 to {_MOST[length]}"
                     raise UsageError(f"{cases}, line {number}: {line.strip()}: {text}", code="sizes")
                 drawn.append(tuple(map(int, words)))
         return tuple((*sizes[:2], 1) if self.vector else sizes for sizes in drawn)
@@ -167,8 +166,7 @@ _COALESCED_LOADS = _all_cheap(
 )
 _NO_CONFLICTS = _all_cheap("no bank conflicts in shared memory", lambda site: site.space == SHARED)
 _SHARED = Demand(  # elements stored there are read more often than stored
-    "shared memory is used",
-    lambda case: 0 < lanes_of(case, "store", shared=True) < lanes_of(case, "load", shared=True),
+    "shared memory is used", lambda case: 0 < lanes_of(case, "store", shared=True) < lanes_of(case, "load", shared=True)
 )
 _WIDE = (32, 32, 32)
 
@@ -184,9 +182,7 @@ EXERCISES = (
     Exercise("element", tiny=True),
     Exercise("row", (_writers("no more threads than rows compute C", lambda case: case.sizes[0]),)),
     Exercise(
-        "column",
-        (_writers("no more threads than columns compute C", lambda case: case.sizes[2]), _COALESCED),
-        tile=(8, 16, 32),
+        "column", (_writers("no more threads than columns compute C", lambda case: case.sizes[2]), _COALESCED), tile=(8, 16, 32)
     ),
     Exercise("vector", vector=True),
     Exercise("barriers", only_with=_SHARED),

@@ -107,10 +107,8 @@ def _points_for(parts: Sequence[Part]) -> list[str]:
     if not parts:
         return []
     got, all_points = sum(points for _, points, _ in parts), sum(most for *_, most in parts)
-    return [
-        f"<h2>{got} of {all_points} points</h2>",
-        *_table((f"{points} of {most}", escape(text)) for text, points, most in parts),
-    ]
+    rows = ((f"{points} of {most}", escape(text)) for text, points, most in parts)
+    return [f"<h2>{got} of {all_points} points</h2>", *_table(rows)]
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> list[str]:
@@ -437,12 +435,8 @@ def _with_small_blocks(trials: Trials) -> Trials | None:
     neither shared memory nor the block's width as a number."""
     body, launch = trials.kernel.body, trials.launch
     has_width = any(re.search(rf"\b{re.escape(width)}\b", body) for width in launch.block if width != "1")
-    if (
-        not launch.follows_block
-        or has_width
-        or "__shared__" in body
-        or not {"blockDim", "blockIdx"} <= set(re.findall(r"\w+", body))
-    ):
+    follows = launch.follows_block and {"blockDim", "blockIdx"} <= set(re.findall(r"\w+", body))
+    if not follows or has_width or "__shared__" in body:
         return None
     block = f"{_SMALL},{_SMALL}" if launch.block[1] != "1" else str(_SMALL)
     return replace(trials, launch=launch_of(trials.file, trials.kernel, trials.meaning, {"block": block}))

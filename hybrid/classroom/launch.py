@@ -19,10 +19,8 @@ from hybrid.errors import UsageError
 # --- parameters
 
 _SIZES = "n (rows of A and C), l (columns of A, rows of B) or m (columns of B and C)"
-_ROWS, _COLUMNS = (
-    ("h", "height", "rows", "row", "nrows", "numrows"),
-    ("w", "width", "columns", "cols", "col", "ncols", "numcolumns", "numcols", "ld", "stride"),
-)
+_ROWS = ("h", "height", "rows", "row", "nrows", "numrows")
+_COLUMNS = ("w", "width", "columns", "cols", "col", "ncols", "numcolumns", "numcols", "ld", "stride")
 _OF_MATRIX = {  # rows and columns of a matrix with this name in lectures
     **dict.fromkeys(("a", "m", "md", "d_a", "dm"), ("n", "l")),
     **dict.fromkeys(("b", "n", "nd", "d_b", "dn"), ("l", "m")),
@@ -412,10 +410,8 @@ def launch_of(
 def is_by_rows(kernel: StudentKernel) -> bool:
     """Whether a block's first element is its number times a size: a row begins there."""
     sizes = "|".join(each.name for each in kernel.parameters if each.is_number) or "(?!)"
-    return (
-        not _Y.search(kernel.indices)
-        and re.search(rf"\bblockIdx\.x\s*\*\s*(?:{sizes})\b|\b(?:{sizes})\s*\*\s*blockIdx\.x", kernel.indices) is not None
-    )
+    begins = rf"\bblockIdx\.x\s*\*\s*(?:{sizes})\b|\b(?:{sizes})\s*\*\s*blockIdx\.x"
+    return not _Y.search(kernel.indices) and re.search(begins, kernel.indices) is not None
 
 
 def _guesses(
@@ -485,9 +481,8 @@ def strict_launches(kernel: StudentKernel, launch: Launch) -> Iterator[Launch]:
         if re.search(rf"\+=\s*(?:{strides})", kernel.body):
             grid[axis] = "2"
     if grid != list(launch.grid):
-        yield replace(
-            launch, grid=tuple(grid), why="since the kernel strides by its grid, it has to be right with a small one, too"
-        )
+        why = "since the kernel strides by its grid, it has to be right with a small one, too"
+        yield replace(launch, grid=tuple(grid), why=why)
     mixed = re.search(r"\bblock(?:Idx|Dim)\.(?:x\s*\*\s*block(?:Idx|Dim)\.y|y\s*\*\s*block(?:Idx|Dim)\.x)", kernel.body)
     if mixed and launch.block == (str(_DEFAULT_TILE),) * 2 and "__shared__" not in kernel.body:
         grid = [re.sub(rf"\b{_DEFAULT_TILE}\b", of, text) for of, text in zip(("32", "8"), launch.grid, strict=True)]

@@ -13,17 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hybrid.classroom.cuda_text import (
-    INCLUDE,
-    after_statement,
-    blanked,
-    functions_in,
-    joined,
-    ours,
-    rewritten,
-    spaces,
-    with_dynamic_shared,
-)
+from hybrid.classroom.cuda_text import after_statement, blanked, for_program, functions_in, joined, spaces
 from hybrid.classroom.mistakes import Finding, Place
 from hybrid.classroom.student_file import StudentFile, kernels_of, refuse_host_calls, refuse_unsupported
 from hybrid.classroom.telling import Telling, dropped_results
@@ -35,12 +25,6 @@ from hybrid.errors import HybridError, StartError, UsageError, with_code
 from hybrid.ranks.launcher import family_of, mpirun
 
 _MOST = 8  # findings shown
-_OF_CUDA = {  # headers whose contents the CPU runtime has, or that it looks into
-    *("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "driver_types.h", "vector_types.h"),
-    *("device_functions.h", "math_functions.h", "builtin_types.h", "math_constants.h", "vector_functions.h"),
-    *("cuda_fp16.h", "cooperative_groups.h", "cooperative_groups/reduce.h"),
-    *("cuda_pipeline.h", "cuda_pipeline_primitives.h", "mpi.h"),
-}
 _OPENMP = re.compile(r"^[ \t]*#[ \t]*(?:pragma[ \t]+omp\b|include[ \t]*<omp\.h>)", re.MULTILINE)
 _SERIAL = ", and threads of OpenMP side by side: since they call CUDA, one of them ran"
 _MPI = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]mpi\.h[>\"]", re.MULTILINE)
@@ -274,9 +258,7 @@ def ran(
     text = joined(file.texts, elsewhere=True)
     refuse_unsupported(text, file.path.name)
     refuse_host_calls(joined(file.texts), file.path.name)
-    templates = {kernel.name: len(kernel.template) for kernel in kernels_of(text)}
-    text = with_dynamic_shared(rewritten(text, file.path.name, templates))
-    text = INCLUDE.sub(lambda found: ours(found) if found[2][1:-1] in _OF_CUDA else found[0], text)
+    text = for_program(text, file.path.name, {kernel.name: len(kernel.template) for kernel in kernels_of(text)})
     whole, started = "\n".join(file.texts.values()), None
     flags = ["-fopenmp"] if _OPENMP.search(whole) else []  # in a comment, too, which does no harm
     if _MPI.search(whole):

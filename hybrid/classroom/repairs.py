@@ -72,9 +72,8 @@ def repairs_of(file: StudentFile, kernel: StudentKernel, element: str, result: s
         for begin, end, instead, what in make:
             _, line = origin(file.compiled, begin, file.path.name)
             text = edited(file.compiled, [(begin, end, instead)])
-            yield Repair(
-                line, f"line {line}: {what} {result} would be right", text, re.fullmatch(_NARROW, plain[begin:end]) is not None
-            )
+            is_of_narrow = re.fullmatch(_NARROW, plain[begin:end]) is not None
+            yield Repair(line, f"line {line}: {what} {result} would be right", text, is_of_narrow)
 
 
 _Change = tuple[int, int, str, str]  # where it begins and ends, what stands there then, and what is wrong
@@ -99,11 +98,8 @@ def _shared(plain: str, function: Function) -> Iterator[_Change]:
     """The kernel's arrays without __shared__ as shared ones."""
     of_threads = [*re.compile(rf"{_VALUE}\w+\s*\[[^;=]*;").finditer(plain, function.opening, function.end)]
     if of_threads and "__syncthreads" in plain[function.opening : function.end]:
-        begin, end, names = (
-            of_threads[0].start(),
-            of_threads[-1].end(),
-            [re.split(r"\W+", each[0].strip())[1] for each in of_threads],
-        )
+        begin, end = of_threads[0].start(), of_threads[-1].end()
+        names = [re.split(r"\W+", each[0].strip())[1] for each in of_threads]
         text = re.sub(rf"{_VALUE}\w+\s*\[[^;=]*;", r"__shared__ \g<0>", plain[begin - 1 : end])[1:]
         yield begin, end, text, f"each thread has {', '.join(names)} of its own: with __shared__ before"
 

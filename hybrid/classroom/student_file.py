@@ -173,7 +173,7 @@ def parsed(texts: Mapping[Path, str]) -> StudentFile:
     file, text = next(iter(texts.items()))
     whole = joined(texts)
     plain = blanked(whole)
-    comment = re.search(r"//\s*lab:(.*)", text)
+    comment, included = re.search(r"//\s*lab:(.*)", text), re.findall(r"#[ \t]*include[ \t]*<(\w+(?:\.h)?)>", whole)
     return StudentFile(
         path=file,
         text=text,
@@ -183,9 +183,7 @@ def parsed(texts: Mapping[Path, str]) -> StudentFile:
         kernels=kernels_of(cuda_text.with_qualifiers(text, whole), whole),
         constants=cuda_text.constants_in(plain),
         structs=cuda_text.structs_in(plain),
-        headers=tuple(
-            dict.fromkeys(name for name in re.findall(r"#[ \t]*include[ \t]*<(\w+(?:\.h)?)>", whole) if name in _STANDARD)
-        ),
+        headers=tuple(name for name in dict.fromkeys(included) if name in _STANDARD),
         launch_comment=comment[1].strip() if comment else "",
         has_main=re.search(r"\bmain\s*\(", blanked(text)) is not None,
     )

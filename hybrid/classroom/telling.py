@@ -14,17 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.classroom.cuda_text import (
-    after_bracket,
-    blanked,
-    constants_in,
-    dynamic_arrays,
-    element_text,
-    extents_of,
-    functions_in,
-    loops_in,
-    split,
-)
+from hybrid.classroom.cuda_text import blanked, dynamic_arrays, element_text, extents_of, functions_in, loops_in, split
 from hybrid.classroom.mistakes import Finding, Judged, Place, judged
 from hybrid.classroom.student_file import exchanged
 from hybrid.core.problem import record
@@ -206,7 +196,7 @@ class Telling:
         self._own_text = "\n".join(sources[self._own])
         self._limit = f"{math.ceil(seconds)} s (--stall)"
         self._symbols, plain = symbols_of(program), blanked("\n".join(line for lines in sources.values() for line in lines))
-        self._extents, self._dynamic = extents_of(plain, constants_in(plain)), dynamic_arrays(plain)
+        self._extents, self._dynamic = extents_of(plain), dynamic_arrays(plain)
         launches = ((each, judged(each)) for each in self.of("product"))
         self.products = [(each, found) for each, found in launches if found is not None]
         of_events = (each[key] for each in self._events for key in _PLACES if key in each)
@@ -350,11 +340,8 @@ class Telling:
         if event["kind"] == "stopped":
             place = (self._own, int((re.findall(r"\w\.\w+:(\d+)", text) or ["0"])[0]))
             code = CODES_OF_KINDS[event["stop"]]
-        gives = (
-            ""
-            if self._is_kernel or event["kind"] != "bounds" or not event["kernel"]
-            else exchanged(self._own_text, event["kernel"])
-        )
+        is_beyond = event["kind"] == "bounds" and event["kernel"] and not self._is_kernel
+        gives = exchanged(self._own_text, event["kernel"]) if is_beyond else ""
         text = f"{text}{self._by(event)}" + (f"; the launch in line {event['launched']} gives {gives}" if gives else "")
         return Finding(text, code, tuple(sorted({each for each in (place, other) if each[1]})))
 
@@ -369,11 +356,8 @@ class Telling:
         does = f"{line} {'writes' if event.get('writes') else 'reads'}"
         never = f"which no {'thread' if self._is_kernel else 'copy, cudaMemset or kernel'} has written"
         if kind == "stopped":
-            return (
-                f"divergent barrier: {event['text']}{self._left(event['text'])}"
-                if event["stop"] == "barrier"
-                else str(event["text"])
-            )
+            text = str(event["text"])
+            return f"divergent barrier: {text}{self._left(text)}" if event["stop"] == "barrier" else text
         if kind == "bytes":
             reads = f"{event['latest']}, launched in line {event['latest_line']}, reads them"
             return f"wrong values: {line} fills {self._allocations.name(event['number'])}, and {reads}: {_set(event)}"
@@ -611,7 +595,7 @@ def _waits_in(source: str) -> str:
     found = re.search(r"\b(MPI_\w+)\s*\(", source)
     if found is None:
         return ""
-    arguments = split(source[found.end() : after_bracket(source, found.end() - 1) - 1])
+    arguments = split(source[found.end() :])
     place, whom = _PARTNERS.get(found[1], (0, "the ranks that have not called it"))
     partner = arguments[place] if place < len(arguments) else ""
     return f"{found[1]} waits for {whom.format(partner)}, which never came"

@@ -46,10 +46,7 @@ def compiler() -> str:
 def c_compiler() -> str:
     """The path of a C compiler: $CC, gcc, clang or cc. DeviceUnavailable when there is none."""
     return _program(
-        "CC",
-        ("gcc", "clang", "cc"),
-        "C",
-        "--kernel loops and hybrid.use need a C compiler: apt-get install gcc (or set CC)",
+        "CC", ("gcc", "clang", "cc"), "C", "--kernel loops and hybrid.use need a C compiler: apt-get install gcc (or set CC)"
     )
 
 
@@ -66,13 +63,7 @@ def _program(variable: str, names: Sequence[str], language: str, missing: str) -
     raise DeviceUnavailable(missing, code="no-compiler")
 
 
-def build(
-    source: Path,
-    expressions: Sequence[str],
-    *,
-    capability: int = 90,
-    checks: str = "",
-) -> Path:
+def build(source: Path, expressions: Sequence[str], *, capability: int = 90, checks: str = "") -> Path:
     """Compile these template instances of the kernels in `source` into a shared library with the functions run_0, run_1, ...
 
     Headers are searched beside `source`, then among the project's kernels. `capability`: compute capability times ten, for
