@@ -94,10 +94,8 @@ def _outcome(trials: Trials, task: Task) -> GpuOutcome:
         return GpuOutcome(failure=f"it had not ended after {LAUNCHES + 1} times {trials.seconds:g} s, which --stall sets")
     lines = [text for begins, _, text in (line.partition(" ") for line in ended.out.splitlines()) if begins == mark]
     if ended.status == -signal.SIGALRM:  # sent by the child's own clock
-        raise DeviceUnavailable(
-            f"NVRTC had not compiled {trials.kernel.name} after {COMPILES} s: do its macros or templates end?",
-            code="compile-failed",
-        )
+        late = f"NVRTC had not compiled {trials.kernel.name} after {COMPILES} s: do its macros or templates end?"
+        raise DeviceUnavailable(late, code="compile-failed")
     if not lines:
         last = (ended.err.strip().splitlines() or [str(ended.status)])[-1]
         raise HybridError(f"the process that launches {trials.kernel.name} ended: {last}", code="kernel-crashed")

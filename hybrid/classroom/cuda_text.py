@@ -186,13 +186,13 @@ def after_statement(plain: str, place: int) -> int:
     return end if plain[nested.end() - 1] == "{" else after_statement(plain, end)
 
 
-def loops_in(text: str, name: str, words: str = "for|while") -> tuple[tuple[int, int], ...]:
-    """The first and the last line of each loop in the function of this name. `words`: that begin one."""
+def loops_in(text: str, name: str = "", words: str = "for|while") -> tuple[tuple[int, int], ...]:
+    """The first and the last line of each loop in the function of this name, or in all. `words`: that begin one."""
     plain = blanked(text)
     return tuple(
         (plain.count("\n", 0, loop.start()) + 1, plain.count("\n", 0, after_statement(plain, loop.start())) + 1)
         for function in functions_in(text)
-        if function.name == name
+        if name in ("", function.name)
         for loop in re.compile(rf"\b(?:{words})\s*\(").finditer(plain, function.opening, function.end)
     )
 

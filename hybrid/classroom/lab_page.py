@@ -66,13 +66,11 @@ def page_of(
     """The page of a kernel. `steps`: of a small launch, or why they are not shown, or "". `parts`: of an exercise's judgement."""
     names, title = examination.names, f"{file.path.name}, {examination.kernel.name}"
     told, _, assumed = report.verdict(examination).partition("; ")
+    about = report.about(examination.kernel, examination.meaning, examination.launch)
     body = [
         f"<h1>{escape(title)}: {_coloured(told, examination.is_right)}</h1>",
         *_points_for(parts),
-        *(
-            f'<p class="soft">{escape(line)}</p>'
-            for line in (*report.about(examination.kernel, examination.meaning, examination.launch), *filter(None, [assumed]))
-        ),
+        *(f'<p class="soft">{escape(line)}</p>' for line in (*about, assumed) if line),
         *(line for case in examination.cases for line in _case(case, names)),
         "<h2>The kernel, line by line</h2>",
         *_source(file.text.removesuffix("\n").split("\n"), examination, names),
@@ -368,11 +366,8 @@ def _ahead(accesses: Sequence[Access], races: Sequence[set[int]]) -> set[int]:
         for earlier in uses.setdefault((access.barriers, access.of, access.byte), []):
             one = accesses[earlier]
             if one.thread != access.thread and (one.writes or access.writes) and {one.line, access.line} in races:
-                return {
-                    each
-                    for each in range(earlier + 1)
-                    if (accesses[each].thread, accesses[each].barriers) == (one.thread, one.barriers)
-                }
+                own = (one.thread, one.barriers)
+                return {each for each in range(earlier + 1) if (accesses[each].thread, accesses[each].barriers) == own}
         uses[access.barriers, access.of, access.byte].append(place)
     return set()
 

@@ -74,11 +74,11 @@ def _turned(c: np.ndarray, a: np.ndarray, b: np.ndarray, wrong: np.ndarray) -> I
         product = x @ y
         if _is(c, product.T.reshape(c.shape) if "C" in matrices else product, wrong):
             listed = " and ".join(filter(None, (", ".join(f"{{{each}}}" for each in matrices[:-1]), f"{{{matrices[-1]}}}")))
-            by_columns = "column by column" + (", as BLAS and Fortran have it (--layout columns)" if matrices == "ABC" else "")
-            yield (
-                "transposed-index",
-                f"row and column are exchanged in the index of {listed}: with {listed} stored {by_columns}, {{C}} would be right",
+            stored = f"{listed} stored column by column" + ", as BLAS and Fortran have it (--layout columns)" * (
+                matrices == "ABC"
             )
+            text = f"row and column are exchanged in the index of {listed}: with {stored}, {{C}} would be right"
+            yield "transposed-index", text
 
 
 def _misread(c: np.ndarray, a: np.ndarray, b: np.ndarray, wrong: np.ndarray) -> Iterator[Mistake]:

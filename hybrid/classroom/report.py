@@ -140,11 +140,8 @@ def without_repetition(faults: Sequence[Finding]) -> list[Finding]:
         first.setdefault(kind_of(fault), fault)
     races = [fault for fault in first.values() if fault.code == "data-race"]
     racing = {name for race in races for name in re.findall(r"(\w+)\[", race.text)}
-    follow = [
-        fault
-        for fault in first.values()
-        if fault.code == "uninitialised" and (reads := re.search(r"line \d+ reads (\w+)\[", fault.text)) and reads[1] in racing
-    ]
+    read = {each: re.search(r"line \d+ reads (\w+)\[", each.text) for each in first.values() if each.code == "uninitialised"}
+    follow = [fault for fault, reads in read.items() if reads and reads[1] in racing]
     return [*races, *(fault for fault in first.values() if fault not in follow and fault not in races)]
 
 

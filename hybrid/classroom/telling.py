@@ -468,13 +468,7 @@ class Telling:
         barrier = re.search(rf"{re.escape(self._own)}:(\d+)", text)
         if barrier is None:
             return ""
-        line = int(barrier[1])
-        ifs = {
-            first
-            for each in functions_in(self._own_text)
-            for first, last in loops_in(self._own_text, each.name, "if")
-            if first <= line <= last
-        }
+        ifs = {first for first, last in loops_in(self._own_text, words="if") if first <= int(barrier[1]) <= last}
         return f"; the barrier stands within the if of {' and '.join(f'line {each}' for each in sorted(ifs))}" if ifs else ""
 
     def _race(self, event: dict[str, Any], what: str, place: Place, other_place: Place) -> str:

@@ -145,7 +145,7 @@ bool run_ready_warps(unsigned threads)
     static std::vector<unsigned> turn;
     unsigned all = threads * static_cast<unsigned>(cluster.size());
     bool moved = false;
-    make_order(turn, warps.size());
+    make_order(turn, (all + 31) / 32);
     for (unsigned number : turn) {
         bool ready = false;
         for (unsigned i = 32 * number; i < std::min(all, 32 * number + 32); ++i) {
@@ -174,11 +174,6 @@ void run_together(unsigned threads)
         fiber.copies.clear();
         fiber.wgmmas.clear();
         fiber.groups_committed = fiber.wgmma_groups = fiber.block_barriers = 0;
-    }
-    for (unsigned i = 0; i < warps.size(); ++i) {
-        unsigned lanes = std::min(32u, all - 32 * i);
-        warps[i].running = lanes == 32 ? ~0u : (1u << lanes) - 1;
-        warps[i].waiting = 0;
     }
     auto have_left = [all] {
         return std::all_of(fibers, fibers + all, [](const Fiber& each) { return each.state == State::LEFT; });

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <set>
+#include <tuple>
 
 namespace cuda_on_cpu {
 
@@ -27,7 +28,7 @@ size_t used;  // bytes of `arrays`
 int seconds;
 bool is_rank;  // of an MPI program
 constexpr int FRAMES = 32, TIME_IS_UP = 124;
-constexpr size_t MOST_OF_HOST = 60;  // findings
+constexpr size_t MOST_TOLD = 120;  // findings
 constexpr size_t SIGNAL_STACK = 64 << 10;
 int findings_file = -1;
 char secret[64];  // ends with a space
@@ -140,8 +141,13 @@ void write_line(const std::string& text)
 
 void tell_note(const char* kind)
 {
-    static std::set<std::string>& told = *new std::set<std::string>;
-    if (told.insert(kind).second) tell("note", "kind", kind);
+    if (is_new(kind)) tell("note", "kind", kind);
+}
+
+bool is_new(const std::string& kind, size_t one, size_t other)
+{
+    static auto& told = *new std::set<std::tuple<std::string, size_t, size_t>>;
+    return told.size() < MOST_TOLD && told.insert({kind, one, other}).second;
 }
 
 std::string as_json(const std::string& text)
@@ -165,8 +171,7 @@ std::vector<unsigned> frames()
 
 void tell_of_host(const char* kind, const void* instruction, const Members& members)
 {
-    static auto& told = *new std::set<std::pair<std::string, const void*>>;
-    if (told.size() >= MOST_OF_HOST || !told.insert({kind, instruction}).second) return;
+    if (!is_new(kind, reinterpret_cast<size_t>(instruction))) return;
     tell("finding", "kind", kind, "at", offset_of(instruction), "frames", frames(), "space", -1, members, where());
 }
 

@@ -10,7 +10,6 @@
 #include <map>
 #include <memory_resource>
 #include <new>
-#include <set>
 
 #include "runtime.h"
 
@@ -287,8 +286,7 @@ using namespace cuda_on_cpu;
 
 void cuda_on_cpu::tell_of_mpi(const std::string& text, Place place)
 {
-    static auto& told = *new std::set<int>;  // lines
-    if (told.insert(place.line).second) tell("finding", "kind", "mpi", "text", text, "kernel", "", Members(place));
+    if (is_new("mpi", place.line)) tell("finding", "kind", "mpi", "text", text, "kernel", "", Members(place));
 }
 
 void cuda_on_cpu::look_at_for_mpi(const char* call, const void* at, size_t bytes, bool writes, Place place)

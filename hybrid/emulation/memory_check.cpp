@@ -10,7 +10,6 @@
 
 #include <map>
 #include <set>
-#include <tuple>
 
 // Variables that kernels may use (see cuda_on_cpu.h), if there are any; blockIdx and the like.
 extern "C" char __start_cuda_variables[] __attribute__((weak)), __stop_cuda_variables[] __attribute__((weak));
@@ -26,7 +25,7 @@ namespace {
 constexpr unsigned long long ALL_READS = 20'000'000, MOST_READS = 2 * ALL_READS;
 constexpr unsigned long long FEW_READS = 1 << 22;
 constexpr unsigned SOME = 61;
-constexpr size_t MOST_FINDINGS = 60, FIRST_PAGE = 4096, SITES = 256;
+constexpr size_t MOST_CHECKED = 60, FIRST_PAGE = 4096, SITES = 256;
 
 struct Access {
     const char* at;
@@ -50,8 +49,6 @@ struct LastUse {
     Region* region;
     unsigned instruction;
 } last_used[SITES];  // a cache of instructions' regions
-std::set<std::tuple<std::string, unsigned, unsigned>> told;
-std::set<unsigned> told_pinned;  // instructions
 
 // Plain reads of words that other threads update atomically, by the read's instruction, until the launch ends. They are races, but
 // for reads before an update by their own thread, as in loops around atomicCAS. Of global memory only those after an own update are
@@ -89,7 +86,7 @@ void found(const char* kind, const Access& access, const Region* region, Other o
                                   std::to_string(access.instruction) +
                                   (other.instruction ? " and @" + std::to_string(other.instruction) : ""));
     }
-    if (told.size() >= MOST_FINDINGS || !told.insert({kind, access.instruction, other.instruction}).second) return;
+    if (!is_new(kind, access.instruction, other.instruction)) return;
     long long offset = region ? access.at - region->begin : reinterpret_cast<long long>(access.at);
     unsigned variable = !region || region->kind == Region::VARIABLES ? offset_of(access.at) : 0;
     Members finding("kind", kind, "at", access.instruction, "writes", access.writes, "bytes", access.bytes, "space",
@@ -307,7 +304,7 @@ bool is_early(const Access& access)
 {
     if (memory_check::kernels_run && is_managed(access.at)) return found("early", access, region_around(access.at)), true;
     auto* meanwhile = memory_check::copies_run ? order::may_still_use(access.at, access.writes) : nullptr;
-    if (meanwhile && told_pinned.insert(access.instruction).second)
+    if (meanwhile && is_new("pinned", access.instruction))
         tell("finding", "kind", "pinned", "at", access.instruction, "writes", access.writes, "text", *meanwhile, "kernel", "");
     return meanwhile;
 }
@@ -385,8 +382,7 @@ void fence(bool of_all_blocks)
 
 void undefined_shuffle(Place place)
 {
-    static auto& shuffles = *new std::set<int>;  // lines
-    if (shuffles.insert(place.line).second) tell("undefined", Members(place));
+    if (is_new("undefined", place.line)) tell("undefined", Members(place));
 }
 
 namespace memory_check {
@@ -547,7 +543,7 @@ static bool is_new(const Checked* what)
     static auto& told = *new std::set<std::pair<unsigned, unsigned>>;
     static std::mutex one_at_a_time;  // of the host's threads
     std::lock_guard<std::mutex> lock(one_at_a_time);
-    return told.size() < cuda_on_cpu::MOST_FINDINGS && told.insert({what->line, what->column}).second;
+    return told.size() < cuda_on_cpu::MOST_CHECKED && told.insert({what->line, what->column}).second;
 }
 
 void __ubsan_handle_out_of_bounds(Checked* what, unsigned long index)

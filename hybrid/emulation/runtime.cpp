@@ -88,14 +88,12 @@ struct Wgmma {
 
 struct Fiber : Thread {
     State state;
-    int warp;
     Place at;  // where it waits
     // The warp operation in which it waits:
     unsigned mask;
     Combine combine;
     const void* input;
     void* output;
-    bool orders_memory;
     // Its asynchronous copies in flight, the oldest first:
     std::vector<Copy> copies;
     unsigned groups_committed;
@@ -105,23 +103,17 @@ struct Fiber : Thread {
     Context context;
 };
 
-struct Warp {
-    unsigned running, waiting;  // masks of lanes that have not left, and of those in a warp operation
-};
-
 struct BlockVotes {
     int barrier;  // the barrier's number in the block
     unsigned yes;
 } block_vote[2];  // used alternately, as barriers are
 
 Fiber* fibers;  // of a block; the launch's next block uses them again
-std::vector<Warp> warps;
 std::mt19937_64 random_engine;
 std::string failure;
 Order turns;  // of threads
 Copies copy_completion;
-void (*thread_body)(void*);
-void* thread_argument;
+Work work_of_threads;
 char* dynamic_shared;  // the block's dynamic shared memory
 size_t dynamic_bytes;
 char *shared_first, *shared_last;  // its __shared__ variables
@@ -170,7 +162,7 @@ bool in_shared_memory(const void* at, int bytes)
 void fiber_main()
 {
     for (;;) {
-        thread_body(thread_argument);
+        work_of_threads.thread(work_of_threads.argument);
         if (!this_fiber().copies.empty()) stop_thread("copy", "left the kernel with asynchronous copies under way");
         wait_in(State::LEFT);
     }
@@ -237,13 +229,18 @@ private:
 };
 
 // Completes each warp operation that all lanes of its mask have reached; they continue.
-void complete_collectives(Warp& warp, Fiber* lanes)
+void complete_collectives(Fiber* lanes, unsigned count)
 {
-    for (unsigned left = warp.waiting; left; left &= left - 1) {
+    unsigned running = 0, waiting = 0;  // masks of lanes that have not left, and of those in a warp operation
+    for (unsigned lane = 0; lane < count; ++lane) {
+        running |= unsigned{lanes[lane].state != State::LEFT} << lane;
+        waiting |= unsigned{lanes[lane].state == State::AT_WARP} << lane;
+    }
+    for (unsigned left = waiting; left; left &= left - 1) {
         int first = __builtin_ctz(left);
         const Fiber& one = lanes[first];
-        if (!(warp.waiting >> first & 1) || (one.mask & warp.running & ~warp.waiting)) continue;
-        Lanes group{one.mask & warp.running, {}, {}};
+        if (!(waiting >> first & 1) || (one.mask & running & ~waiting)) continue;
+        Lanes group{one.mask & running, {}, {}};
         for (int lane = 0; lane < 32; ++lane) {
             if (!(group.mask >> lane & 1)) continue;
             const Fiber& other = lanes[lane];
@@ -260,7 +257,7 @@ void complete_collectives(Warp& warp, Fiber* lanes)
             one.combine(group);
             current = running;
         }
-        warp.waiting &= ~group.mask;
+        waiting &= ~group.mask;
         for (int lane = 0; lane < 32; ++lane)
             if (group.mask >> lane & 1) lanes[lane].state = State::READY;
     }
@@ -297,7 +294,6 @@ void make_order(std::vector<unsigned>& turn, size_t count)
 void run_warp(unsigned number, unsigned threads)
 {
     static std::vector<unsigned> turn;
-    Warp& warp = warps[number];
     Fiber* lanes = fibers + 32 * number;
     unsigned count = std::min(32u, threads - 32 * number);
     for (bool moved = true; moved;) {
@@ -309,10 +305,8 @@ void run_warp(unsigned number, unsigned threads)
             current = &lanes[lane];
             cuda_on_cpu_switch(&main_context, lanes[lane].context);
             if (!failure.empty()) return;
-            if (lanes[lane].state == State::LEFT) warp.running &= ~(1u << lane);
-            if (lanes[lane].state == State::AT_WARP) warp.waiting |= 1u << lane;
         }
-        complete_collectives(warp, lanes);
+        complete_collectives(lanes, count);
         if (!failure.empty()) return;
         if (!moved) moved = tell_active(lanes, count);
     }
@@ -424,17 +418,14 @@ const char* run(const Launch& launch, const Work& work)
     turns = static_cast<Order>(launch.order);
     copy_completion = static_cast<Copies>(launch.copies);
     random_engine.seed(launch.seed);
-    thread_body = work.thread;
-    thread_argument = work.argument;
+    work_of_threads = work;
     dynamic_bytes = launch.shared_bytes;
-    warps.assign((threads * clustered + 31) / 32, {});
     for (unsigned i = 0; i < threads * clustered; ++i) {
         Fiber& fiber = fibers[i];
         fiber.number = i % threads;
         fiber.index = {fiber.number % block_size.x, fiber.number / block_size.x % block_size.y,
                        fiber.number / (block_size.x * block_size.y)};
         fiber.lane = i % 32;
-        fiber.warp = i / 32;
         fiber.block_barriers = fiber.warp_syncs = 0;
         prepare(fiber, i);
     }

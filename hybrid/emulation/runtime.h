@@ -61,6 +61,8 @@ void tell(const char* event, const All&... all)  // `all`: arguments of Members
     write_line("{\"event\": " + as_json(event) + Members(all...).text + "}");
 }
 void tell_note(const char* kind);  // once
+// Whether nothing of this kind was told for these, as of an instruction or a line; false after MOST_TOLD.
+bool is_new(const std::string& kind, size_t one = 0, size_t other = 0);
 
 constexpr size_t MOST_OF_ARRAYS = 64 << 20;                       // bytes
 extern char* arrays;                                              // memory shared with the parent process, or null
