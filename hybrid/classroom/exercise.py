@@ -319,27 +319,23 @@ def main(file: str, results: str, seed: str, *shapes: str) -> None:
     multiply = runpy.run_path(file).get("multiply")
     if not callable(multiply):
         raise AttributeError(f"{Path(file).name} has no function multiply(comm, a, b, product)")
-    own = comm.Dup()  # the student's unmatched messages must not meet ours
-    for shape in shapes:
-        sizes = tuple(map(int, shape.split(",")))
-        outcome = _tried(multiply, comm, own, sizes, int(seed))
-        if comm.rank == 0:
-            with Path(results).open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(outcome) + "\n")
-    leave()
-
-
-def _tried(multiply: Callable[..., Any], comm: Any, own: Any, sizes: tuple[int, ...], seed: int) -> dict[str, Any]:
-    given = operands(sizes, _DTYPE, seed)[:2] if comm.rank == 0 else (None, None)
-    multiplied: list[int] = []
+    own, multiplied = comm.Dup(), list[int]()  # the student's unmatched messages must not meet ours
 
     def product(rows: Any, right: Any) -> Any:
         multiplied.append(len(rows))
         return np.asarray(rows) @ np.asarray(right)
 
-    c = multiply(comm, *given, product)
-    rows = own.gather(sum(multiplied))
-    return {"sizes": sizes, "rows": rows, "c": None if c is None or comm.rank else np.asarray(c, _DTYPE).tolist()}
+    for shape in shapes:
+        sizes = tuple(map(int, shape.split(",")))
+        given = operands(sizes, _DTYPE, int(seed))[:2] if comm.rank == 0 else (None, None)
+        multiplied.clear()
+        c = multiply(comm, *given, product)
+        rows = own.gather(sum(multiplied))
+        if comm.rank == 0:
+            outcome = {"sizes": sizes, "rows": rows, "c": None if c is None else np.asarray(c, _DTYPE).tolist()}
+            with Path(results).open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(outcome) + "\n")
+    leave()
 
 
 if __name__ == "__main__":

@@ -106,7 +106,10 @@ class EmulatedKernel:
 
         if error := self._library.run(run):
             kind, _, text = error.decode(errors="replace").partition("|")
-            raise EmulationError(kind, f"{self.expression}: {self._with_lines(text)}")
+            instructions = [int(offset) for offset in re.findall(r"@(\d+)", text)]  # told as FILE:LINE
+            places = iter(places_of(instructions, self._library.path, {self._source}))
+            text = re.sub(r"@\d+", lambda _: "{}:{}".format(*next(places)), text)
+            raise EmulationError(kind, f"{self.expression}: {text}")
 
     def _watch(self, arrays: ctypes.Array[_Array]) -> None:
         """Register the matrices whose accesses are checked or counted."""
@@ -116,12 +119,6 @@ class EmulatedKernel:
         for number in range(len(arrays) if _BUILT_FOR[self._checks] == "accesses" else 0):
             reads = ctypes.c_void_p(self.reads[number].ctypes.data if self.reads else None)
             self._library.code.watch(number, ctypes.byref(arrays[number]), reads)
-
-    def _with_lines(self, text: str) -> str:
-        """The text with FILE:LINE in place of each @INSTRUCTION."""
-        found = [int(offset) for offset in re.findall(r"@(\d+)", text)]
-        places = iter(places_of(found, self._library.path, {self._source}))
-        return re.sub(r"@\d+", lambda _: "{}:{}".format(*next(places)), text)
 
 
 class _Library:

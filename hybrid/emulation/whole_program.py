@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -100,6 +100,9 @@ def run(
     given = [(current / argument).resolve() for argument in arguments if (current / argument).is_file()]
     reads = [source.resolve().parent, *given, *(installed_with(ranks.launcher[0]) if ranks else ())]
     limit = launches * seconds + _LATER
+    stdin = subprocess.DEVNULL
+    with suppress(AttributeError, OSError, ValueError):  # None, io.UnsupportedOperation, closed
+        stdin = sys.stdin.fileno()
     settings = {  # for the runtime
         "HYBRID_LAB_FINDINGS": str(folder / "findings"),
         "HYBRID_LAB_SECONDS": str(seconds),
@@ -124,7 +127,7 @@ def run(
             confine,
             show=_first_of(show),
             executable=None if ranks else program,
-            stdin=sys.stdin if _is_file(sys.stdin) else subprocess.DEVNULL,
+            stdin=stdin,
             env={**of_students(os.environ, folder), **settings, **(variables or {})},
             cwd=current,
         )
@@ -153,13 +156,6 @@ def _findings(findings: BinaryIO, memory: BinaryIO, mark: str) -> Iterator[dict[
             for name in _HANDED_OVER & each.keys():
                 each[name] = handed_over(each[name]) if isinstance(each[name][0], int) else [*map(handed_over, each[name])]
             yield {**each, "file": Path(each["file"]).name} if "file" in each else each
-
-
-def _is_file(stream: Any) -> bool:
-    try:
-        return bool(stream.fileno() >= 0)
-    except (AttributeError, OSError, ValueError):  # None, io.UnsupportedOperation, closed
-        return False
 
 
 def _first_of(show: Callable[[str], None]) -> Callable[[bytes], None]:
