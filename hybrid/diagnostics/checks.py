@@ -74,9 +74,8 @@ def inspect_mpi(started: bool) -> MpiOfRank:
 
 def judge_mpi(mpi_of_ranks: Sequence[MpiOfRank], unstarted: StartError | None) -> list[Finding]:
     """`unstarted`: why the launched processes are not the ranks of one job."""
-    libraries = [rank.mpi for rank in mpi_of_ranks]
-    found = merged([[_library(library)] for library in libraries])
-    if len({library.name for library in libraries if isinstance(library, Library)}) > 1:
+    found = merged([[_library(rank.mpi)] for rank in mpi_of_ranks])
+    if len({rank.mpi.name for rank in mpi_of_ranks if isinstance(rank.mpi, Library)}) > 1:
         different = "; ".join(finding.text for finding in found)
         found = [wrong("mpi", f"not the same on all: {different}", "use one environment on all hosts", code="mpi-differs")]
     return [_launcher(mpi_of_ranks[0], len(mpi_of_ranks), unstarted), *found]
@@ -152,18 +151,14 @@ def judge_slurm(
     if "JOB_ID" not in job:
         return ok("slurm", "not in a job")
     ranks, nodes = len(variables), len(topology.nodes)
-    given = [
-        counted(job.get(name, "an unknown number of"), word)
-        for name, word in (("NTASKS", "task"), ("JOB_NUM_NODES", "node"), ("CPUS_PER_TASK", "CPU"))
-    ]
+    words = {"NTASKS": "task", "JOB_NUM_NODES": "node", "CPUS_PER_TASK": "CPU"}
+    given = [counted(job.get(name, "an unknown number of"), word) for name, word in words.items()]
     text = f"job {job['JOB_ID']} has {', '.join(given)} a task; MPI has {counted(ranks, 'rank')} on {counted(nodes, 'node')}"
-    few = [rank for rank in range(ranks) if 0 < cores[rank] < _number(variables[rank], "CPUS_PER_TASK")]
-    if few:
+    if few := [rank for rank in range(ranks) if 0 < cores[rank] < _number(variables[rank], "CPUS_PER_TASK")]:
         remedy = f"srun -c {job['CPUS_PER_TASK']}, since srun takes no -c from sbatch; for mpirun --bind-to none"
         return wrong("slurm", f"{text}; rank {few[0]} may use {counted(cores[few[0]], 'core')} only", remedy, code="slurm-cores")
     given_gpus = [each.get("STEP_GPUS") or each.get("JOB_GPUS") or _number(each, "GPUS_ON_NODE") for each in variables]
-    without = [rank for rank in range(ranks) if given_gpus[rank] and not gpus[rank]]
-    if without:
+    if without := [rank for rank in range(ranks) if given_gpus[rank] and not gpus[rank]]:
         remedy = "see the line on gpus; or srun --gpus-per-task=1, or --gpu-bind=none for all GPUs of a node"
         return wrong("slurm", f"{text}; the job has GPUs, and rank {without[0]} cannot use any", remedy, code="slurm-gpus")
     tasks = _number(job, "STEP_NUM_TASKS") or _number(job, "NTASKS")
@@ -250,11 +245,11 @@ class Placement:
 
 
 def judge_placement(placements: Sequence[Placement], topology: Topology) -> Finding:
-    parts = []
-    for node in topology.nodes:
-        for cores, members in ranks_by_value(placements[rank].cores for rank in node).items():
-            who = ranges([node[member] for member in members])
-            parts.append(f"{placements[node[0]].host} rank {who} on cores {ranges(cores)}")
+    parts = [
+        f"{placements[node[0]].host} rank {ranges([node[member] for member in members])} on cores {ranges(cores)}"
+        for node in topology.nodes
+        for cores, members in ranks_by_value(placements[rank].cores for rank in node).items()
+    ]
     more = "; … (--json lists them)" if len(parts) > _SHOWN else ""
     total = f"{counted(len(placements), 'rank')} on {counted(len(topology.nodes), 'host')}"
     return ok("placement", f"{total}: {'; '.join(parts[:_SHOWN])}{more}")
@@ -266,13 +261,11 @@ def judge_threads(placements: Sequence[Placement], topology: Topology) -> Findin
         f"{count} a rank ({reason})" if len(counts) == 1 else f"rank {ranges(ranks)}: {count} ({reason})"
         for (count, reason), ranks in list(counts.items())[:_SHOWN]
     )
-    crowded = [found for node in topology.nodes if (found := _crowded([placements[rank] for rank in node]))]
-    if crowded:
+    if crowded := [found for node in topology.nodes if (found := _crowded([placements[rank] for rank in node]))]:
         what, remedy = crowded[0]
         more = f" (and {counted(len(crowded) - 1, 'host')} more)" if len(crowded) > 1 else ""
         return wrong("threads", f"{text}: too many, {what}{more}", remedy, code="threads-crowded")
-    bound = [rank for rank, placement in enumerate(placements) if placement.threads.count > len(placement.cores)]
-    if bound:
+    if bound := [rank for rank, placement in enumerate(placements) if placement.threads.count > len(placement.cores)]:
         first = placements[bound[0]]
         few = f"{counted(first.threads.count, 'thread')}, bound to {counted(len(first.cores), 'core')}"
         text += f": rank {ranges(bound)} has {few}"
@@ -438,17 +431,12 @@ def judge_gpus(
 
 def _used_gpus(sights: Sequence[Sight], chosen: Sequence[Gpu | None], hosts: Sequence[str]) -> Finding:
     """Which ranks use which GPU, which GPUs are shared, and which are idle."""
-    users: dict[str, list[int]] = {}
-    for rank, gpu in enumerate(chosen):
-        if gpu is not None:
-            users.setdefault(gpu.uuid, []).append(rank)
+    users = {uuid: ranks for uuid, ranks in ranks_by_value(gpu and gpu.uuid for gpu in chosen).items() if uuid}
     by_uuid = {gpu.uuid: gpu for sight in sights for gpu in sight.usable}
     idle = sorted(set(by_uuid) - set(users))
-    shown = [
-        f"rank {ranges(ranks)} on {hosts[ranks[0]]}: {uuid} {by_uuid[uuid].name}" for uuid, ranks in list(users.items())[:_SHOWN]
-    ]
-    if len(users) > _SHOWN:
-        shown.append(f"{len(users) - _SHOWN} more (--json lists them)")
+    shown = [f"rank {ranges(ranks)} on {hosts[ranks[0]]}: {uuid} {by_uuid[uuid].name}" for uuid, ranks in users.items()]
+    if (more := len(users) - _SHOWN) > 0:
+        shown[_SHOWN:] = [f"{more} more (--json lists them)"]
     about = next(sight.about for sight in sights if sight.usable)
     text = f"{len(by_uuid)} usable, {about}; {'; '.join(shown)}"
     shared = [ranks for ranks in users.values() if len(ranks) > 1]
