@@ -48,8 +48,7 @@ def fail(name: str, team: Team, error: BaseException) -> int:
     # If SIGINT interrupts an `exec` of text, which many modules use, Python kills itself with SIGINT at exit. Another `exec`
     # clears that.
     exec("")  # noqa: S102
-    was_interrupted = has_come(signal.SIGINT) or isinstance(error, KeyboardInterrupt)
-    if was_interrupted:
+    if was_interrupted := has_come(signal.SIGINT) or isinstance(error, KeyboardInterrupt):
         error = error if isinstance(error, HybridError) else KeyboardInterrupt()
     agreed = team.size == 1 or (isinstance(error, HybridError) and error.on_all_ranks)
     code = getattr(error, "exit_code", 1)

@@ -271,8 +271,7 @@ def _judged(exercise: Exercise, options: argparse.Namespace, path: str) -> _Judg
     trials: Trials | FirstKernel | None
     if exercise.computes:
         wanted = (options.stall or _STALL, options.seed, exercise.computes)
-        trials = first_kernel(*_chosen(file, options), _flags(options), *wanted)
-        if trials is None:
+        if (trials := first_kernel(*_chosen(file, options), _flags(options), *wanted)) is None:
             raise UsageError(f"{path}: the kernel's parameters are not those of {exercise.name}", code="lab-parameters")
     else:
         trials = replace(_trials(file, options), is_exercise=True)
@@ -294,8 +293,7 @@ def _check(options: argparse.Namespace) -> int:
     print("\n".join(judgement.lines), file=stream)
     for text, points, of in judgement.parts:
         print(f"{points} of {of} points: {text}", file=stream)
-    is_solved = judgement.points == exercise.points
-    if not is_solved:
+    if not (is_solved := judgement.points == exercise.points):
         print(f"--seed {options.seed} gives the same shapes and elements again", file=stream)
     print(f"{exercise.name}: {judgement.points} of {exercise.points} points", file=stream)
     _write_record(options, judgement.as_record(exercise, options.seed))

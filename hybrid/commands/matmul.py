@@ -45,8 +45,7 @@ Every option that controls how a product is computed is also an environment vari
 
 def _capability(text: str) -> int:
     """For argparse: ten times a compute capability."""
-    found = re.fullmatch(r"(\d+)\.(\d)", text)
-    if found is None:
+    if (found := re.fullmatch(r"(\d+)\.(\d)", text)) is None:
         raise UsageError(f"{text!r} is not a compute capability (such as 8.0)", code="number")
     return 10 * int(found[1]) + int(found[2])
 

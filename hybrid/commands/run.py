@@ -64,8 +64,7 @@ def build_parser() -> Parser:
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The options. UsageError for wrong ones, and for programs that several ranks cannot run."""
     options = build_parser().parse_args(arguments)
-    words = options.module if options.module is not None else options.program
-    if not words:
+    if not (words := options.module if options.module is not None else options.program):
         raise UsageError("name a program: python -m hybrid.run program.py", code="usage")
     if options.module is None and not os.path.exists(words[0]):
         raise UsageError(f"there is no file {words[0]}", code="file-missing")

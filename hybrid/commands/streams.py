@@ -71,8 +71,7 @@ def open_streams() -> None:
         pass  # a file opened later would get the closed stream's number, and C code's output
     os.close(descriptor)
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
-        stream = getattr(sys, name)
-        if stream is None:
+        if (stream := getattr(sys, name)) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (open until the end)
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

@@ -298,8 +298,7 @@ def examine_blas(threads: int) -> Finding:
     import numpy  # noqa: F401 (brings its BLAS)
     from threadpoolctl import threadpool_info
 
-    loaded = [library for library in threadpool_info() if library["user_api"] == "blas"]
-    if not loaded:
+    if not (loaded := [library for library in threadpool_info() if library["user_api"] == "blas"]):
         text = "threadpoolctl does not know NumPy's BLAS, so its number of threads is not set"
         return note("blas", text, code="blas-threads")
     names = ", ".join(sorted({f"{library['internal_api']} {library['version'] or ''}".strip() for library in loaded}))
@@ -386,8 +385,7 @@ def interpret_gpus(report: Mapping[str, Any], ended: str, *, driver_loaded: bool
         return _unusable(f"{count}, {about}: {why}", remedy)
     gpus = tuple(Gpu(**{name: gpu[name] for name in ("index", "uuid", "name", "capability")}) for gpu in report["gpus"])
     least = max(LEAST_CAPABILITY, _LEAST_OF_CUDA.get(report["runtime"] // 1000, 0))
-    old = next((gpu for gpu in gpus if gpu.capability < least), None)
-    if old is None:
+    if (old := next((gpu for gpu in gpus if gpu.capability < least), None)) is None:
         return Sight(gpus, about=f"{driver}, {about}")
     has = f"{old.name} has compute capability {dotted(old.capability)}"
     if old.capability < LEAST_CAPABILITY:

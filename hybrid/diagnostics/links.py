@@ -324,8 +324,7 @@ def measure_machine(
     while the others are idle. The slowest link counts, since the others wait for it. Every rank calls it."""
     rates, why = dict[str, Any](), "no GPU that works"
     model = {"network_bytes_per_second": min(median_rates(node_links).values())} if node_links else dict[str, Any]()
-    measured = [link.rank for link in links if (gpu := chosen[link.rank]) is not None and gpu.uuid == link.uuid]
-    if measured:
+    if measured := [link.rank for link in links if (gpu := chosen[link.rank]) is not None and gpu.uuid == link.uuid]:
         with team.phase("machine", timed=False) as phase:
             mine = chosen[team.rank]
             if team.rank == measured[0] and mine is not None:

@@ -152,8 +152,7 @@ class _Probe:
                 return None
             has_ended = process.poll() is not None  # before the read, which then gets the last output
             if select.select([process.stdout], [], [], 0 if has_ended else _POLL)[0]:
-                read = os.read(process.stdout.fileno(), 1 << 16)
-                if not read:
+                if not (read := os.read(process.stdout.fileno(), 1 << 16)):
                     return None
                 self._unread += read
             elif has_ended:  # a grandchild may hold the pipe open

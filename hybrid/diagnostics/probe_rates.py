@@ -117,8 +117,7 @@ class ProxyTeam(Team):
             raise failure
         self._no_messages.serial += 1
         report(to_others=base64.b64encode(pickle.dumps(phase.mine)).decode())
-        answer = sys.stdin.readline()
-        if not answer:
+        if not (answer := sys.stdin.readline()):
             sys.exit("the rank has ended")
         phase.all = [None if part is None else pickle.loads(base64.b64decode(part)) for part in json.loads(answer)]
 

@@ -61,8 +61,7 @@ products with the same operations per node (weak scaling), beside the run on the
 
 
 def _scaled(options: argparse.Namespace) -> int:
-    lines = [line for line in jsonl.read(options.lines) if line.get("command") == "matmul"]
-    if not lines:
+    if not (lines := [line for line in jsonl.read(options.lines) if line.get("command") == "matmul"]):
         raise UsageError(f"{options.lines} has no lines of hybrid.matmul")
     lines.sort(key=lambda line: line["nodes"])
     strong = [line for line in lines if line["n"] == lines[0]["n"]]

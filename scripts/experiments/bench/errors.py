@@ -180,8 +180,7 @@ def _errors(options: argparse.Namespace) -> Iterator[frame.Line]:
             raise UsageError(f"sums of more than {MOST_TERMS} terms are always native: --sizes takes an l up to that")
         frame.refuse_too_large(n, l, m, item=16)
     gpu = usable_gpus()[0] if options.device == "cuda" else None
-    cuda = CudaDevice(gpu) if gpu else None
-    if cuda is None:
+    if (cuda := CudaDevice(gpu) if gpu else None) is None:
         compiler()
     part, sampled = ("random", SAMPLED_OF_RANDOM) if options.matrices else ("errors", SAMPLED)
     about = {"part": part, "device": options.device, "gpu": gpu.name if gpu else None}

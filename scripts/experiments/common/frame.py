@@ -276,8 +276,7 @@ class Results:
     @classmethod
     def recorded(cls, path: str) -> list[Line]:
         """The selected lines of a file. UsageError if there are none."""
-        lines = [line for line in jsonl.read(path) if line.get("command") == cls.command]
-        if not lines:
+        if not (lines := [line for line in jsonl.read(path) if line.get("command") == cls.command]):
             raise UsageError(f"{path} has no lines of {cls.again}")
         if not (selected := cls.selected(lines)):
             raise UsageError(f"{path} has no run of {cls.again} that came to its end")

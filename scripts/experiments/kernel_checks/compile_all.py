@@ -71,8 +71,7 @@ def resources_in(log: str, ptx: str) -> dict[str, Resources]:
     bounds, found = {name: math.prod(map(int, sides)) for name, *sides in of_blocks}, {}
     for part in re.split(r"Compiling entry function ", log)[1:]:
         name, shared = part.split("'")[1], re.search(r"(\d+) bytes smem", part)
-        registers = re.search(r"Used (\d+) registers", part)
-        if registers is None:
+        if (registers := re.search(r"Used (\d+) registers", part)) is None:
             raise HybridError(f"the compiler's log says nothing of the registers of {name}", code="compile-failed")
         spilled = sum(map(int, re.findall(r"(\d+) bytes spill", part)))
         found[name] = Resources(int(registers[1]), int(shared[1]) if shared else 0, spilled, bounds.get(name, 0))

@@ -108,8 +108,7 @@ class Results(frame.MachineResults):
             heads = ["rung", "tile of C", "registers", "shared memory", "loads per multiply-add", *map(label, shapes)]
             rows = []
             for kernel in _names(dtype):
-                lines = [line for line in self.lines if (line["kernel"], line["dtype"]) == (kernel, dtype)]
-                if lines:
+                if lines := [line for line in self.lines if (line["kernel"], line["dtype"]) == (kernel, dtype)]:
                     rows.append([kernel, *_resources(lines[0]), *(_speed(self.of(kernel, dtype, shape)) for shape in shapes)])
             yield frame.Table(heads, "ll" + "r" * (len(heads) - 2), rows, f"{dtype}, {unit_of(dtype)} (and % of cuBLAS)")
 
