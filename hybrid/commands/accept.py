@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from hybrid.commands.cli import Command, agree
 from hybrid.commands.parser import Parser, add_settings, at_least, file_name, number_of, settings_of, whole_number
-from hybrid.commands.streams import file_of_json, text_stream
+from hybrid.commands.streams import text_stream
 from hybrid.core.settings import Settings
 from hybrid.core.text import counted
 from hybrid.ranks.team import Team
@@ -55,13 +55,9 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     # From here on NumPy may be loaded: BLAS reads the number of threads from the environment.
     from hybrid.diagnostics.acceptance import LEVELS, Acceptance, as_record, judge
     from hybrid.diagnostics.finding import lines
-    from hybrid.host.files import refuse_unwritable
     from hybrid.reporting import jsonl
     from hybrid.reporting.progress import Progress
 
-    with team.phase("agree", timed=False):
-        if file := file_of_json(options.json):
-            refuse_unwritable(file)
     level = LEVELS[options.level]
     minutes = level.minutes if options.minutes is None else options.minutes
     test = Acceptance(team, level, 60 * minutes, settings)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from hybrid.commands.streams import name_foreign_variables, open_streams, print_line, say_warnings_in_a_line
+from hybrid.commands.streams import file_of_json, name_foreign_variables, open_streams, print_line, say_warnings_in_a_line
 from hybrid.core.settings import SWITCHES, Settings, switched_on
 from hybrid.core.timeline import wall
 from hybrid.emulation.loaded_soon import wait_until_loaded
@@ -102,11 +102,15 @@ def print_error(name: str, error: BaseException, where: str = "") -> int:
 
 
 def agree_on_options(team: Team, options: argparse.Namespace, settings: Settings) -> None:
-    """Raise UsageError on all ranks if one has other options or settings than rank 0. Every rank calls it."""
+    """Raise UsageError on all ranks if one has other options or settings than rank 0, or cannot write the file of --json. Every
+    rank calls it."""
+    from hybrid.host.files import refuse_unwritable
     from hybrid.planning.decision import same_on_all_ranks
 
     with team.phase("agree", timed=False) as asked:
         asked.mine = {**vars(options), **settings.as_dict()}
+        if file := file_of_json(getattr(options, "json", None)):
+            refuse_unwritable(file)
     same_on_all_ranks(asked.all)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from hybrid.commands.cli import Command, agree_on_options, settle_threads
 from hybrid.commands.parser import Parser, add_settings, file_name, settings_of
-from hybrid.commands.streams import file_of_json, text_stream
+from hybrid.commands.streams import text_stream
 from hybrid.core.settings import Settings
 from hybrid.core.text import counted
 from hybrid.errors import StartError
@@ -50,14 +50,10 @@ def unstarted(error: StartError, options: argparse.Namespace, settings: Settings
 def work(team: Team, options: argparse.Namespace, settings: Settings, error: StartError | None = None) -> int:
     """Examine the job, and report on rank 0. `error`: why this process is no rank of a job."""
     from hybrid.diagnostics import finding, links
-    from hybrid.host.files import refuse_unwritable
     from hybrid.reporting import jsonl
     from hybrid.reporting.progress import Progress
 
     agree_on_options(team, options, settings)
-    with team.phase("agree", timed=False):
-        if file := file_of_json(options.json):
-            refuse_unwritable(file)
     with Progress(team.rank == 0, part=lambda: team.doing):
         threads = settle_threads(team, settings)
         from hybrid.diagnostics.checks import examine  # loads NumPy
