@@ -14,11 +14,6 @@ Each run counts what it has skipped, by reason.
 END
 }
 
-SECONDS_ALONE=3600
-SECONDS_WITH_MPI=600
-SECONDS_ON_CLUSTER=400
-MOST_WORKERS=8
-
 # Tests start a thousand processes: their bytecode is kept, as it is for users.
 unset PYTHONDONTWRITEBYTECODE
 
@@ -38,31 +33,26 @@ main() {
     cd "$ROOT"
     for ranks in "${RANKS[@]}"; do
         case $ranks in
-            0) run_alone ;;
+            # The workers use all cores: BLAS threads in each would mostly wait.
+            0) run_tests 0 3600 env OPENBLAS_NUM_THREADS=1 "$PYTHON" -m pytest -n "$(workers)" --dist worksteal -m "not mpi$MARKED" ;;
             slurm) run_cluster_tests ;;
-            *) run_tests "$ranks" "$SECONDS_WITH_MPI" "${MPIRUN[@]}" -n "$ranks" "$PYTHON" -m pytest --with-mpi -m "mpi$MARKED" ;;
+            *) run_tests "$ranks" 600 "${MPIRUN[@]}" -n "$ranks" "$PYTHON" -m pytest --with-mpi -m "mpi$MARKED" ;;
         esac
     done
     sum_up
 }
 
-# The workers use all cores: BLAS threads in each would mostly wait.
-run_alone() {
-    run_tests 0 "$SECONDS_ALONE" env OPENBLAS_NUM_THREADS=1 \
-        "$PYTHON" -m pytest -n "$(workers)" --dist worksteal -m "not mpi$MARKED"
-}
-
 # Twice the cores that this process may use, since many tests wait; limited on large machines.
 workers() {
     "$PYTHON" -c 'import sys; from hybrid.host.threads import core_quota, usable_cores
-print(max(1, min(int(sys.argv[1]), 2 * min(len(usable_cores()), int(core_quota() or sys.maxsize)))))' "$MOST_WORKERS"
+print(max(1, min(8, 2 * min(len(usable_cores()), int(core_quota() or sys.maxsize)))))'
 }
 
 run_cluster_tests() {
     local reason
     reason=$("$PYTHON" tests/slurm/cluster/cluster.py --why-not)
     if [[ -z $reason ]]; then
-        run_tests slurm "$SECONDS_ON_CLUSTER" "$PYTHON" -m pytest -m "cluster$MARKED"
+        run_tests slurm 400 "$PYTHON" -m pytest -m "cluster$MARKED"
     else
         SUMMARY+=$(printf '\n%-5s %7s  not run: %s' slurm - "$reason")
     fi
@@ -86,7 +76,7 @@ run_tests() {
     printf '\n== ranks: %s\n' "$ranks"
     # In the foreground, so that Ctrl-C ends the tests too.
     timeout --foreground --kill-after=10 "$limit" "$@" "${ARGUMENTS[@]}" </dev/null 2>&1 | tee "$OUTPUT" || code=$?
-    result=$(last_line_of_pytest)
+    result=$(sed -nE 's/^=* ?(([0-9]+ [a-z]+|no tests ran).* in [0-9.]+s( \([0-9:]+\))?) ?=*$/\1/p' "$OUTPUT" | tail -n 1)
     passed=$(count passed) failed=$(($(count failed) + $(count error))) skipped=$(count skipped)
     if ((code && !failed)) && ! caller_chose_none; then
         failed=1
@@ -97,10 +87,6 @@ run_tests() {
 }
 
 caller_chose_none() { ((CHOSEN && code != 124)) && [[ $result == "no tests ran"* || $result =~ ^([0-9]+\ skipped,\ )?[0-9]+\ deselected ]]; }
-
-last_line_of_pytest() {
-    sed -nE 's/^=* ?(([0-9]+ [a-z]+|no tests ran).* in [0-9.]+s( \([0-9:]+\))?) ?=*$/\1/p' "$OUTPUT" | tail -n 1
-}
 
 count() {
     if [[ $result =~ ([0-9]+)\ $1 ]]; then echo "${BASH_REMATCH[1]}"; else echo 0; fi
