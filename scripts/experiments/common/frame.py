@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from hybrid.commands.cli import print_error, run_alone
-from hybrid.commands.parser import Parser, at_least, file_name
+from hybrid.commands.parser import Parser, add_settings, at_least, file_name
 from hybrid.core import text
 from hybrid.core.timeline import Spread
 from hybrid.errors import DeviceUnavailable, DoesNotFit, UsageError
@@ -35,7 +35,7 @@ from hybrid.reporting.progress import Progress
 
 Item = TypeVar("Item")
 Options = argparse.Namespace
-Option = tuple[tuple[str, ...], dict[str, Any]]  # as `add_argument` takes it
+Option = str | tuple[tuple[str, ...], dict[str, Any]]  # the name of a setting, or as `add_argument` takes it
 Line = dict[str, Any]
 Measure = Callable[[Options], Iterable[Line]]
 Work = Callable[[Options], int]
@@ -84,8 +84,11 @@ def experiment(
 
 def parser_of(description: str | None, *options: Option) -> Parser:
     parser = Parser(description=description)
-    for names, how in options:
-        parser.add_argument(*names, **how)
+    for each in options:
+        if isinstance(each, str):
+            add_settings(parser, each)
+        else:
+            parser.add_argument(*each[0], **each[1])
     return parser
 
 

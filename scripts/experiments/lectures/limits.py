@@ -15,7 +15,7 @@ import hybrid
 import hybrid.testing
 from experiments.common import cuda, frame
 from hybrid.core.problem import ITEM_SIZES, Span, pieces
-from hybrid.core.settings import Settings, parse_bytes
+from hybrid.core.settings import Settings
 from hybrid.core.text import aligned, readable
 from hybrid.devices.cuda_gpus import free_bytes
 from hybrid.errors import CheckFailed, DoesNotFit, UsageError
@@ -111,7 +111,7 @@ def _about(line: frame.Line, most: int) -> str:
 
 def _largest(options: argparse.Namespace) -> Iterator[frame.Line]:
     runtime = cuda.Runtime(options.device)
-    memory = parse_bytes(options.gpu_memory) if options.gpu_memory else Settings.gather({}).gpu_memory
+    memory = Settings.gather({"gpu_memory": options.gpu_memory}).gpu_memory
     if runtime.gpu:
         memory = min(memory or free_bytes(runtime.gpu), free_bytes(runtime.gpu))
     memory = memory or (QUICK_MEMORY if options.quick else PRETENDED_MEMORY)
@@ -143,7 +143,7 @@ def _largest(options: argparse.Namespace) -> Iterator[frame.Line]:
 largest = frame.experiment(
     _LARGEST, Largest, _largest, frame.DEVICE, frame.QUICK,
     frame.option("--dtype", choices=BOTH, help="only this one (both; --quick: float32)"),
-    frame.option("--gpu-memory", metavar="BYTES", help="of the GPU, or of the CPU in its place (free; 1 MiB)"),
+    "gpu_memory",
     frame.option("--kernels", nargs="+", metavar="NAME", help="for in core (the fastest; without a GPU naive and tiled)"),
     frame.option("--times", type=float, default=4.0, metavar="T", help="out of core, up to T times as large (4)"),
 )  # fmt: skip
@@ -254,8 +254,7 @@ def work(options: argparse.Namespace) -> int:
 pascal = frame.experiment(
     _PASCAL, Triangles, _triangles,
     frame.option("--dtype", nargs="+", choices=LIMITS, default=list(LIMITS), metavar="TYPE", help="only these (all)"),
-    frame.option("--device", help="auto, cpu, cuda, or emulate: the GPU's kernels on the CPU (auto)"),
-    frame.option("--kernel", help="auto, or a name: python -m hybrid.matmul --kernel list (auto)"),
+    "device", "kernel",
     frame.option("--show", type=frame.positive, metavar="N", help=f"only print L, R and L·R of size N, to {MOST_SHOWN}"),
     frame.option("--quick", action="store_true", help="stop at the first size that is wrong"),
     work=work,
