@@ -3,4 +3,4 @@
 
 from experiments.start import run
 
-run("kernel_checks.compile_all")
+run("checks.compile_kernels")

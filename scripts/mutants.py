@@ -3,4 +3,4 @@
 
 from experiments.start import run
 
-run("mutation.command")
+run("checks.mutants")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.mutation.command import Mutant, plant, table
+from experiments.checks.mutants import Mutant, plant, table
 
 SOURCE = """from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_an_installed_package_has_them_too_and_says_what_is_missing(tmp_path):
     """As a wheel puts it: scripts and programs are parts of the package, and no checkout lies around it."""
     site, ignore = (
         tmp_path / "site",
-        shutil.ignore_patterns("__pycache__", "bench", "kernel_checks", "mutation", "ordeal", "*.sh"),
+        shutil.ignore_patterns("__pycache__", "bench", "checks", "ordeal", "*.sh"),
     )
     parts = {"hybrid": "", "kernels": "kernels/cuda", "scripts/experiments": "scripts/experiments",
              "docs/examples": "classroom/examples", "docs/programs": "classroom/programs",
