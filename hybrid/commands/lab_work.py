@@ -376,9 +376,6 @@ def _summary(exercise: Exercise, judgements: Sequence[_Judgement]) -> Iterator[s
         yield f"  {times:>3} × {CODES.get(code, code)} [{code}]"
 
 
-_HEIGHT = 900  # pixels, of the frame with the steps' page
-
-
 def cuda_lab(line: str, cell: str) -> Any:
     """Run the cell's kernel or program, as `hybrid.lab run` does; the line has its options.
 
@@ -400,4 +397,4 @@ def cuda_lab(line: str, cell: str) -> Any:
         from IPython.display import HTML
 
         steps = escape(page.read_text(encoding="utf-8"))  # a frame isolates the page's style and script
-        return HTML(f'<iframe srcdoc="{steps}" width="100%" height="{_HEIGHT}" style="border: 0"></iframe>')
+        return HTML(f'<iframe srcdoc="{steps}" width="100%" height="900" style="border: 0"></iframe>')

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 
 _CHECK_FAILED = 3  # exit code
-_MOST_FAULTS = 3  # printed for a wrong product; --json writes all
 
 
 def carry_out(team: Team, options: argparse.Namespace, settings: Settings) -> int:
@@ -154,7 +153,7 @@ class _Job:
         say(run_report.wall_line(wall.parts()))
         for line in check.repaired if check else ():
             say(f"repaired: {line}")
-        for fault in check.faults[:_MOST_FAULTS] if check else ():
+        for fault in check.faults[:3] if check else ():  # --json writes all
             say(f"wrong: {with_code(fault, fault.code)}")
         say(run_report.last_line(plans, outcome.total, check), flush=True)
 

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-_REPEAT = 3  # products of a round
 FILLED = 0.6  # of the free memory: the plan's buffers, the check and other programs need the rest
 
 Sizes = tuple[int, int, int]  # rows of A of a rank, l and m
@@ -213,7 +212,7 @@ class Acceptance:
         a = _Normal((problem.n, problem.l), seed, "A", shift * case.rows)
         b = _Normal((problem.l, problem.m), seed, "B")
         try:
-            result = run_product(self._session, decision, a, b, self._settings, RunOptions(_REPEAT))
+            result = run_product(self._session, decision, a, b, self._settings, RunOptions(repeat=3))
         except CheckFailed as failed:
             if not failed.on_all_ranks and team.size > 1:
                 raise

@@ -38,8 +38,6 @@ from hybrid.ranks.launcher import family_of, launched
 from hybrid.ranks.mpi import Library, library_in_use
 from hybrid.ranks.team import Team
 
-_MPI_LIMIT = 30  # seconds for MPI to start alone
-
 
 @record
 class MpiOfRank:
@@ -54,7 +52,7 @@ def inspect_mpi(started: bool) -> MpiOfRank:
     """`started`: MPI was started in this process, or is not needed. Otherwise a child process tries whether MPI starts at all."""
 
     def library_of_child() -> Library | Unknown:
-        result = run_probe("probes.mpi", limit=_MPI_LIMIT)
+        result = run_probe("probes.mpi", limit=30)
         if "library" not in result.report:
             return Unknown(f"MPI does not start in a process alone, which {result.ended or 'reported nothing'}")
         library = result.report["library"]
@@ -309,9 +307,7 @@ def examine_blas(threads: int) -> Finding:
     return ok("blas", f"{names} uses no more threads than were set")
 
 
-_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 _LEAST_OF_CUDA = {12: 50, 13: 75}  # by CUDA version: ten times the least compute capability that the compiler supports
-_LEAST_DRIVER = 12000  # the oldest supported CUDA version
 _TRY_NVIDIA_SMI = "see whether nvidia-smi answers; reload the driver, or reboot"
 _NEWER_DRIVER = "install a newer driver: CUDA 12 needs 525 or newer, CUDA 13 needs 580"
 _OLD_DRIVER = ("cudaErrorInsufficientDriver", "cudaErrorCallRequiresNewerDriver", "cudaErrorUnsupportedPtxVersion")
@@ -353,7 +349,7 @@ def interpret_gpus(report: Mapping[str, Any], ended: str, *, driver_loaded: bool
         remedy = "start the container with --gpus all (docker) or --nv (apptainer); else install the driver's library"
         return _unusable("the machine has NVIDIA's driver, but no libcuda.so.1", remedy)
     driver = f"driver for CUDA {_cuda_version(report['driver'])}"
-    if report["status"] == _NO_DEVICE or (report["status"] == 0 and report["visible"] == 0):
+    if report["status"] == 100 or (report["status"] == 0 and report["visible"] == 0):  # CUDA_ERROR_NO_DEVICE
         visible = environment.get("CUDA_VISIBLE_DEVICES")
         why = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible!r})"
         absent = f"none: {driver}, but no GPU for this process{why}; in a Slurm job ask for one with --gres=gpu:1"
@@ -364,7 +360,7 @@ def interpret_gpus(report: Mapping[str, Any], ended: str, *, driver_loaded: bool
     count = f"{report['visible']} visible, {driver}"
     packages = report.get("packages", ())
     complete = install("cuda13" if report["driver"] >= 13000 else "cuda12")
-    driver_is_enough = report["driver"] >= _LEAST_DRIVER
+    driver_is_enough = report["driver"] >= 12000
     if len(packages) > 1:
         text = f"{count}, but {', '.join(packages)} are installed together, each over the other's files"
         return _unusable(text, f"pip uninstall {' '.join(packages)}, then {complete}")

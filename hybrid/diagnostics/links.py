@@ -312,7 +312,6 @@ def as_record(
     }
 
 
-_MACHINE_LIMIT = 60  # seconds
 _SIZES = (1024, 2048, 4096, 8192)  # of the measured products, until one takes long enough
 _RATES = ("link", "multiply_adds", "byte_multiply_adds", "memory", "multiprocessors")
 
@@ -329,7 +328,7 @@ def measure_machine(
             mine = chosen[team.rank]
             if team.rank == measured[0] and mine is not None:
                 task = json.dumps({"sizes": _SIZES, "index": mine.index})
-                phase.mine = run_probe("probe_rates.machine_rates", task, limit=_MACHINE_LIMIT)
+                phase.mine = run_probe("probe_rates.machine_rates", task, limit=60)
         result: ProbeResult = phase.all[measured[0]]
         found = result.report
         why = f"{found.get('stage', 'starting')}: {result.ended or 'it ended early'}"

@@ -31,7 +31,6 @@ from hybrid.transport.rank_device import RankDevice
 DIRECTIONS = ("to_gpu", "to_host")
 ITEM, COLUMNS = 8, 1024
 _SECONDS = 0.1  # aimed at for the copies of a measurement
-_MOST_COPIES = 200
 
 
 class HostLink:
@@ -57,7 +56,7 @@ class HostLink:
         for direction in DIRECTIONS:
             for _ in range(2):  # a device's first copy is slower
                 rate = self.rate(direction, 1)
-            self._copies[direction] = min(_MOST_COPIES, 1 + int(_SECONDS * rate / self._size))
+            self._copies[direction] = min(200, 1 + int(_SECONDS * rate / self._size))
             rates[direction] = self.rate(direction)
         return rates
 
@@ -122,9 +121,6 @@ class ProxyTeam(Team):
         phase.all = [None if part is None else pickle.loads(base64.b64decode(part)) for part in json.loads(answer)]
 
 
-_FETCHES = 8  # timed copies of one rank's memory, one after the other
-
-
 def all_ranks(argument: str) -> None:
     task = json.loads(argument)
     team = ProxyTeam(task["rank"], Topology(tuple(tuple(node) for node in task["nodes"])))
@@ -187,7 +183,7 @@ def _fetch_from_all(team: ProxyTeam, device: Device, uuids: list[str], size: int
         source = node[(node.index(team.rank) + distance) % len(node)] if distance < len(node) else None
         memory_there = None if source is None else device.matrix(opened[source], 0, *shape)
         rate = 0.0
-        for count in (1, _FETCHES):  # the first fetch is slower
+        for count in (1, 8):  # the first fetch is slower
             with team.phase("fetching", timed=False):
                 if memory_there is not None:
                     for _ in range(count):
@@ -212,11 +208,9 @@ def _fetch_from_all(team: ProxyTeam, device: Device, uuids: list[str], size: int
 
 
 LONG_ENOUGH = 0.02  # seconds of a product that make its launch negligible
-_LINK_BYTES = 64 << 20
 _TIMES = 3  # products or copies timed together
 _FILL_ROWS = 1024
 LARGEST_OF_BYTES = 4096
-_MEMORY_BYTES = 512 << 20
 
 
 def machine_rates(argument: str) -> None:
@@ -225,7 +219,7 @@ def machine_rates(argument: str) -> None:
     device = device_of(task["index"])
     on_gpu = device.name == "cuda"
     report(stage="link", multiprocessors=device.multiprocessors if on_gpu else 0)
-    host_link = HostLink(device, _LINK_BYTES)
+    host_link = HostLink(device, 64 << 20)
     if not host_link.pinned:
         raise RuntimeError("host memory cannot be pinned, so copies do not run at the link's rate")
     report(link=host_link.alone())
@@ -241,7 +235,7 @@ def machine_rates(argument: str) -> None:
     if on_gpu and device.gpu.capability >= LEAST_FOR_BYTES:
         report(stage="multiplying bytes")
         report(byte_multiply_adds=byte_rate(device, min(task["sizes"][-1], LARGEST_OF_BYTES)))
-        report(memory=memory_rate(device, _MEMORY_BYTES))
+        report(memory=memory_rate(device, 512 << 20))
     report(stage="done")
 
 

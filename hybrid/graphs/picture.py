@@ -15,7 +15,6 @@ from hybrid.graphs import MOST_DRAWN, MOST_PANELS
 from hybrid.graphs.walks import Walk
 from hybrid.reporting import markup
 
-_ROUNDS = 300  # of the iteration that places the vertices
 # Lengths: the side of a single panel, of one of several, a panel's margin, a vertex's radius.
 _SIDE, _SMALL, _MARGIN, _RADIUS = 460, 250, 34, 13
 _HEADER = 48  # height above the panels
@@ -40,7 +39,7 @@ def places(adjacency: np.ndarray) -> np.ndarray:
     np.fill_diagonal(apart, 1)
     weights = apart**-2.0
     np.fill_diagonal(weights, 0)
-    for _ in range(_ROUNDS if count > 2 else 0):
+    for _ in range(300 if count > 2 else 0):
         towards = at[:, None] - at
         wanted = at + towards * (apart / np.maximum(np.abs(towards), 1e-9))
         at = (weights * wanted).sum(axis=1) / weights.sum(axis=1)

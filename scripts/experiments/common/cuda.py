@@ -27,8 +27,6 @@ from hybrid.planning.decision import Gpu
 from hybrid.runs.operands import fill_rows
 
 TIMED = 0.03  # seconds of launches between two events: an idle GPU's clock is slow
-MOST_LAUNCHES = 2000
-_FILL_THREADS = 4
 
 
 def kernel_of(name: str) -> Kernel:
@@ -49,7 +47,7 @@ def matrices(fill: str, dtype: str, n: int, l: int, m: int, seed: int = 0) -> tu
     made = []
     for matrix, rows, columns in (("A", n, l), ("B", l, m)):
         array = np.empty((rows, columns), dtype)
-        fill_rows(array, Span(0, rows), fill=fill, seed=seed, matrix=matrix, threads=_FILL_THREADS)
+        fill_rows(array, Span(0, rows), fill=fill, seed=seed, matrix=matrix, threads=4)
         made.append(array)
     return made[0], made[1]
 
@@ -100,7 +98,7 @@ class Runtime:
         if self.gpu is None:
             return [first]
         # As one CUDA graph, made at the second call: launching a small kernel takes longer than running it.
-        launches = min(MOST_LAUNCHES, math.ceil(TIMED / self._seconds_of(call)))
+        launches = min(2000, math.ceil(TIMED / self._seconds_of(call)))
         together = self.device.together([call] * launches)
         return [self._seconds_of(together) / launches for _ in range(repeat + 2)][2:]
 

@@ -39,7 +39,6 @@ Option = str | tuple[tuple[str, ...], dict[str, Any]]  # the name of a setting, 
 Line = dict[str, Any]
 Measure = Callable[[Options], Iterable[Line]]
 Work = Callable[[Options], int]
-_GRACE = 5.0  # seconds a program may take to end after a signal
 END = "end"  # `part` of a complete run's last line
 OURS = re.compile(r"(?!hybrid: [^…]*… )hybrid(\.\w+)?: ")  # a message of ours, and no progress
 _ERROR = re.compile(r"hybrid\.|[\w.]*(Error|Exception)\b")
@@ -163,7 +162,7 @@ def ended(words: Sequence[str], limit: float | None = None, **how: Any) -> tuple
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signum)
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(_GRACE)
+                    process.wait(5.0)
         out.seek(0)
         err.seek(0)
         return code, out.read(), err.read()
