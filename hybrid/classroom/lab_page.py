@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -193,12 +194,10 @@ def _map_of(title: str, elements: np.ndarray, scale: str) -> _Drawing:
         markup.rectangle(0, 0, columns, rows, "stroke-soft", f'fill="none" stroke-width="{1 / side:.3g}"'),
     ]
     for y, row in enumerate(elements.tolist()):
-        x = 0
-        while x < len(row):  # a rectangle for each run of squares of the same kind
-            end = next((i for i in range(x, len(row)) if row[i] != row[x]), len(row))
-            if row[x]:
-                drawn.append(markup.rectangle(x, y, end - x, 1, f"fill-{_COLOURS[row[x]]}"))
-            x = end
+        for kind, run in groupby(range(columns), row.__getitem__):  # a rectangle for each run of squares of the same kind
+            squares = [*run]
+            if kind:
+                drawn.append(markup.rectangle(squares[0], y, len(squares), 1, f"fill-{_COLOURS[kind]}"))
     drawn += ["</g>", markup.text(12, 54 + rows * side, f"a square is {scale}", "fill-soft")]
     keys = [kind for kind in range(1, len(report.KINDS)) if kind in elements]
     for number, kind in enumerate(keys, 1):
