@@ -448,22 +448,19 @@ class FirstKernel(_Tried):
         places = [(name, 0, len(content)) for name, (content, _) in zip(self.arrays, arrays, strict=True)]
         watch = ELEMENTS | VERSIONS * bool(version) | REQUESTS * (math.prod(sizes) <= _COUNTED)
         seconds = min(self.seconds, _BRIEF) if version else self.seconds
-        looked, ended = program.run(launch, arrays, [*numbers, version], places, seconds, watch=watch)
+        looked, ended = program.run(sizes, launch, arrays, [*numbers, version], places, seconds, watch=watch)
         if_right = looked.if_right if self.is_plain else looked
-        found = if_right.findings
+        found = if_right.faults
         if not ended:
             found = found or (Finding("it ended without a result", "kernel-crashed"),)
         elif not found:
             found = tuple(self._compared(sizes, begun, ended[0]["ended"][list(self.arrays).index(self.result)]))
             looked = looked if found else if_right
-        grid, block, shared = launch
-        use = ((), ()) if found else program.use(ended[0])
-        notes = looked.notes
         if found:
-            found = tuple(dict.fromkeys([*looked.hints, *looked.findings, *found]))
-        else:
-            notes = (*notes, *map(str, looked.hints))
-        return Case(sizes, grid, block, (), *use, shared, found, notes=notes, printed=looked.printed)
+            return replace(looked, faults=tuple(dict.fromkeys([*looked.hints, *looked.faults, *found])), hints=())
+        sites, branches = program.use(ended[0])
+        notes = (*looked.notes, *map(str, looked.hints))
+        return replace(looked, sites=sites, branches=branches, faults=(), hints=(), notes=notes)
 
     def _compared(self, sizes: Sizes, begun: Mapping[str, np.ndarray], ended: np.ndarray) -> Iterator[Finding]:
         radius = next((value for name, value in self.file.constants.items() if re.match(r"R$|rad", name, re.IGNORECASE)), 1)

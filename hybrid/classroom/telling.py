@@ -7,7 +7,6 @@ import math
 import re
 import signal
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import numpy as np
 from hybrid.classroom.cuda_text import blanked, dynamic_arrays, element_text, extents_of, functions_in, loops_in, split
 from hybrid.classroom.mistakes import Finding, Judged, Place, judged
 from hybrid.classroom.student_file import exchanged
-from hybrid.core.problem import record
 from hybrid.core.text import counted
 from hybrid.emulation.errors import CODES_OF_KINDS
 from hybrid.emulation.kernel import ORDERS
@@ -154,26 +152,10 @@ class Allocations:
         return f"it has {counted(event['bytes'] // item, 'element')}{where}"
 
 
-def _not_used(found: Iterable[Finding], right: Collection[int] | None = None) -> list[Finding]:
+def not_used(found: Iterable[Finding], right: Collection[int] | None = None) -> list[Finding]:
     """Those about values of shared memory that nothing has written. `right`: the lines of launches; None for all."""
     told = ((each, re.search(rf"{_NOT_WRITTEN}(?:.*launched in line (\d+))?", each.text)) for each in found)
     return [each for each, text in told if text and (right is None or int(text[1] or 0) in right)]
-
-
-@record
-class LaunchFindings:
-    findings: tuple[Finding, ...]
-    hints: tuple[Finding, ...] = ()
-    notes: tuple[str, ...] = ()
-    printed: tuple[str, ...] = ()  # lines
-
-    @property
-    def if_right(self) -> LaunchFindings:
-        """The same for a right result: values of shared memory that nothing has written, NaN here, did not reach it."""
-        harmless = _not_used(self.findings)
-        kept = tuple(each for each in self.findings if each not in harmless)
-        notes = [f"{each.text}; the result is right without it" for each in harmless]
-        return replace(self, findings=kept, notes=(*self.notes, *notes))
 
 
 class Telling:
@@ -239,7 +221,7 @@ class Telling:
             (right.discard if product.text else right.add)(launch["launched"])
         found = self.without_value("line {} uses {}, which has no value yet")
         found += [self._finding(each) for each in self.of("finding") if not (each["kind"] == "stack" and by_index)]
-        self._harmless = _not_used(found, right)
+        self._harmless = not_used(found, right)
         found = [*(each for each in found if each not in self._harmless), *of_products]
         ended = [self._ended(each) for each in self.of("ended")]
         if not (found or ended or any(self.of("end"))) and self._status < 0:
@@ -282,15 +264,15 @@ class Telling:
         yield from (f"line {each['line']}: {_set(each)}" for each in self.of("bytes") if each["line"] not in told)
         yield from (_NOTES[each["kind"]] for each in self.of("note"))
 
-    def of_launch(self, printed: str) -> LaunchFindings:
-        """What was found in a launch of a kernel. `printed`: its output."""
+    def of_launch(self) -> dict[str, Any]:
+        """What was found in a launch of a kernel: the `faults`, `hints` and `notes` of its case."""
         found, hints = self.findings(), self.without_value("line {}: {} may be used before it has a value", perhaps=True)
         if not found and self._status > 0:
             found = [Finding(f"the kernel ended the process with exit status {self._status}", "exit-status")]
         for each in self.of("undefined"):
             what = "takes values of lanes that take no part in this shuffle: have they left the loop or kernel?"
             hints.append(Finding(f"line {each['line']} {what}", "uninitialised"))
-        return LaunchFindings(tuple(found), tuple(hints), tuple(self.notes()), tuple(printed.splitlines()))
+        return {"faults": tuple(found), "hints": tuple(hints), "notes": tuple(self.notes())}
 
     def unused(self) -> tuple[list[Finding], list[str]]:
         """Findings about arrays that a program filled or computed for nothing; and notes about what may be intended."""

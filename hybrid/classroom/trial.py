@@ -18,7 +18,7 @@ import numpy as np
 from hybrid.classroom.launch import FIELDS_OF_COLUMNS, FIELDS_OF_ROWS, Meaning
 from hybrid.classroom.mistakes import Finding, mistake_in, triangle_in
 from hybrid.classroom.student_file import SCALES, Parameter, StudentFile, StudentKernel
-from hybrid.classroom.telling import LaunchFindings, Matrix, Telling
+from hybrid.classroom.telling import Matrix, Telling, not_used
 from hybrid.core.problem import record
 from hybrid.emulation import whole_program
 from hybrid.emulation.errors import EmulationError
@@ -148,6 +148,14 @@ class Case:
     def is_right(self) -> bool:
         return not (self.wrong or self.faults or self.outside or self.uncertain)
 
+    @property
+    def if_right(self) -> Case:
+        """The same for a right result: values of shared memory that nothing has written, NaN here, did not reach it."""
+        harmless = not_used(self.faults)
+        kept = tuple(each for each in self.faults if each not in harmless)
+        notes = [f"{each.text}; the result is right without it" for each in harmless]
+        return replace(self, faults=kept, notes=(*self.notes, *notes))
+
 
 class Program:
     """A compiled kernel with a main function that launches it."""
@@ -161,7 +169,8 @@ class Program:
 
     def run(
         self,
-        launch: tuple[Sequence[int], Sequence[int], int],
+        sizes: Sizes,
+        launch: tuple[tuple[int, ...], tuple[int, ...], int],
         arrays: Sequence[tuple[np.ndarray, bool]],
         numbers: Sequence[int],
         names: Sequence[Matrix],
@@ -170,8 +179,8 @@ class Program:
         orders: int = 1,
         seed: int = 0,
         watch: int,
-    ) -> tuple[LaunchFindings, list[dict[str, Any]]]:
-        """Launch the kernel; returns what was found, and the "outcome" event of each order of the threads that ended.
+    ) -> tuple[Case, list[dict[str, Any]]]:
+        """Launch the kernel; returns its case, and the "outcome" event of each order of the threads that ended.
 
         `launch`: grid, block and bytes of dynamic shared memory. `arrays`: each with whether the kernel gets its values, else
         uninitialised memory. `watch`: what the observers count.
@@ -187,17 +196,19 @@ class Program:
             launches=orders,
         )
         sources = {path.name: text.split("\n") for path, text in self._file.texts.items()}
-        found = Telling(ran, self._path, self._warnings, sources, seconds, names).of_launch("".join(printed))
+        found = Telling(ran, self._path, self._warnings, sources, seconds, names).of_launch()
+        case = Case(sizes, grid, block, shared=shared, printed=tuple("".join(printed).splitlines()), **found)
         outcomes = [each for each in ran.findings if each["event"] == "outcome"]
         for each in outcomes:
             each["ended"] = [end.view(array.dtype) for end, (array, _) in zip(each["ended"], arrays, strict=True)]
-        return found, outcomes
+        return case, outcomes
 
     def launched(self, task: Task, *, orders: int, watch: int, version: int = 0) -> tuple[Case, dict[str, Any]]:
         """Launch a kernel that multiplies matrices; returns its case, with the outcome of each order up to the first that was
         stopped, and the first order's "outcome" event, also of a stopped one that was traced."""
         a, b, c, right = operands(task.sizes, task.dtype, task.seed, task.scales, task.batch)
-        look, ended = self.run(
+        case, ended = self.run(
+            task.sizes,
             (task.grid, task.block, task.shared),
             [(a, True), (b, True), (c, task.scales[1] != 0)],
             [*task.sizes, version],
@@ -209,9 +220,8 @@ class Program:
         )
         outcomes = tuple(_outcome(task, each, (a, b, c), right) for each in ended if each["is_well"])
         if len(outcomes) == orders and not any(each.wrong for each in outcomes):
-            look = look.if_right
-        case = Case(task.sizes, task.grid, task.block, outcomes, shared=task.shared, batch=task.batch, faults=look.findings)
-        return replace(case, hints=look.hints, notes=look.notes, printed=look.printed), ended[0] if ended else {}
+            case = case.if_right
+        return replace(case, outcomes=outcomes, batch=task.batch), ended[0] if ended else {}
 
     def use(self, counted: Mapping[str, Any]) -> tuple[tuple[Site, ...], tuple[Branch, ...]]:
         """How the file's lines use memory, and its branches."""
