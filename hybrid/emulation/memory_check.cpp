@@ -590,7 +590,8 @@ extern "C" __attribute__((visibility("default"))) void watch(int number, const c
 {
     using namespace cuda_on_cpu;
     static auto& matrices = *new std::vector<void*>;
-    for (void* each : number ? std::vector<void*>() : std::exchange(matrices, {})) unpin(each);
+    if (!number)
+        for (void* each : std::exchange(matrices, {})) unpin(each);
     size_t item = array->item, row = array->columns * item, pitch = array->rows > 1 ? array->stride * item : row;
     is_library = true;
     memory_check::checks = !loads;
