@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.classroom.cuda_text import blanked, dynamic_arrays, element_text, extents_of, functions_in, loops_in, split
-from hybrid.classroom.mistakes import Finding, Judged, Place, judged
+from hybrid.classroom.mistakes import Finding, Place, judged
 from hybrid.classroom.student_file import exchanged
 from hybrid.core.text import counted
 from hybrid.emulation.errors import CODES_OF_KINDS
@@ -183,7 +183,7 @@ class Telling:
         self.products = [(each, found) for each, found in launches if found is not None]
         of_events = (each[key] for each in self._events for key in _PLACES if key in each)
         named = {offset for one in of_events for offset in (one if isinstance(one, list) else [one])}
-        offsets = sorted({*named, *(found.at for _, found in self.products)} - {0})
+        offsets = sorted({*named, *(at for _, (_, at) in self.products)} - {0})
         self._places = dict(zip(offsets, places_of(offsets, program, set(sources)), strict=True))
         # Code of the C++ library, as of std::vector<bool>, may read what has no value yet.
         reads = [each for each in self._events if each.get("kind") == "unwritten by the host"]
@@ -209,7 +209,7 @@ class Telling:
         by_index = any(each["kind"] == "index" and not each["kernel"] for each in self.of("finding"))
         of_products, right = list[Finding](), set[int]()  # lines of launches
         before: dict[int, dict[str, Any]] = {}  # the last launch of a line
-        for launch, product in self.products:
+        for launch, (wrong, at) in self.products:
             if _adds_again(before.get(launch["launched"]), launch):
                 line, name = launch["launched"], self._allocations.name(launch["operands"][2][0])
                 text = f"the launch in line {line} adds to {name} what it has added before: cudaMemset begins with 0 again"
@@ -217,8 +217,8 @@ class Telling:
             if not launch["order"]:
                 before[launch["launched"]] = launch
             if not launch["order"] or launch["launched"] in right:
-                of_products += filter(None, [self._product(launch, product)])
-            (right.discard if product.text else right.add)(launch["launched"])
+                of_products += filter(None, [self._product(launch, wrong, at)])
+            (right.discard if wrong else right.add)(launch["launched"])
         found = self.without_value("line {} uses {}, which has no value yet")
         found += [self._finding(each) for each in self.of("finding") if not (each["kind"] == "stack" and by_index)]
         self._harmless = not_used(found, right)
@@ -480,14 +480,14 @@ class Telling:
         value = "" if found[2].strip() == str(event["index"]) else f" with {found[2].strip()} = {event['index']}"
         return f"{found[0]}{value}: {there}"
 
-    def _product(self, event: dict[str, Any], judged: Judged) -> Finding | None:
+    def _product(self, event: dict[str, Any], wrong: str, at: int) -> Finding | None:
         gives = exchanged(self._own_text, event["kernel"])
         gives = gives and f"the launch in line {event['launched']} gives {gives}"
-        if not judged.text:
+        if not wrong:
             return Finding(f"exchanged: {gives}", "wrong-operand", ((self._own, event["launched"]),)) if gives else None
-        place, order = self._places[judged.at], event["order"]
+        place, order = self._places[at], event["order"]
         which = f"this with the threads in {ORDERS[order]} order, and it is right in forward order" if order else ""
-        text = "; ".join(filter(None, [f"{self._line(place)} writes {self.told(judged.text)}", gives, which]))
+        text = "; ".join(filter(None, [f"{self._line(place)} writes {self.told(wrong)}", gives, which]))
         code = "order-dependent" if order else "wrong-elements"
         return Finding(f"wrong product: {text}{self._by(event)}", code, (place,) if place[1] else ())
 
