@@ -88,8 +88,9 @@ def _launched(trials: Trials, shapes: Sequence[Sizes]) -> CudaRun:
 
 def _outcome(trials: Trials, task: Task) -> GpuOutcome:
     mark = secrets.token_hex(16)  # lines without it are the kernel's
-    given = GpuTask(trials.file.for_gpu, trials.instance, tuple(_arguments(trials, task)), task, mark)
-    ended = run_child("hybrid.classroom.cuda_run", asdict(given), _START + (LAUNCHES + 1) * trials.seconds)
+    given: dict[str, Any] = {"text": trials.file.for_gpu, "instance": trials.instance, "arguments": [*_arguments(trials, task)]}
+    given |= {"task": asdict(task), "mark": mark}
+    ended = run_child("hybrid.classroom.cuda_run", given, _START + (LAUNCHES + 1) * trials.seconds)
     if ended.status is None:
         return GpuOutcome(failure=f"it had not ended after {LAUNCHES + 1} times {trials.seconds:g} s, which --stall sets")
     lines = [text for begins, _, text in (line.partition(" ") for line in ended.out.splitlines()) if begins == mark]
@@ -207,15 +208,6 @@ def milliseconds(launch: Callable[[], None], count: int) -> list[float]:
 
 
 @record
-class GpuTask:
-    text: str  # for NVRTC
-    instance: str
-    arguments: tuple[Argument, ...]
-    task: Task
-    mark: str  # secret beginning of the child's lines of output
-
-
-@record
 class GpuOutcome:
     gpu: str = ""  # its name
     capability: int = 0
@@ -233,20 +225,20 @@ class GpuOutcome:
         return "gpu-failed" if self.failure else "wrong-elements" if self.wrong else "ok"
 
 
-def execute(given: GpuTask) -> GpuOutcome:
-    """Launch the kernel on the first GPU. DeviceUnavailable if there is no GPU or the kernel does not compile."""
-    gpu, task = usable_gpus()[0], given.task
+def execute(task: Task, text: str, instance: str, arguments: Sequence[Argument]) -> GpuOutcome:
+    """Launch the kernel on the first GPU; `text`: for NVRTC. DeviceUnavailable without a GPU, or if it does not compile."""
+    gpu = usable_gpus()[0]
     import cupy
     from cupy_backends.cuda.api import driver, runtime
 
     signal.setitimer(signal.ITIMER_REAL, COMPILES)
-    function = _compiled(given.text, given.instance)
+    function = _compiled(text, instance)
     signal.setitimer(signal.ITIMER_REAL, 0)
     a, b, c, right = operands(task.sizes, task.dtype, task.seed, task.scales, task.batch)
     matrices = [cupy.asarray(each) for each in (a, b, c)]
-    arguments = [value_of(each, [matrix.data.ptr for matrix in matrices]) for each in given.arguments]
+    values = [value_of(each, [matrix.data.ptr for matrix in matrices]) for each in arguments]
     allow_shared_memory(function, task.shared)
-    prepared = PreparedLaunch(function, tuple(task.grid), tuple(task.block), arguments, task.shared)
+    prepared = PreparedLaunch(function, tuple(task.grid), tuple(task.block), values, task.shared)
 
     def launch() -> None:
         prepared(cupy.cuda.get_current_stream())
@@ -280,13 +272,13 @@ def main() -> None:
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drops what the kernel prints
     given: dict[str, Any] = json.load(sys.stdin)
-    of_task: dict[str, Any] = given.pop("task")
+    mark, of_task = given.pop("mark"), given.pop("task")
     of_task |= {key: tuple(value) for key, value in of_task.items() if isinstance(value, list)}
     try:
-        found = {"outcome": asdict(execute(GpuTask(**given, task=Task(**of_task))))}
+        found = {"outcome": asdict(execute(Task(**of_task), **given))}
     except DeviceUnavailable as error:
         found = {"unavailable": {"why": one_line(error), "code": error.code}}
-    print(given["mark"], json.dumps(found), file=results, flush=True)
+    print(mark, json.dumps(found), file=results, flush=True)
 
 
 if __name__ == "__main__":
