@@ -464,11 +464,11 @@ def with_device_variables(text: str) -> str:
 
 def functions_only_of(side: str, text: str) -> set[str]:
     """The names of functions that only this side, "host" or "device", may call. `text`: from `joined`."""
-    functions = [each for each in functions_in(text) if each.name and not each.is_member]
-    names: dict[bool, set[str]] = {True: set(), False: set()}
-    for each in functions:
-        names[each.is_of_host if side == "host" else each.is_of_device].add(each.name)
-    return names[True] - names[False] - _ALSO_OF_DEVICE
+    names: dict[bool, set[str]] = {True: set(), False: _ALSO_OF_DEVICE.copy() if side == "host" else set()}
+    for each in functions_in(text):
+        if each.name and not each.is_member:
+            names[each.is_of_host if side == "host" else each.is_of_device].add(each.name)
+    return names[True] - names[False]
 
 
 def _without_host(text: str) -> str:
