@@ -99,7 +99,8 @@ class _Tried:
 
     def _program(self, folder: Path, versions: Mapping[int, str] | None = None, *, traced: bool = False) -> Program:
         text = program_text(self.file, self.kernel, self.instance, self.meaning, versions)
-        return Program(self.file, self.kernel, text, folder / f"program_{len(versions or ())}", traced=traced)
+        place = folder / (f"repairs_{len(versions)}" if versions else "program")
+        return Program(self.file, self.kernel, text, place, traced=traced)
 
     def _repaired(self, cases: list[Case], folder: Path, result: str = "C") -> list[Case]:
         """The cases; if no wrong one is explained, or narrow integers may have overflowed, the wrong ones are told which small
