@@ -234,7 +234,7 @@ def execute(task: Task, text: str, instance: str, arguments: Sequence[Argument])
     signal.setitimer(signal.ITIMER_REAL, COMPILES)
     function = _compiled(text, instance)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    a, b, c, right = operands(task.sizes, task.dtype, task.seed, task.scales, task.batch)
+    a, b, c, right = operands(task.sizes, task.dtype, task.seed, task.scales, task.batch, task.of_factors)
     matrices = [cupy.asarray(each) for each in (a, b, c)]
     values = [value_of(each, [matrix.data.ptr for matrix in matrices]) for each in arguments]
     allow_shared_memory(function, task.shared)

@@ -44,6 +44,7 @@ from hybrid.errors import UsageError, one_line
 _LARGE = 1 << 21  # multiplications; in larger launches requests to memory are counted apart, and only for a single shape
 _MANY = 1 << 15  # elements of C
 _LONG = 261  # overflows a byte
+_BLOCKS = 16  # of a launch that takes too long: if one of them does so, too, it is endless
 _BRIEF = 4  # seconds for a changed kernel
 _EFFECTS = ("out-of-bounds", "no-value", "uninitialised", "wrong-elements", "never-written")
 _LEAST, _MOST = 8, 64  # bounds of the tile that shapes are made for
@@ -218,7 +219,9 @@ class Trials(_Tried):
         grid, block, shared = self.launch.at({**self.file.constants, **dict(zip("nlm", sizes, strict=True))})
         names = self.meaning.names(self.kernel)
         scales, batch = self.meaning.scales, self.meaning.batch
-        return Task(self.meaning.dtype, sizes, grid, block, shared, self.seed, self.seconds, names, scales, batch)
+        return Task(
+            self.meaning.dtype, self.meaning.of_factors, sizes, grid, block, shared, self.seed, self.seconds, names, scales, batch
+        )
 
     def _cases(self, program: Program, shapes: Sequence[Sizes]) -> list[Case]:
         """The runs on these shapes, without a large one that ran out of time: a slow kernel is not wrong."""
@@ -238,7 +241,8 @@ class Trials(_Tried):
             # An endless kernel shall not take the whole limit on each shape.
             codes = {each.code for each in case.faults}
             seconds = self.seconds / 2 if "no-end" in codes else seconds
-            if codes == {"no-end"} and cases and task.sizes[0] * task.sizes[2] > _MANY:
+            is_wide = cases and task.sizes[0] * task.sizes[2] > _MANY
+            if codes == {"no-end"} and is_wide and not self._is_endless(program, task):
                 notes = (*cases[0].notes, f"not looked at on {task.sizes[0]}×{task.sizes[1]}×{task.sizes[2]}, for lack of time")
                 cases[0] = replace(cases[0], notes=notes)
                 continue
@@ -254,6 +258,13 @@ class Trials(_Tried):
                 case = replace(case, sites=sites, branches=branches)
             cases.append(replace(case, loops=loops))
         return cases
+
+    def _is_endless(self, program: Program, task: Task) -> bool:
+        """Whether one of many blocks does not end, either."""
+        if math.prod(task.grid) < _BLOCKS or "gridDim" in self.kernel.indices:
+            return False
+        case, _ = program.launched(replace(task, grid=(1,) * len(task.grid)), orders=1, watch=ELEMENTS)
+        return any(each.code == "no-end" for each in case.faults)
 
 
 def _is_explained(case: Case) -> bool:
@@ -351,6 +362,11 @@ _NAMES = {  # what a kernel of this name promises
     r"axpy": "a·x + y", r"transpose": "transpose", r"hist": "histogram", r"stencil": "stencil", r"dot|inner": "dot product",
     r"(vec|mat|arr).*(add|sum)|(add|sum).*(vec|mat|arr)|^add": "x + y", r"reduc|^(block_?)?sum|total": "sum",
 }  # fmt: skip
+_EXTREME = re.compile(  # of a result that no atomic update joins, which would need a first value
+    r"(?:_|block|reduc(?:e|tion)|kernel|find|get|gpu|arr(?:ay)?|vec(?:tor)?)*(max|min)(?:imum)?"
+    r"(?:_|block|reduc(?:e|tion)|kernel|gpu|arr(?:ay)?|vec(?:tor)?|val(?:ue)?)*",
+    re.IGNORECASE,
+)
 _VARIANT = re.compile(r"max|min|mean|avg|norm|sq|prod|abs|weight", re.IGNORECASE)
 
 
@@ -370,6 +386,9 @@ class FirstKernel(_Tried):
     @property
     def promised(self) -> str:
         """What the kernel must compute, or its name promises; "" if unknown."""
+        extreme = None if "atomic" in self.kernel.body else _EXTREME.fullmatch(self.kernel.name)
+        if extreme and not self.wanted:
+            return extreme[1].lower() + "imum"
         return self.wanted or next(
             (what for pattern, what in _NAMES.items() if re.search(pattern, self.kernel.name, re.IGNORECASE)), ""
         )
@@ -377,7 +396,7 @@ class FirstKernel(_Tried):
     @property
     def is_plain(self) -> bool:
         """Whether the result must be what is promised; False for possible variants."""
-        if self.wanted:
+        if self.wanted or self.promised in ("maximum", "minimum"):
             return True
         of_weights = re.search(r"[*/]", re.sub(r"\[[^\]]*\]|[^;]*\bblock(?:Idx|Dim)\b[^;]*;", "", self.kernel.body))
         of_a_range = any(not (each.is_pointer or each.is_number) for each in self.kernel.parameters)
@@ -437,6 +456,8 @@ class FirstKernel(_Tried):
                 is_signed = content.dtype.kind != "u" and self.promised != "histogram"
                 drawn = random.integers(19, size=len(content)) - 9 * is_signed
                 drawn += max(self._letters, default=0) * (self.promised == "histogram" and content.dtype.itemsize == 1)
+                if is_signed and self.promised in ("maximum", "minimum"):  # 0 in place of a missing element is wrong then
+                    drawn = 1 + abs(drawn) if self.promised == "minimum" else -1 - abs(drawn)
                 content = begun[name] = drawn.astype(kind)
                 if self.wanted == _WEIGHTED and _OF_WEIGHTS.match(name):
                     content.fill(0)
@@ -471,7 +492,8 @@ class FirstKernel(_Tried):
         inputs = sorted(begun, key=lambda name: (name == self.result, _OF_WEIGHTS.match(name) is not None))
         made = dict(_computed([begun[name].astype("f8") for name in inputs], sizes, radius, len(ended)))
         if self.arrays[self.result][2] == "blocks":  # partial sums
-            ended = ended.astype("f8").sum(keepdims=True)
+            join = {"maximum": np.max, "minimum": np.min}.get(self.promised, np.sum)
+            ended = join(ended.astype("f8"), keepdims=True)
         elif self.arrays[self.result][1] == "unwritten":
             never = np.flatnonzero(ended.view(f"V{ended.itemsize}") == np.void(bytes([_UNWRITTEN]) * ended.itemsize))
             if len(never) > 2 * radius * has_ends and self.is_plain:
@@ -513,7 +535,14 @@ def _computed(inputs: list[np.ndarray], sizes: Sizes, radius: int, length: int) 
     if not inputs:
         return
     x, y = inputs[0], inputs[-1]
-    yield from (("sum", x.sum(keepdims=True)), ("copy", x), ("a·x", _SCALE * x), ("max(x, 0)", np.maximum(x, 0)))
+    yield from (
+        ("sum", x.sum(keepdims=True)),
+        ("maximum", x.max(keepdims=True)),
+        ("minimum", x.min(keepdims=True)),
+        ("copy", x),
+        ("a·x", _SCALE * x),
+        ("max(x, 0)", np.maximum(x, 0)),
+    )
     if len(x) == len(y):
         yield from (("dot product", np.array([x @ y])), ("x + y", x + y), ("x − y", x - y), ("a·x + y", _SCALE * x + y))
     if x.min() >= 0:
@@ -548,7 +577,10 @@ def first_kernel(
     if is_other or not {each.type for each in arrays} <= _TYPES.keys():
         return None
     roles = {each.name: (_TYPES[each.type], *_role(each.name, body)) for each in arrays}
-    result = next((name for name in roles if is_written(name, body)), "")
+    written = [name for name in roles if is_written(name, body)] or [each.name for each in arrays if not each.is_const]
+    result = written[0] if written else ""
+    if result and not is_written(result, body) and not re.search("axpy", kernel.name, re.IGNORECASE):  # what is called writes it
+        roles[result] = (roles[result][0], "unwritten", roles[result][2])
     is_histogram = re.search("hist", kernel.name, re.IGNORECASE) and is_updated(result, body)
     if result and (wanted == "histogram" or is_histogram):
         roles[result] = (roles[result][0], "zeros", "bins")
@@ -575,7 +607,7 @@ def _role(name: str, body: str) -> tuple[str, str]:
     length = "bins" if by_value else "all"
     if indices <= {"0"} and (indices or re.search(rf"\*\s*{name}\b|\batomic\w+\s*\(\s*{name}\s*,", body)):
         length = "one"
-    elif indices <= {"blockIdx.x", "bid"}:
+    elif indices and indices <= {"blockIdx.x", "bid"}:
         length = "blocks"
     stores = len(re.findall(rf"(?<![\w.]){name}\s*\[[^;=]*?\]\s*=(?!=)", body))
     if not is_written(name, body):

@@ -282,6 +282,8 @@ def picture(trials: Trials, *shapes: Sizes) -> Picture:
         if (products := math.prod(sizes)) > _MOST_PRODUCTS:
             text = f"{'×'.join(map(str, sizes))} are {products} multiplications: at most {_MOST_PRODUCTS} can be shown"
             raise UsageError(f"{text}, such as --width 16", code="lab-shown")
+    if trials.meaning.dtype != trials.meaning.of_factors:
+        raise UsageError(f"a picture shows matrices of one type, and these are {trials.meaning.types}", code="lab-shown")
     if any(len(extents) > 2 for extents in (trials.launch.grid, trials.launch.block)):
         text = f"a picture shows blocks and threads by x and y, and this launch has a z: {trials.launch}"
         raise UsageError(text, code="lab-shown")

@@ -44,7 +44,8 @@ _BATCH = "2"
 @record
 class Meaning:
     of: tuple[str, ...]  # for each parameter "A", "B", "C", "n", "l", "m", "alpha", "beta", or a pitch such as "4 * n"
-    dtype: str
+    dtype: str  # of C
+    of_factors: str  # the dtype of A and B
     square: bool  # one size is all three, or n and l if B is a vector
     vector: bool = False  # B is a vector, so m is 1
     by_columns: bool = False  # column-major: the kernel's A is our Bᵀ, its B our Aᵀ, its C our Cᵀ, and n and m are exchanged
@@ -66,6 +67,10 @@ class Meaning:
         l = {"n": n, "l": l, "m": m}[self.inner]
         return (m, l, n) if self.by_columns else (n, l, m)
 
+    @property
+    def types(self) -> str:
+        return self.dtype if self.dtype == self.of_factors else f"{self.of_factors} into {self.dtype}"
+
     def names(self, kernel: StudentKernel) -> tuple[str, str, str]:
         """The kernel's names of A, B and C."""
         called = dict(zip(self.of, (each.name + "ᵀ" * self.by_columns for each in kernel.parameters), strict=True))
@@ -81,7 +86,7 @@ class Meaning:
         pairs = [(name, f"{values[of]:g}" if of in values else of) for name, of in pairs]
         also = ["m is 1"] * self.vector + ["the kernel adds to C"] * self.adds
         also += [f"{self.batch} products in a launch"] * (self.batch > 1)
-        told = "; ".join([*(f"{name} is {of}" for name, of in pairs if name != of), *also, self.dtype])
+        told = "; ".join([*(f"{name} is {of}" for name, of in pairs if name != of), *also, self.types])
         return f"{told}, stored column by column: transposes are told" if self.by_columns else told
 
 
@@ -97,10 +102,6 @@ def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str],
         taken = "1 matrix" if len(matrices) == 1 else f"{len(matrices)} matrices"
         what = "the lab runs kernels that multiply A by B into C"
         raise UsageError(f"{kernel} takes {taken}: {what}", code="lab-parameters")
-    elements = {_element(file, each) for each in matrices}
-    if len(elements) > 1 or not elements <= ELEMENTS.keys():
-        what = f"the elements are {', '.join(sorted(elements))}; matrices of float, double, half or int are multiplied here"
-        raise UsageError(f"{file.path.name}, line {kernel.line}: {kernel}: {what}", code="lab-parameters")
     numbers = [each for each in kernel.parameters if each.is_number]
     names, body = [each.name for each in matrices], kernel.accesses
     pitches = {each.name: found for each in numbers if each.name not in let and (found := _PITCH.fullmatch(each.name))}
@@ -112,8 +113,8 @@ def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str],
             raise UsageError(f"{kernel}: --layout columns is for pointers, and no structs", code="option-combination")
         known |= {name: _LEADING[name.lower()] for name in sizes if name.lower() in _LEADING}
     letters = dict(zip(names, by_a_vector or _letters(names, body), strict=True))
-    dtype = ELEMENTS[elements.pop()]
-    in_bytes = f"{np.dtype(dtype).itemsize} * " * bool(re.search(r"\bchar\s*(?:const\s*)?\*", kernel.indices))
+    of_factors, dtype = _types(file, kernel, {each: letters[each.name] for each in matrices})
+    in_bytes = f"{np.dtype(of_factors).itemsize} * " * bool(re.search(r"\bchar\s*(?:const\s*)?\*", kernel.indices))
     columns = {name: {"a": "l", "": "n"}.get((found[1] or found[2] or "").lower(), "m") for name, found in pitches.items()}
     columns = {name: in_bytes + ("n" if len(sizes) == 1 else size) for name, size in columns.items()}
     of_sizes = _sizes(sizes, let, known, of_a_batch=bool(kernel.batch))
@@ -127,7 +128,7 @@ def meaning_of(file: StudentFile, kernel: StudentKernel, let: Mapping[str, str],
     if len(sizes) == 2 and not vector and set(of) >= {"n", "m"} and len(of) == len(matrices) + len(numbers):
         of_a = " ".join(index for name, letter in letters.items() if letter == "A" for index in indices_of(name, body))
         inner = next((of_names[name] for name in sizes if re.search(rf"\*\s*{name}\b|\b{name}\s*\*", of_a)), "l")
-    return Meaning(of, dtype, len(sizes) == 1, vector, by_columns, adds, int(_BATCH) if kernel.batch else 1, inner)
+    return Meaning(of, dtype, of_factors, len(sizes) == 1, vector, by_columns, adds, int(_BATCH) if kernel.batch else 1, inner)
 
 
 def may_be_by_columns(file: StudentFile, kernel: StudentKernel) -> bool:
@@ -193,6 +194,19 @@ def _is_only_added_to(name: str, body: str) -> bool:
     """Whether the kernel only adds to this array, atomically, and stores nothing through a cast, as in cast<float4*>(C)[i] =."""
     stored = re.search(rf"\b{name}\b[^;{{}}]*\)\s*\[[^\]]*\]\s*=(?!=)", body)
     return is_updated(name, body) and not stored and not is_written(name, re.sub(r"\batomicAdd\b", "", body))
+
+
+_SUMS = {"float16": ("float16", "float32"), "float32": ("float32", "float64"), "int8": ("int32",)}  # else as the factors
+
+
+def _types(file: StudentFile, kernel: StudentKernel, matrices: Mapping[Parameter, str]) -> tuple[str, str]:
+    """The dtypes of A and B, and of C. UsageError for others than the lab multiplies. `matrices`: with their letters."""
+    of = {letter: _element(file, each) for each, letter in matrices.items()}
+    factor, result = ELEMENTS.get(of["A"], ""), ELEMENTS.get(of["C"], "")
+    if of["A"] != of["B"] or not factor or result not in _SUMS.get(factor, (factor,)):
+        what = f"the elements are {', '.join(sorted({*of.values()}))}; matrices of float, double, half or int are multiplied here"
+        raise UsageError(f"{file.path.name}, line {kernel.line}: {kernel}: {what}", code="lab-parameters")
+    return factor, result
 
 
 def _element(file: StudentFile, parameter: Parameter) -> str:
@@ -393,7 +407,7 @@ def launch_of(
     is_told = is_told and len(guesses) == 1
     if is_product and guesses[0] != (grid, block):
         why = "guessed from the factors of blockIdx"
-    item = 2 * np.dtype(meaning.dtype).itemsize if meaning is not None else 8  # a tile of A and one of B
+    item = 2 * np.dtype(meaning.of_factors).itemsize if meaning is not None else 8  # a tile of A and one of B
     launches = [
         Launch(grid, block, said["shared"] or (f"{item} * {block[0]} * {block[1]}" if is_dynamic else "0"), why)
         for grid, block in guesses

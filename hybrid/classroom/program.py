@@ -9,7 +9,7 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ class Account:
     sources: Mapping[str, Sequence[str]]  # the lines of each file, the program's own first
     looked_at: str = ""  # what was checked and what was not; "" for a program that was killed
     is_cut: bool = False  # some blocks did not run, for lack of time: its exit status says nothing
+    factors: Mapping[tuple[Place, int], tuple[str, bool]] = field(default_factory=dict)  # from `Telling.factors`
 
     @property
     def is_right(self) -> bool:
@@ -62,7 +63,10 @@ def account_of(ran: ProcessResult, program: Path, warnings: str, sources: Mappin
     """The account of a process. `program`: the executable, which must still exist. `warnings`: the compiler's. `sources`: the
     lines of each file. `seconds`: the time limit."""
     telling = Telling(ran, program, warnings, sources, seconds)
-    found, end = [*telling.findings(), *_one_sided(sources), *_shared(sources)], next(telling.of("end"), None)
+    found, end = (
+        [*telling.findings(), *_one_sided(sources), *_shared(sources), *_in_seconds(sources)],
+        next(telling.of("end"), None),
+    )
     failed = _first_failed(ran.findings, dropped_results(warnings), telling)
     notes = list(telling.notes())
     if end and not (ran.status or failed) and all(each.code in ("wrong-elements", "uninitialised") for each in found):
@@ -70,7 +74,8 @@ def account_of(ran: ProcessResult, program: Path, warnings: str, sources: Mappin
         found, notes = [*found, *unused], [*more, *notes]
     launches = end["launches"] if end else None
     looked = _looked_at(end, telling) if end else ""
-    return Account(ran.status, launches, tuple(found), tuple(notes), failed, sources, looked, any(telling.of("cut")))
+    cut = any(telling.of("cut"))
+    return Account(ran.status, launches, tuple(found), tuple(notes), failed, sources, looked, cut, telling.factors())
 
 
 def _one_sided(sources: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
@@ -84,6 +89,24 @@ def _one_sided(sources: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
             which = "large" if found[1] else "small"
             text = f"one-sided check: line {line} takes {one} - {other} without fabs(): a result that is too {which} passes"
             yield Finding(text, "one-sided", ((name, line),))
+
+
+_SECONDS = re.compile(
+    r"\bcudaEventElapsedTime\s*\(\s*&\s*(?!\w*(?:milli|micro|nano))(\w*?(?<![a-zA-Z])(?:s|secs?|seconds?)|[a-z]+S(?:ecs?|econds?))\s*,"
+)
+
+
+def _in_seconds(sources: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
+    """Times of cudaEventElapsedTime that the program calls seconds, and never divides."""
+    name, lines = next(iter(sources.items()))
+    plain = blanked("\n".join(lines))
+    for found in _SECONDS.finditer(plain):
+        if not re.search(
+            rf"\b{found[1]}\s*(?:[/*]=|=[^=;]*\b{found[1]}\s*[/*])|\b{found[1]}\s*(?:/|\*\s*(?:1e-0?3|0?\.001))", plain
+        ):
+            line = plain.count("\n", 0, found.start()) + 1
+            text = f"wrong unit: line {line} names milliseconds {found[1]}: divide what cudaEventElapsedTime gives by 1000"
+            yield Finding(text, "wrong-unit", ((name, line),))
 
 
 _PRAGMA = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+omp[ \t]+((?:\\\n|[^\n])*)\n", re.MULTILINE)
@@ -174,8 +197,15 @@ def of_all_ranks(accounts: Sequence[Account]) -> Account:
     waits = [each for account in accounts for each in account.findings if each.code == "no-end"]
     ends = [each for each in waits if "MPI_Finalize" in each.text]  # a consequence, if other ranks wait elsewhere
     left_out = ends if len(ends) < len(waits) else []
-    findings = _by_ranks([[each for each in account.findings if each not in left_out] for account in accounts])
+    findings = [*_by_ranks([[each for each in account.findings if each not in left_out] for account in accounts])]
     failed = _by_ranks([(account.failed,) if account.failed else () for account in accounts])
+    for place, which in dict.fromkeys(key for account in accounts for key in account.factors):
+        of_ranks = [account.factors.get((place, which), ("", True)) for account in accounts]
+        zeros = [str(rank) for rank, (_, has_others) in enumerate(of_ranks) if not has_others]
+        if 0 < len(zeros) < len(accounts):
+            what = f"{of_ranks[int(zeros[0])][0]} is all zeros in the launch of line {place[1]}, unlike on other ranks"
+            found = Finding(f"not sent: {what}: does MPI_Bcast or the like bring it to all?", "not-sent", (place,))
+            findings.append((f"rank{'s' * (len(zeros) > 1)} {', '.join(zeros)}", found))
     return replace(
         accounts[0],
         launches=sum(launches) if len(launches) == len(accounts) else None,
@@ -245,6 +275,12 @@ def _started(file: StudentFile, ranks: int) -> whole_program.Ranks:
         raise HybridError(f"{file.path} is a program of MPI (mpi.h): {missing}", code="mpi-missing") from None
 
 
+def _usual_devices(text: str) -> int:
+    """Two for a program that counts its GPUs and chooses among them; else one."""
+    chooses = re.search(r"\bcudaGetDeviceCount\b", text) and re.search(r"\bcudaSetDevice\s*\(\s*[^\d\s]", text)
+    return 2 if chooses and not _MPI.search(text) else 1
+
+
 def ran(
     file: StudentFile,
     arguments: Sequence[str],
@@ -254,7 +290,7 @@ def ran(
     devices: int | None = None,
 ) -> Account:
     """Compile and run the program. `show` gets its output. `ranks`: of an MPI program, 2 by default. `devices`: GPUs of each
-    process, 1 by default. UsageError for unsupported CUDA, EmulationError if the program does not compile."""
+    process; None: `_usual_devices`. UsageError for unsupported CUDA, EmulationError if the program does not compile."""
     text = joined(file.texts, elsewhere=True)
     refuse_unsupported(text, file.path.name)
     refuse_host_calls(joined(file.texts), file.path.name)
@@ -268,7 +304,10 @@ def ran(
         what = f"{file.path} includes no mpi.h: it is one process, and --ranks is for programs of MPI"
         raise UsageError(what, code="option-combination")
     sources = {path.name: each.split("\n") for path, each in file.texts.items()}
-    variables, is_serial = {"HYBRID_LAB_DEVICES": str(devices or 1)}, _runs_cuda_in_parallel(joined(file.texts))
+    variables, is_serial = (
+        {"HYBRID_LAB_DEVICES": str(devices or _usual_devices(whole))},
+        _runs_cuda_in_parallel(joined(file.texts)),
+    )
     if is_serial:
         variables |= {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
     with new_folder() as folder:

@@ -23,7 +23,10 @@ _KERNEL = re.compile(
 )
 _PARAMETER = re.compile(r"(?P<type>\w+(?:\s+\w+)*?)(?:\s*(?P<pointer>\*)\s*|\s+)(?P<name>\w+)\s*(?P<array>\[\s*\])?$")
 _NOT_A_TYPE = {"const", "volatile", "__restrict__", "__restrict", "restrict"}
-ELEMENTS = {"float": "float32", "double": "float64", "int": "int32", "half": "float16", "__half": "float16"}
+ELEMENTS = {
+    "float": "float32", "double": "float64", "int": "int32", "half": "float16", "__half": "float16",
+    "int32_t": "int32", "int8_t": "int8", "signed char": "int8",
+}  # fmt: skip
 REALS = ("float", "double")
 SCALES = ("alpha", "beta")
 _NUMBERS = {  # words in the names of integer types
@@ -45,6 +48,7 @@ class Parameter:
     name: str
     type: str  # of a number, of an array's elements, or a struct's name: without const and *
     is_pointer: bool
+    is_const: bool = False
 
     @property
     def is_number(self) -> bool:
@@ -90,7 +94,8 @@ class StudentKernel:
                 continue
             for _ in range(2):
                 own = "|".join([own, *(rf"\b{name}\b" for name in re.findall(rf"(\w+)\s*=(?!=)[^;]*(?:{own})", body))])
-            if all(re.search(own, " ".join(cuda_text.indices_of(name, body))) for name in arrays):
+            moved = {name: re.findall(rf"(?<![\w.]){name}\s*\+=([^;]*)", body) for name in arrays}  # pointers into a product
+            if all(re.search(own, " ".join([*cuda_text.indices_of(name, body), *moved[name]])) for name in arrays):
                 return axis
         return ""
 
@@ -126,7 +131,9 @@ def _parameter(text: str, aliases: dict[str, str]) -> Parameter:
         whole = re.sub(r"\s*([\[\]])\s*", r"\1", words)
         return Parameter("", whole, is_pointer=False)
     kind = found["type"].removeprefix("struct ")
-    return Parameter(found["name"], aliases.get(kind, kind), bool(found["pointer"] or found["array"]))
+    return Parameter(
+        found["name"], aliases.get(kind, kind), bool(found["pointer"] or found["array"]), bool(re.match(r"[^*]*\bconst\b", text))
+    )
 
 
 @record

@@ -45,6 +45,7 @@ _CODES = {  # by the kind of a finding
     "clock": "too-early",
     "bytes": "wrong-elements",
     "mpi": "mpi-memory",
+    "left out": "never-written",
     "too small": "never-written",
 }
 _PARTNERS = {  # of MPI calls: the argument with the rank, and what the call waits for
@@ -274,6 +275,16 @@ class Telling:
             hints.append(Finding(f"line {each['line']} {what}", "uninitialised"))
         return {"faults": tuple(found), "hints": tuple(hints), "notes": tuple(self.notes())}
 
+    def factors(self) -> dict[tuple[Place, int], tuple[str, bool]]:
+        """For both factors of each product, by the place of its launch: the name, and whether a number in it is not 0."""
+        found: dict[tuple[Place, int], tuple[str, bool]] = {}
+        for event, _ in self.products:
+            for which, array in enumerate(event["arrays"][:2]):
+                key = (self._own, event["launched"]), which
+                has_others = bool(array.any()) or found.get(key, ("", False))[1]
+                found[key] = self._allocations.name(event["operands"][which][0]), has_others
+        return found
+
     def unused(self) -> tuple[list[Finding], list[str]]:
         """Findings about arrays that a program filled or computed for nothing; and notes about what may be intended."""
         found, lost, notes = [], [], []
@@ -345,6 +356,8 @@ class Telling:
             return f"wrong values: {line} fills {self._allocations.name(event['number'])}, and {reads}: {_set(event)}"
         if kind == "mpi":
             return f"wrong memory for MPI: in {line} {self.told(event['text'])}"
+        if kind == "left out":
+            return f"left out: in {line} {self.told(event['text'])}"
         if kind == "too small":
             return f"too few threads: the launch in {line} {self.told(event['text'])}"
         if kind == "order":

@@ -25,30 +25,35 @@ from hybrid.emulation.errors import EmulationError
 from hybrid.emulation.observed import Access, Branch, Site, accesses_of, branches_of, sites_of, symbols_of
 from hybrid.errors import UsageError
 
-ELEMENT_TYPES = {"float32": "float", "float64": "double", "int32": "int", "float16": "half"}
+ELEMENT_TYPES = {"float32": "float", "float64": "double", "int32": "int", "float16": "half", "int8": "signed char"}
 _SHAPES = {"A": "nl", "B": "lm", "C": "nm"}
 _EXACT = {"float32": 2**24, "float64": 2**52, "float16": 2**11, "int32": 2**31 - 1}  # integers up to this are exact
-_LARGEST = {"float32": 99, "float64": 1 << 20, "float16": 99, "int32": 99}  # in float64, a sum in float32 is then wrong
+# Of A and B: in float64, a sum in float32 is then wrong; of int8, a sum in 16 bits.
+_LARGEST = {"float32": 99, "float64": 1 << 20, "float16": 99, "int32": 99, "int8": 127}
 _NO_FLOAT = 1 << 22  # with eighths, more digits than a float has
 _FRACTION = 8  # elements are multiples of 1/8, so a sum in an int is wrong
 _COUNTED, _TRACED = ("-fsanitize-coverage=trace-pc,trace-cmp",), ("-O0",)  # -O0 merges no iterations of a loop
 
 
 def operands(
-    sizes: Sequence[int], dtype: str, seed: int, scales: Sequence[float] = (1, 0), batch: int = 1
+    sizes: Sequence[int], dtype: str, seed: int, scales: Sequence[float] = (1, 0), batch: int = 1, of_factors: str = ""
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """A, B and C before the launch, and in float64 the right C after it; the seed determines them.
 
     `scales`: alpha and beta in C = alpha·A·B + beta·C. With beta = 0, C begins as NaN, or the least int. All sums are exact in
-    the type, in any order of their terms. `batch`: that many products; their matrices lie one below the other.
+    the type, in any order of their terms. `batch`: that many products; their matrices lie one below the other. `of_factors`: the
+    dtype of A and B, if another than C's.
     """
     n, l, m = sizes
     random = np.random.default_rng([seed, n, l, m])
     (alpha, beta), terms = scales, l + (tuple(scales) != (1, 0))
-    most = min(_LARGEST[dtype], math.isqrt(_EXACT[dtype] // max(1, terms)))
+    of_factors = of_factors or dtype
+    most = min(_LARGEST[of_factors], math.isqrt(_EXACT[dtype] // max(1, terms)))
     parts = 1 if dtype == "int32" else _FRACTION
-    a, b = ((random.integers(1, most, shape, endpoint=True) / parts).astype(dtype) for shape in ((batch * n, l), (batch * l, m)))
-    if dtype == "float64" and l > 1:  # of other factors than each other, so that their sums stay exact
+    a, b = (
+        (random.integers(1, most, shape, endpoint=True) / parts).astype(of_factors) for shape in ((batch * n, l), (batch * l, m))
+    )
+    if of_factors == "float64" and l > 1:  # of other factors than each other, so that their sums stay exact
         a[:, 0] += _NO_FLOAT
         b[-1] += _NO_FLOAT
     c = np.full((batch * n, m), np.iinfo(dtype).min if parts == 1 else np.nan, dtype)
@@ -70,7 +75,8 @@ Sizes = tuple[int, ...]  # n, l, m of a product; rows and columns, or the number
 
 @record
 class Task:
-    dtype: str
+    dtype: str  # of C
+    of_factors: str  # the dtype of A and B
     sizes: tuple[int, int, int]  # n, l, m
     grid: tuple[int, ...]  # x and y, or x, y and z
     block: tuple[int, ...]
@@ -206,7 +212,7 @@ class Program:
     def launched(self, task: Task, *, orders: int, watch: int, version: int = 0) -> tuple[Case, dict[str, Any]]:
         """Launch a kernel that multiplies matrices; returns its case, with the outcome of each order up to the first that was
         stopped, and the first order's "outcome" event, also of a stopped one that was traced."""
-        a, b, c, right = operands(task.sizes, task.dtype, task.seed, task.scales, task.batch)
+        a, b, c, right = operands(task.sizes, task.dtype, task.seed, task.scales, task.batch, task.of_factors)
         case, ended = self.run(
             task.sizes,
             (task.grid, task.block, task.shared),
@@ -242,7 +248,7 @@ class Program:
 def _outcome(task: Task, event: Mapping[str, Any], begun: Sequence[np.ndarray], right: np.ndarray) -> Outcome:
     a, b, before = begun
     after = [now.reshape(was.shape) for now, was in zip(event["ended"], begun, strict=True)]
-    c, writers, item = after[2], event["writers"].view("i8"), before.itemsize
+    c, writers = after[2], event["writers"].view("i8")
     (wrong, first), (alpha, beta) = wrong_in(c, right), task.scales
     is_now, should_be = ((each.astype("f8") - (beta * before if beta else 0)) / alpha for each in (c, right))
     is_one, mistake = first is not None and task.batch == 1, None
@@ -250,7 +256,7 @@ def _outcome(task: Task, event: Mapping[str, Any], begun: Sequence[np.ndarray], 
         mistake = (_again(c - right, before, beta) if beta else None) or mistake_in(is_now, should_be, a, b)
     wrong_writers = [abs(int(writers[each])) for each in wrong[:1]]
     changed = [np.flatnonzero(now != was) for now, was in zip(after, (a, b), strict=False)]
-    loads_of_a, loads_of_b, stores = (moved / item for moved in event["moved"])
+    loads_of_a, loads_of_b, stores = (moved / each.itemsize for moved, each in zip(event["moved"], begun, strict=True))
     return Outcome(
         wrong=tuple(wrong.tolist()),
         first_wrong=first,
@@ -303,12 +309,16 @@ def program_text(
         elif parameter.is_scale:
             arguments.append(f"{parameter.type}({dict(zip(SCALES, meaning.scales, strict=True))[of]})")
         elif parameter.is_pointer:
-            arguments.append(_array(ELEMENT_TYPES[meaning.dtype], "ABC".index(of)))
+            arguments.append(_array(ELEMENT_TYPES[meaning.dtype if of == "C" else meaning.of_factors], "ABC".index(of)))
         else:
             lines.append(f"{parameter.type} lab_struct_{of};")
             for name, kind, what in fields_of(file, parameter, of):
                 is_elements = what == of
-                value = _array(ELEMENT_TYPES[meaning.dtype], "ABC".index(of)) if is_elements else _number(kind, "nlm".index(what))
+                value = (
+                    _array(ELEMENT_TYPES[meaning.dtype if of == "C" else meaning.of_factors], "ABC".index(of))
+                    if is_elements
+                    else _number(kind, "nlm".index(what))
+                )
                 lines.append(f"lab_struct_{of}.{name} = {value};")
             arguments.append(f"lab_struct_{of}")
     body = "\n".join([*lines, f"lab_launched.call({', '.join(arguments)});"])

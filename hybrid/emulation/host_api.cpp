@@ -150,6 +150,7 @@ cudaError_t copied(Call&& call, void* to, const void* from, size_t bytes, cudaMe
     if (target && !source) unwritten = heap::unwritten_in(static_cast<const char*>(from), bytes);
     if (target && !source) heap::look_at_tail(static_cast<const char*>(from), bytes);
     memmove(to, from, bytes);
+    if (source && !target) heap::note_filled(static_cast<const char*>(to), bytes, "cudaMemcpy", call.place_);
     size_t offset = target ? static_cast<char*>(to) - target->begin : 0;
     if (target && bytes == target->bytes)
         target->gap = {}, target->set = {}, target->part = {};

@@ -130,6 +130,7 @@ constexpr char kind_of()
     using Element = std::remove_cv_t<std::remove_pointer_t<T>>;
     if (!std::is_pointer_v<T>) return std::is_integral_v<T> ? 'n' : std::is_floating_point_v<T> ? 'x' : 's';
     if constexpr (std::is_integral_v<Element>) return sizeof(Element) == 4 ? 'i' : sizeof(Element) == 8 ? 'l' : 's';
+    if constexpr (std::is_class_v<Element>) return sizeof(Element) == sizeof(double) ? 'o' : 's';  // 'o': maybe a complex number
     return std::is_same_v<Element, float> ? 'f' : std::is_same_v<Element, double> ? 'd' : 's';
 }
 

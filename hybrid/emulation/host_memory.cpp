@@ -43,10 +43,11 @@ struct Block {
     int number;               // in messages
     unsigned freed, made[6];  // the instruction that freed it; the call stack that allocated it
     Maker maker;
-    struct {  // by MPI: the call, and bytes from the begin on
+    struct {  // by MPI, or by cudaMemcpy: the call, bytes from the begin on, and the copies if they lie one behind the other
         const char* call;
         Place place;
         size_t bytes;
+        int copies;
     } filled;
 };
 
@@ -159,7 +160,7 @@ void release(void* pointer, const Frame& frame, Maker maker)
     if (block.begin != at) return misused("not to free", at, 1, true, block, instruction);
     if (block.freed) return misused("freed twice", at, 1, true, block, instruction);
     if (block.maker != maker) return misused("freed by another", at, 1, true, block, instruction, maker);
-    if (block.filled.call && !strcmp(block.filled.call, "MPI_Gather")) look_at_tail(at, block.bytes);
+    if (block.filled.call && (block.filled.copies > 1 || !strcmp(block.filled.call, "MPI_Gather"))) look_at_tail(at, block.bytes);
     unpin(at);
     block.freed = max(1u, offset_of(instruction));
     set(at, block.bytes, FREED);
@@ -242,12 +243,12 @@ void look_at_tail(const char* at, size_t bytes)
     std::lock_guard<std::recursive_mutex> lock(one_at_a_time);
     if (granule_at(at) <= 0) return;
     Block& block = block_around(at);
-    const auto& [call, place, filled] = block.filled;
-    bool is_beyond = filled && filled % 4 == 0 && at + bytes > block.begin + filled;
+    const auto& [call, place, filled, copies] = block.filled;
+    bool is_beyond = filled && (copies > 1 || strncmp(call, "cuda", 4)) && filled % 4 == 0 && at + bytes > block.begin + filled;
     if (!is_beyond || !is_untouched(block.begin + filled, block.bytes - filled)) return;
     tell_of_mpi(std::string(call) + " has filled " + grouped(filled) + " of the " + grouped(block.bytes) + " bytes of {" +
                     std::to_string(number_of(block)) + ":}, and nothing the others: is a count too small, or a remainder left out?",
-                place);
+                place, copies > 1 ? "left out" : "mpi");
 }
 
 int number_of_untouched(size_t bytes)
@@ -261,8 +262,11 @@ int number_of_untouched(size_t bytes)
 void note_filled(const char* at, size_t bytes, const char* call, Place place)
 {
     std::lock_guard<std::recursive_mutex> lock(one_at_a_time);
+    if (granule_at(at) <= 0) return;
     Block& block = block_around(at);
-    block.filled = {call, place, max(block.filled.bytes, static_cast<size_t>(at - block.begin) + bytes)};
+    size_t offset = at - block.begin;
+    bool follows = offset && offset == block.filled.bytes && block.filled.copies;
+    block.filled = {call, place, max(block.filled.bytes, offset + bytes), follows ? block.filled.copies + 1 : !offset};
 }
 
 int number_at(const char* at)
@@ -284,9 +288,9 @@ bool hand_over(void* begin, Maker from, Maker to)
 
 using namespace cuda_on_cpu;
 
-void cuda_on_cpu::tell_of_mpi(const std::string& text, Place place)
+void cuda_on_cpu::tell_of_mpi(const std::string& text, Place place, const char* kind)
 {
-    if (is_new("mpi", place.line)) tell("finding", "kind", "mpi", "text", text, "kernel", "", Members(place));
+    if (is_new(kind, place.line)) tell("finding", "kind", kind, "text", text, "kernel", "", Members(place));
 }
 
 void cuda_on_cpu::look_at_for_mpi(const char* call, const void* at, size_t bytes, bool writes, Place place)
@@ -298,8 +302,7 @@ void cuda_on_cpu::look_at_for_mpi(const char* call, const void* at, size_t bytes
         sleep(1);  // other ranks are about to report, and the launcher will kill them
         _exit(1);
     }
-    bool fills = writes && heap::granule_at(begin) > 0 && (!strcmp(call, "MPI_Bcast") || !strcmp(call, "MPI_Gather"));
-    if (fills) heap::note_filled(begin, bytes, call, place);
+    if (writes && (!strcmp(call, "MPI_Bcast") || !strcmp(call, "MPI_Gather"))) heap::note_filled(begin, bytes, call, place);
     if (auto* meanwhile = order::may_still_use(begin, writes))
         return tell_of_mpi(std::string(call) + " uses memory that " + *meanwhile + " may still use", place);
     if (writes) return;

@@ -4,11 +4,13 @@
 #pragma once
 #include <mpi.h>
 
+#include <map>
 #include <string>
+#include <vector>
 
 namespace cuda_on_cpu {
 
-void tell_of_mpi(const std::string& text, Place place);
+void tell_of_mpi(const std::string& text, Place place, const char* kind = "mpi");
 void look_at_for_mpi(const char* call, const void* at, size_t bytes, bool writes, Place place);
 
 // `Address`: the type of the argument that gave the memory's address.
@@ -37,6 +39,38 @@ inline int ranks_if_root(int root, MPI_Comm of)
     return rank == root ? size : 0;
 }
 
+// What an MPI_Isend sends, by the place of its request, until a call waits for it.
+struct Sent {
+    const char* at;
+    std::vector<char> bytes;
+    std::string text;
+    Place place;
+};
+inline std::map<const MPI_Request*, Sent> sent;
+
+inline void sends(const void* at, int count, MPI_Datatype type, const char* text, const MPI_Request* request, Place place)
+{
+    int bytes = 0, integers, addresses, types, combiner;
+    MPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner);
+    if (combiner == MPI_COMBINER_NAMED) MPI_Type_size(type, &bytes);
+    auto* from = static_cast<const char*>(at);
+    sent[request] = {from, {from, from + 1ll * count * bytes}, text, place};
+}
+
+// Returns the requests.
+inline MPI_Request* waits_for(MPI_Request* requests, int count)
+{
+    for (MPI_Request* each = requests; each < requests + count; ++each) {
+        auto found = sent.find(each);
+        if (found == sent.end()) continue;
+        const auto& [at, bytes, text, place] = found->second;
+        if (!std::equal(bytes.begin(), bytes.end(), at))
+            tell_of_mpi("MPI_Isend sends " + text + ", which has been changed before the program waits for its request", place);
+        sent.erase(found);
+    }
+    return requests;
+}
+
 }  // namespace cuda_on_cpu
 
 // Each argument is evaluated once.
@@ -62,7 +96,21 @@ inline int ranks_if_root(int root, MPI_Comm of)
     ({ LAB_GIVEN(1, from, n, type) LAB_LOOK(call, 1, from, 1, false) call(lab_at_1, to, lab_n_1, lab_type_1, __VA_ARGS__); })
 #define MPI_Send(...) LAB_OF_ONE(MPI_Send, false, __VA_ARGS__)
 #define MPI_Ssend(...) LAB_OF_ONE(MPI_Ssend, false, __VA_ARGS__)
-#define MPI_Isend(...) LAB_OF_ONE(MPI_Isend, false, __VA_ARGS__)
+#define LAB_SENT(at, n, type, target, tag, ranks, request)                                 \
+    ({                                                                                     \
+        LAB_GIVEN(1, at, n, type)                                                          \
+        LAB_LOOK(MPI_Isend, 1, at, 1, false)                                               \
+        MPI_Request* lab_request = request;                                                \
+        cuda_on_cpu::sends(lab_at_1, lab_n_1, lab_type_1, #at, lab_request, PLACE_OF_MPI); \
+        MPI_Isend(lab_at_1, lab_n_1, lab_type_1, target, tag, ranks, lab_request);         \
+    })
+#define MPI_Isend(...) LAB_SENT(__VA_ARGS__)
+#define MPI_Wait(request, status) MPI_Wait(cuda_on_cpu::waits_for(request, 1), status)
+#define MPI_Waitall(n, requests, statuses)                                     \
+    ({                                                                         \
+        int lab_n = n;                                                         \
+        MPI_Waitall(lab_n, cuda_on_cpu::waits_for(requests, lab_n), statuses); \
+    })
 #define MPI_Recv(...) LAB_OF_ONE(MPI_Recv, true, __VA_ARGS__)
 #define MPI_Irecv(...) LAB_OF_ONE(MPI_Irecv, true, __VA_ARGS__)
 #define MPI_Bcast(...) LAB_OF_ONE(MPI_Bcast, true, __VA_ARGS__)

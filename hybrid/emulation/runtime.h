@@ -218,8 +218,10 @@ using Parts = std::vector<std::pair<size_t, size_t>>;  // of memory: offset and 
 Parts unwritten_in(const char* from, size_t bytes);
 // The number of a block of so many bytes that has zeros alone, or what nothing has written, also of a freed one; 0 for none.
 WHERE_WATCHED int number_of_untouched(size_t bytes);
-// Reports a block of which MPI has filled a part, and nothing the rest, if the host's memory from here on is read beyond that part.
+// Reports a block of which MPI, or several copies one behind the other, have filled a part, and nothing the rest, if the host's
+// memory from here on is read beyond that part.
 void look_at_tail(const char* at, size_t bytes);
+void note_filled(const char* at, size_t bytes, const char* call, Place place);
 int number_at(const char* at);  // of the block that has this byte, in messages; 0 for none
 bool hand_over(void* begin, Maker from, Maker to);  // changes who frees it; false if it is no such block
 // Reports a bad access, and returns how many of its bytes, from the first on, may be used.
@@ -227,7 +229,7 @@ WHERE_WATCHED size_t look_at(const void* at, size_t bytes, bool writes, const vo
 
 }  // namespace heap
 
-void tell_of_mpi(const std::string& text, Place place);  // see mpi_calls.h
+void tell_of_mpi(const std::string& text, Place place, const char* kind = "mpi");  // see mpi_calls.h
 void look_at_for_mpi(const char* call, const void* at, size_t bytes, bool writes, Place place);
 
 constexpr size_t STACK = 256 << 10;  // bytes of a kernel's thread

@@ -26,6 +26,10 @@ KERNELS = {
     "shift": f"void shift(const float* in, float* out, int n) {{\n    __shared__ float s[129];\n    {INDEX}\n"
     "    int t = threadIdx.x;\n    s[t] = i < n ? in[i] : 0;\n    if (t == 0) s[128] = 0;\n    __syncthreads();\n"
     "    float next = s[t + 1];\n    __syncthreads();\n    s[t] = next;\n    if (i < n) out[i] = s[t];\n}",
+    "block_max": f"void block_max(const float* in, float* out, int n) {{\n    __shared__ float s[128];\n    {INDEX}\n"
+    "    int t = threadIdx.x;\n    s[t] = i < n ? in[i] : -INFINITY;\n    for (int d = 64; d > 0; d /= 2) {\n"
+    "        __syncthreads();\n        if (t < d) s[t] = fmaxf(s[t], s[t + d]);\n    }\n"
+    "    if (t == 0) out[blockIdx.x] = s[0];\n}",
     "stencil": f"#define R 2\n__global__ void stencil(const float* in, float* out, int n) {{ {INDEX}\n"
     "    if (i < R || i >= n - R) return;\n    float sum = 0;\n    for (int d = -R; d <= R; ++d) sum += in[i + d];\n"
     "    out[i] = sum;\n}",
@@ -41,6 +45,7 @@ FAULTS = [
     ("vector_add", "= a[i] + b[i]", "= 2 * (1 / 2 * (a[i] + b[i]))", "wrong-terms", "1 / 2"),
     ("histogram", "atomicAdd(&bins[data[i]], 1)", "bins[data[i]]++", "data-race", "bins"),
     ("transpose", "tile[threadIdx.x][threadIdx.y]", "tile[threadIdx.y][threadIdx.x]", "wrong-elements", "out["),
+    ("block_max", "-INFINITY", "0", "wrong-elements", "out["),
     ("stencil", "d <= R", "d < R", "wrong-elements", "out[i]"),
 ]
 
@@ -83,6 +88,7 @@ ALSO_RIGHT = [  # dynamic shared memory may be declared right behind the brace; 
     ("histogram", "data[i]]", "(data[i] - 'a') / 4]"),
     ("histogram", f"int n) {{ {INDEX}\n    if (i < n", f"int n, float lo, float hi) {{ {INDEX}\n    if (i < n && data[i] < hi"),
     ("transpose", "    if (x < height &&", "    volatile float unused = tile[threadIdx.x][threadIdx.y];\n    if (x < height &&"),
+    ("vector_add", "{ int i", "{ auto put = [](double* to, int at, double x) { to[at] = x; }; int i"),
     ("histogram", "&bins[data[i]]", "bins + data[i]"),  # the launch is tried with other blocks, and one for each row
     ("transpose", KERNELS["transpose"].partition("[17];")[2],
      "\n    int x = threadIdx.x, left = blockIdx.x * 16, top = blockIdx.y * 16;\n    for (int y = threadIdx.y; y < 16; y += 4)\n"
@@ -98,7 +104,8 @@ ALSO_RIGHT = [  # dynamic shared memory may be declared right behind the brace; 
 @pytest.mark.parametrize(("name", "old", "new"), ALSO_RIGHT)
 def test_another_form_is_right_too(tmp_path, name, old, new):
     path = tmp_path / "first.cu"
-    path.write_text(changed(text(name), [(old, new)]))
+    put = [("c[i] = a[i] + b[i]", "put(c, i, a[i] + b[i])")] if "put" in new else []
+    path.write_text(changed(text(name), [(old, new), *put]))
     assert judged("run", path).code == 0
 
 

@@ -22,6 +22,7 @@ BASES = {
     "tiles": (SOLUTIONS / "tiles.cu").read_text(encoding="utf-8"),
     "square": (ROOT / "docs/examples/element.cu").read_text(encoding="utf-8"),
     "doubles": (SOLUTIONS / "element.cu").read_text(encoding="utf-8").replace("float", "double"),
+    **{name: (DATA / f"kernels/{name}.cu").read_text(encoding="utf-8") for name in ("bytes", "batch")},
 }
 TOLD = "lab: block(16, 16)"
 LOOP = "for (int k = 0; k < l; ++k) sum += a[row * l + k] * b[k * m + column];"
@@ -93,6 +94,11 @@ FAULTS = {
     "an array of 64": ("element", [("float sum = 0;", "float sum = 0, row_of_a[64];"),
         (LOOP, "for (int k = 0; k < l; ++k) row_of_a[k] = a[row * l + k];\n    "
         "for (int k = 0; k < l; ++k) sum += row_of_a[k] * b[k * m + column];")], {(BEYOND, "row_of_a[k] =")}),
+    "sums of bytes in 16 bits": ("bytes", [("int sum", "int16_t sum")], {(TERMS, "int16_t sum"), (WRONG, "")}),
+    "a byte that counts squares": ("square", [("int k", "unsigned char k")], {("no-end", "sum +=")}),
+    "products of a batch too near": ("batch",
+        [("(b * M + row) * K", "row * K"), ("    float sum", "    A += b * M * N;\n    float sum")],
+        {(TERMS, "A += b"), (BEYOND, "sum +="), (WRONG, "")}),
     # memory and lanes of others
     "a tile without __shared__": ("tiles",
         [("__shared__ float a_tile[TILE][TILE],", "float a_tile[TILE][TILE];\n    __shared__ float")],
@@ -115,7 +121,7 @@ def planted(folder, name):
 @pytest.mark.parametrize("name", exhaustive(BY_DEFAULT, FAULTS))
 def test_a_fault_is_found_with_its_cause_and_line(tmp_path, name):
     path, lines, expected = planted(tmp_path, name)
-    verdict = judged("run", path, "--stall", 2 if ("no-end", "sum += a") in FAULTS[name][2] else 90, "--seed", 3)
+    verdict = judged("run", path, "--stall", 2 if any(code == "no-end" for code, _ in expected) else 90, "--seed", 3)
     assert (verdict.code, verdict.record["right"]) == (1, False)
     found = {(code, lines[line - 1] if line else "") for code, line in verdict.findings}
     assert {

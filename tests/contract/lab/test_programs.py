@@ -69,6 +69,11 @@ def test_whether_a_program_looks_at_its_error_is_told(case):
 NESTED = "\nfor (i = 0; i < 9; ++i) for (j = 0; j < 9; ++j) sum += i + j;"
 STAGED = "cudaMallocHost(&h, 800), cudaMalloc(&d, 800), cudaStreamCreate(&s);\nfor (int i : {1, 2}) { memset(h, i, 800);"
 
+TIMED = """float seconds; cudaEvent_t e; cudaEventCreate(&e), cudaEventRecord(e), cudaEventSynchronize(e);
+cudaEventElapsedTime(&seconds, e, e);"""
+IN_PARTS = """cudaMalloc(&d, 16), cudaMemset(d, 1, 16);
+for (int first : {0, 4}) cudaMemcpy(h + first, d, 16, cudaMemcpyDeviceToHost);
+free(h);"""
 KERNELS = """__global__ void k() {}
 __global__ void multiply(long long* a, long long* b, long long* c, int n, int more)
 {
@@ -88,6 +93,10 @@ for (int i = 0; i < 64; ++i) a[i] = b[i] = i * i; multiply<<<1, dim3(8, 8)>>>(a,
     ("\n#pragma omp parallel num_threads(3)\n{ k<<<1, 1>>>(); cudaDeviceSynchronize(); }", []),
     (f"{PRODUCT} 0); cudaDeviceSynchronize();", []),
     (f"{PRODUCT} 1); cudaDeviceSynchronize();", ["wrong-elements"]),
+    (f"{TIMED} seconds /= 1000;", []),
+    (TIMED, ["wrong-unit"]),
+    (f"int *h = (int*)calloc(8, 4), *d; {IN_PARTS}", []),
+    (f"int *h = (int*)calloc(9, 4), *d; {IN_PARTS}", ["never-written"]),
     (f"int *h, *d; cudaStream_t s; {STAGED} cudaMemcpyAsync(d, h, 800, cudaMemcpyDefault, s); }}", ["data-race"]),
 ])  # fmt: skip
 def test_what_a_program_says_itself_and_does_beside_its_kernels_is_told(tmp_path, does, codes):
@@ -156,6 +165,40 @@ def test_what_is_found_names_the_rank(tmp_path, options, ranks):
     assert f"{ranks} ranks\n" in verdict.said
     assert re.search(r"rank 1: out of bounds", verdict.said)
     assert failed_in(verdict.record) == {("cudaErrorIllegalAddress", 11)}
+
+
+@pytest.mark.launcher
+@pytest.mark.parametrize(("sends", "code"), exhaustive([("", "not-sent")], [
+    ("MPI_Bcast(h, 64, MPI_FLOAT, 0, MPI_COMM_WORLD);", ""),
+    ("", "not-sent"),
+    ("if (rank) MPI_Recv(h, 64, MPI_FLOAT, 0, 0, MPI_COMM_WORLD, &s); else MPI_Isend(SENT), MPI_Wait(&r, &s), h[0] = 7;", ""),
+    ("if (rank) MPI_Recv(h, 64, MPI_FLOAT, 0, 0, MPI_COMM_WORLD, &s); else MPI_Isend(SENT), h[0] = 7, MPI_Wait(&r, &s);",
+     "mpi-memory"),
+]))  # fmt: skip
+def test_what_ranks_compute_with_has_reached_them(tmp_path, sends, code):
+    main = """int main(int argc, char** argv)
+{
+    int rank;
+    MPI_Request r;
+    MPI_Status s;
+    MPI_Init(&argc, &argv), MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    float h[64] = {}, *a, *b, *c;
+    for (int i = 0; rank == 0 && i < 64; ++i) h[i] = i % 7;
+    SENDS
+    for (auto each : {&a, &b, &c}) cudaMalloc(each, 256);
+    cudaMemcpy(b, h, 256, cudaMemcpyHostToDevice);
+    for (float& each : h) each = 2;
+    cudaMemcpy(a, h, 256, cudaMemcpyHostToDevice);
+    multiply<<<1, dim3(8, 8)>>>(a, b, c, 8, 0);
+    cudaMemcpy(h, c, 256, cudaMemcpyDeviceToHost);
+    MPI_Finalize();
+}
+"""
+    sent = "#define SENT h, 64, MPI_FLOAT, 1, 0, MPI_COMM_WORLD, &r\n"
+    text = f"#include <mpi.h>\n{sent}{KERNELS.replace('long long', 'float')}{main.replace('SENDS', sends)}"
+    (tmp_path / "ranks.cu").write_text(text)
+    verdict = judged("run", tmp_path / "ranks.cu")
+    assert {found for found, _ in verdict.findings} == {*([code] if code else [])}, verdict.said
 
 
 @pytest.mark.launcher
@@ -235,7 +278,7 @@ def test_each_device_has_its_memory_and_its_streams(tmp_path):
     }
     for number, (between, (devices, findings)) in enumerate(cases.items()):
         (tmp_path / f"{number}.cu").write_text(TWO_DEVICES.replace("BETWEEN", between))
-        verdict = judged("run", tmp_path / f"{number}.cu", "--devices", devices)
+        verdict = judged("run", tmp_path / f"{number}.cu", *(["--devices", 1] if devices == 1 else []))
         assert verdict.findings == findings, verdict.said
         assert ("device 1 is not there" in verdict.said) == (devices == 1)
 
