@@ -74,7 +74,7 @@ def build_parser() -> Parser:
     on_gpu = "cuda: launch the kernel on this machine's GPU, compare C, time it (emulate: look for its errors)"
     run("--device", choices=("emulate", "cuda"), default="emulate", help=on_gpu)
     run("--ranks", type=at_least(1), metavar="N", help="MPI ranks of a whole program that includes mpi.h (2)")
-    run("--devices", type=at_least(1), metavar="N", help="GPUs of a whole program (1)")
+    run("--devices", type=at_least(1), metavar="N", help="GPUs of a whole program (1; 2 if it chooses among them)")
     run("--cuda", type=at_least(1), default=13, metavar="N", help="12: a program may call what CUDA 13 removed (13)")
     run("--gpu", metavar="NAME", help="occupancy and roofline on this GPU: K40c, P100, H200, …")
     run("--picture", type=file_name, metavar="FILE.svg", help="draw where C is wrong, or with --gpu the roofline")
