@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.checks.mutants import Mutant, plant, table
+from experiments.checks.mutants import Mutant, kept, plant, table
+from hybrid.reporting import jsonl
 
 SOURCE = """from __future__ import annotations
 
@@ -66,3 +67,11 @@ def test_each_is_planted_in_a_copy_and_tested_once(checkout):
     assert [line.partition(":")[0] for line in lines[3:]] == ["survived", "no tests"]
     assert "either is the larger" in lines[3]
     assert "NO REASON" in lines[4]
+
+
+def test_a_run_goes_on_with_what_a_file_keeps_of_its_commit(tmp_path):
+    path = str(tmp_path / "lines.jsonl")
+    assert kept(path, "c1") == {}
+    for key, commit in (("a", "c1"), ("b", "c2"), ("c", "c1")):
+        jsonl.write({"command": "mutants", "commit": commit, "key": key, "verdict": "found"}, path)
+    assert [*kept(path, "c1")] == ["a", "c"]

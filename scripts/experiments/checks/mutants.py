@@ -161,13 +161,21 @@ def table(mutants: Iterable[Mutant], results: dict[str, dict[str, Any]]) -> Iter
     yield from missed
 
 
+def kept(path: str, commit: str) -> dict[str, dict[str, Any]]:
+    """The results in this file for the commit, by the mutants' keys."""
+    lines = jsonl.read(path) if path and Path(path).exists() else ()
+    return {line["key"]: line for line in lines if line.get("commit") == commit}
+
+
 def work(options: argparse.Namespace) -> int:
-    mutants, found = catalogue(ROOT / "tests" / "mutants", options.only), {}
-    for result in plant(ROOT, mutants, options.jobs):
+    git = ["git", "rev-parse", "HEAD"]
+    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    mutants, found = catalogue(ROOT / "tests" / "mutants", options.only), kept(options.json, commit)
+    for result in plant(ROOT, [each for each in mutants if each.key not in found], options.jobs):
         found[result["key"]] = result
         print(f"{result['verdict']:<14} {result['file']}: {result['what']}  {result['by']}", flush=True)
         if options.json:
-            jsonl.write({"command": "mutants", **result}, options.json)
+            jsonl.write({"command": "mutants", "commit": commit, **result}, options.json)
     print(*table(mutants, found), sep="\n")
     return int(any(found[each.key]["verdict"] in _MISSED and not each.survives for each in mutants))
 
@@ -178,5 +186,5 @@ def main() -> int:
     run = commands.add_parser("run", help="plant the mutants of the catalogue; ends with 1 if one survives without a reason")
     run.add_argument("--only", default="*", metavar="GLOB", help="of a file of the catalogue, a room, a changed file or a key")
     run.add_argument("--jobs", type=frame.positive, default=os.cpu_count() or 1, help="mutants at a time (cores)")
-    run.add_argument("--json", metavar="FILE", help="append each result")
+    run.add_argument("--json", metavar="FILE", help="append each result, without planting those that it has of this commit")
     return frame.command(parser, work)
