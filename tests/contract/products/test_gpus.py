@@ -15,7 +15,7 @@ from hybrid.errors import DoesNotFit, Overflow
 
 PROGRAM = ROOT / "tests/support/on_gpus.py"
 MPIRUN, ALL = pytest.mark.launcher, pytest.mark.exhaustive
-RUNS = [(1, 30), pytest.param(2, 16, marks=MPIRUN), pytest.param(1, 1000, marks=ALL), pytest.param(2, 600, marks=[MPIRUN, ALL])]
+RUNS = [(1, 12), pytest.param(2, 16, marks=MPIRUN), pytest.param(1, 1000, marks=ALL), pytest.param(2, 600, marks=[MPIRUN, ALL])]
 
 
 @pytest.mark.needs("compiler")
