@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -51,7 +52,7 @@ _LEAST, _MOST = 8, 64  # bounds of the tile that shapes are made for
 
 
 @record
-class _Tried:
+class _Tried(ABC):
     """A kernel, and how it is run."""
 
     file: StudentFile
@@ -81,22 +82,23 @@ class _Tried:
         stated = multiples_of(self.file, self.kernel) if is_usual else {}
         return Examination(self.kernel, self.meaning, used.launch, tuple(cases), static, computes, stated)
 
+    @abstractmethod
     def usual_shapes(self) -> list[Sizes]:
-        raise NotImplementedError
+        """The shapes to run on, if the user names none."""
 
+    @abstractmethod
     def _cases(self, program: Program, shapes: Sequence[Sizes]) -> list[Case]:
         """The runs on these shapes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _is_right(self, program: Program, sizes: Sizes, version: int = 0) -> bool:
         """Whether the kernel, or a changed version, is right on this shape with its threads in one order."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _explained(
         self, program: Program, cases: list[Case], shapes: Sequence[Sizes], folder: Path
     ) -> tuple[_Tried, list[Case], str]:
         """The kernel with its final launch; the cases, with causes; and what the kernel computes, as in `Examination`."""
-        raise NotImplementedError
 
     def _program(self, folder: Path, versions: Mapping[int, str] | None = None, *, traced: bool = False) -> Program:
         text = program_text(self.file, self.kernel, self.instance, self.meaning, versions)

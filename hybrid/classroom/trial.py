@@ -296,7 +296,7 @@ def program_text(
 ) -> str:
     """The text of a program that launches the kernel on the arrays A, B, C and the numbers n, l, m, or without a meaning on an
     array for each pointer and a number for each other parameter. `instance`: the kernel's name with its template arguments.
-    `versions`: of the file's compiled text, of which the next number chooses one."""
+    `versions`: of the file's compiled text, by number; the launch's next number chooses one."""
     lines, arguments, counts = list[str](), [instance], {True: 0, False: 0}
     for parameter, of in zip(kernel.parameters, meaning.of if meaning else [""] * len(kernel.parameters), strict=True):
         if meaning is None:
