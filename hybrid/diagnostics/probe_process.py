@@ -12,13 +12,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import hybrid
 from hybrid.core.problem import record
-from hybrid.errors import HybridError, one_line
+from hybrid.errors import HybridError
 from hybrid.ranks.heartbeat import busy, heartbeat
 from hybrid.ranks.team import Team
 
@@ -42,63 +42,69 @@ class ProbeResult:
 
 def run_probe(probe: str, *arguments: str, limit: int = LIMIT) -> ProbeResult:
     """Run the probe `module.function` of this package for at most `limit` seconds."""
-    with tempfile.TemporaryFile() as errors:
-        process = _Probe([probe, str(limit), *arguments], limit, errors)
-        try:
-            with suppress(HybridError, OSError):  # `ended` has the reason
-                process.next_message(Team())
-        finally:
-            process.close()
-        failed = process.report.get("failed")
-        return ProbeResult(process.report, process.ended or (f"failed: {failed}" if failed else ""))
+    with _Probe([probe, str(limit), *arguments], limit) as process, suppress(HybridError):  # `ended` has the reason
+        process.next_message(Team())
+    failed = process.report.get("failed")
+    return ProbeResult(process.report, process.ended or (f"failed: {failed}" if failed else ""))
 
 
 def run_proxies(team: Team, probe: str, argument: str | None, limit: int) -> ProbeResult | None:
     """Run one probe for each rank, its proxy, all at the same time and for at most `limit` seconds. Every rank calls it, with
     None as `argument` for no proxy. Returns the result of this rank's proxy, even if another rank's failed."""
-    with tempfile.TemporaryFile() as errors:
-        proxy = None if argument is None else _Probe([probe, str(limit), argument], limit, errors)
-        try:
-            with suppress(HybridError):  # raised on all ranks when a proxy fails; each still has its own proxy's report
-                while True:
-                    with team.phase("proxies", timed=False) as exchange:
-                        exchange.mine = None if proxy is None else proxy.next_message(team)
-                    if all(message is None for message in exchange.all):
-                        break
-                    with team.phase("proxies", timed=False):
-                        if proxy is not None:
-                            proxy.answer(exchange.all)
-        finally:
+    with (
+        nullcontext() if argument is None else _Probe([probe, str(limit), argument], limit) as proxy,
+        suppress(HybridError),  # raised on all ranks when a proxy fails; each still has its own proxy's report
+    ):
+        while True:
+            with team.phase("proxies", timed=False) as exchange:
+                exchange.mine = proxy and proxy.next_message(team)
+            if not any(exchange.all):
+                break
             if proxy is not None:
-                proxy.close()
-        return None if proxy is None else ProbeResult(proxy.report, proxy.ended)
+                proxy.answer(exchange.all)
+    return None if proxy is None else ProbeResult(proxy.report, proxy.ended)
 
 
 class _Probe:
-    """A process that runs a probe. `ended`: how it ended, in words, "" if well."""
+    """A process that runs a probe; the context's end kills it. `ended`: how it ended, in words, "" if well."""
 
-    def __init__(self, words: Sequence[str], limit: int, errors: IO[bytes]) -> None:
+    def __init__(self, words: Sequence[str], limit: int) -> None:
+        """Start it in its own process group, without the launcher's variables, able to import what this process can."""
         self.report: dict[str, Any] = {}
         self.ended = ""
-        self._words, self._limit, self._errors = words, limit, errors
-        self._process: subprocess.Popen[bytes] | None = None
-        self._deadline = 0.0
-        self._unread = b""
+        self._limit, self._deadline, self._unread = limit, time.monotonic() + limit + _MARGIN, b""
+        search_path = [str(Path(hybrid.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, search_path))
+        command = [sys.executable, "-m", "hybrid.diagnostics.probes", *words]
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the context)
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
+        self._process: Any = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)  # noqa: S603
+
+    def __enter__(self) -> _Probe:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        """Kill the probe and all processes that it started."""
+        with suppress(ProcessLookupError, PermissionError):  # all have ended
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_KILL_WAIT)
+        for file in (self._process.stdin, self._process.stdout, self._errors):
+            with suppress(BrokenPipeError):
+                file.close()
 
     def next_message(self, team: Team) -> str | None:
         """The probe's message to the other ranks' probes; None if it has ended well instead. HybridError if it has failed."""
-        process = self._started()
-        while (line := self._next_line(team, process)) is not None:
+        while (line := self._next_line(team)) is not None:
             if line.startswith("{"):
                 with suppress(json.JSONDecodeError):  # a line that a library has printed
                     self.report |= json.loads(line)
             if "to_others" in self.report:
                 return str(self.report.pop("to_others"))
-        try:
-            with busy():
-                code: int | None = process.wait(max(0.0, self._deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            code = None
+        code = None
+        with suppress(subprocess.TimeoutExpired), busy():
+            code = self._process.wait(max(0.0, self._deadline - time.monotonic()))
         self.ended = self._end(code)
         if self.ended or "failed" in self.report:
             raise HybridError(self.ended or str(self.report["failed"]), code="probe-failed")
@@ -106,53 +112,22 @@ class _Probe:
 
     def answer(self, messages: Sequence[str | None]) -> None:
         """Send all probes' messages to this one."""
-        assert self._process is not None
-        assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # the probe has ended: `next_message` finds out how
             self._process.stdin.write(json.dumps(messages).encode() + b"\n")
             self._process.stdin.flush()
 
-    def close(self) -> None:
-        """Kill the probe and all processes that it started."""
-        if self._process is None:
-            return
-        with suppress(ProcessLookupError, PermissionError):  # all have ended
-            os.killpg(self._process.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_KILL_WAIT)
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            with suppress(BrokenPipeError):
-                pipe.close()
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        """Start the probe in its own process group, without the launcher's variables, able to import what this process can."""
-        if self._process is None:
-            self._deadline = time.monotonic() + self._limit + _MARGIN
-            search_path = [str(Path(hybrid.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-            environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, search_path))
-            command = [sys.executable, "-m", "hybrid.diagnostics.probes", *self._words]
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
-            try:
-                self._process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)  # type: ignore[call-overload]  # noqa: S603
-            except OSError as error:
-                self.ended = f"could not be started ({one_line(error)})"
-                raise
-        return self._process
-
-    def _next_line(self, team: Team, process: subprocess.Popen[bytes]) -> str | None:
+    def _next_line(self, team: Team) -> str | None:
         """The next line of output; None at the end of the output or of the time. PhaseEnded if another rank's probe fails."""
-        assert process.stdout is not None
+        output = self._process.stdout
         while b"\n" not in self._unread:
             heartbeat()
-            if team.size > 1:
+            if not team.alone:
                 team.messages.end_if_others_failed()
             if time.monotonic() > self._deadline:
                 return None
-            has_ended = process.poll() is not None  # before the read, which then gets the last output
-            if select.select([process.stdout], [], [], 0 if has_ended else _POLL)[0]:
-                if not (read := os.read(process.stdout.fileno(), 1 << 16)):
+            has_ended = self._process.poll() is not None  # before the read, which then gets the last output
+            if select.select([output], [], [], 0 if has_ended else _POLL)[0]:
+                if not (read := os.read(output.fileno(), 1 << 16)):
                     return None
                 self._unread += read
             elif has_ended:  # a grandchild may hold the pipe open

@@ -98,23 +98,14 @@ class ProxyTeam(Team):
 
     def __init__(self, rank: int, topology: Topology) -> None:
         super().__init__()
-        self.rank = rank
-        self.size = 1 + max(max(node) for node in topology.nodes)
+        self.rank, self.size = rank, 1 + max(max(node) for node in topology.nodes)
         self.topology = self._real_topology = topology
-        self._no_messages = _NoMessages()
-
-    @property
-    def alone(self) -> bool:
-        return False  # also where there is one proxy: the rank passes its results on
-
-    @property
-    def messages(self) -> Any:
-        return self._no_messages
+        self._messages = _NoMessages()  # also of one proxy, which is not `alone`: the rank passes its results on
 
     def _end_phase(self, phase: Phase, failure: BaseException | None) -> None:
         if failure is not None:
             raise failure
-        self._no_messages.serial += 1
+        self.messages.serial += 1
         report(to_others=base64.b64encode(pickle.dumps(phase.mine)).decode())
         if not (answer := sys.stdin.readline()):
             sys.exit("the rank has ended")

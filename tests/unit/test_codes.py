@@ -233,16 +233,15 @@ def sees(*names):
 
 
 def test_what_a_probe_writes_as_it_ends_is_read():
-    (read, write), probe = os.pipe(), _Probe([], 60, None)
-    probe._deadline = inf
+    (read, write), probe = os.pipe(), object.__new__(_Probe)
 
     def poll():  # it writes, and ends, between one look and the next
         os.write(write, b'{"stage": "done"}\n')
         return 0
 
     with open(read, "rb") as output, open(write, "wb"):
-        process = SimpleNamespace(stdout=output, poll=poll)
-        assert probe._next_line(Team(), process) == '{"stage": "done"}'
+        vars(probe).update(_process=SimpleNamespace(stdout=output, poll=poll), _deadline=inf, _unread=b"")
+        assert probe._next_line(Team()) == '{"stage": "done"}'
 
 
 def test_ranks_on_gpus_by_uuid():
