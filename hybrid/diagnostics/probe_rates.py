@@ -3,7 +3,7 @@
 
 `all_ranks` measures the GPUs of all ranks at the same time, by one proxy for each rank. Its argument is JSON: `rank`; `nodes`:
 each node's ranks that have a GPU; `measuring`: each node's ranks that measure a link, one for each GPU; `uuids` of all ranks'
-GPUs; `size` of a copy in bytes; `index` of this rank's GPU, null for a CPU in its place. `machine_rates` takes JSON with `index`
+GPUs; `size` of a copy in bytes; `index` of this rank's GPU. `machine_rates` takes JSON with `index`
 and `sizes` of square products, smallest first.
 """
 
@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 
 from hybrid.core.problem import ITEM_SIZES, Span, Topology, pieces
-from hybrid.devices.base import Device
+from hybrid.devices.cuda_device import CudaDevice
+from hybrid.devices.cuda_gpus import pinned_memory, usable_gpus
 from hybrid.diagnostics.probes import report
 from hybrid.errors import DeviceUnavailable
-from hybrid.kernels.catalogue import EMULATED_CAPABILITY, LEAST_FOR_BYTES, fastest, products_of
+from hybrid.kernels.catalogue import LEAST_FOR_BYTES, fastest, products_of
 from hybrid.ranks.messages import Messages
 from hybrid.ranks.team import Phase, Team
 from hybrid.transport.peers import probe
@@ -36,18 +37,14 @@ _SECONDS = 0.1  # aimed at for the copies of a measurement
 class HostLink:
     """A device's host link, with buffers of `size` bytes on both sides; host memory is pinned if possible."""
 
-    def __init__(self, device: Device, size: int) -> None:
+    def __init__(self, device: CudaDevice, size: int) -> None:
         self._device, self._size = device, size
         rows = size // (ITEM * COLUMNS)
         self._memory = device.reserve(size, shared=False)
         self._on_device = device.matrix(self._memory, 0, rows, COLUMNS, "float64")
         self._on_host = np.zeros((rows, COLUMNS))
-        self.pinned = True  # a CPU in place of a GPU needs no pinning
-        if device.name == "cuda":
-            from hybrid.devices.cuda_gpus import pinned_memory
-
-            device.pin(self._on_host)
-            self.pinned = pinned_memory.pin(self._on_host)
+        device.pin(self._on_host)
+        self.pinned = pinned_memory.pin(self._on_host)
         self._copies = dict.fromkeys(DIRECTIONS, 0)
 
     def alone(self) -> dict[str, float]:
@@ -71,7 +68,7 @@ class HostLink:
         return copy_rate(self._device, self._size, copies)
 
 
-def copy_rate(device: Device, size: int, copies: int) -> float:
+def copy_rate(device: CudaDevice, size: int, copies: int) -> float:
     """Wait for the copies enqueued since the last call; returns bytes a second."""
     timed = list(device.finish())
     assert len(timed) == copies, (len(timed), copies)
@@ -115,7 +112,7 @@ class ProxyTeam(Team):
 def all_ranks(argument: str) -> None:
     task = json.loads(argument)
     team = ProxyTeam(task["rank"], Topology(tuple(tuple(node) for node in task["nodes"])))
-    device = device_of(task["index"])
+    device = CudaDevice(usable_gpus()[task["index"]])
     report(stage="links")
     _measure_links(team, device, task)
     if any(len(node) > 1 for node in team.topology.nodes):
@@ -126,17 +123,7 @@ def all_ranks(argument: str) -> None:
     report(stage="done")
 
 
-def device_of(index: int | None) -> Any:
-    """The GPU with this index; None: a CPU with staged copies in its place."""
-    if index is None:
-        return Device(staged=True)
-    from hybrid.devices.cuda_device import CudaDevice
-    from hybrid.devices.cuda_gpus import usable_gpus
-
-    return CudaDevice(usable_gpus()[index])
-
-
-def _measure_links(team: ProxyTeam, device: Device, task: dict[str, Any]) -> None:
+def _measure_links(team: ProxyTeam, device: CudaDevice, task: dict[str, Any]) -> None:
     """Measure each GPU's link while the others of its node are idle, then all links of a node at once."""
     of_node: list[int] = task["measuring"][team.node]
     rates: dict[str, Any] = {}
@@ -157,7 +144,7 @@ def _measure_links(team: ProxyTeam, device: Device, task: dict[str, Any]) -> Non
         report(links=[{**rates, "together": together}])
 
 
-def _fetch_from_all(team: ProxyTeam, device: Device, uuids: list[str], size: int) -> None:
+def _fetch_from_all(team: ProxyTeam, device: CudaDevice, uuids: list[str], size: int) -> None:
     """In each round all ranks copy at the same time, each from another rank's GPU of its node, until each has copied from all.
     Reports the rates. DeviceUnavailable if the data arrive wrong."""
     node, shape, copies = team.node_ranks, (size // (ITEM * COLUMNS), COLUMNS, "float64"), []
@@ -207,9 +194,8 @@ LARGEST_OF_BYTES = 4096
 def machine_rates(argument: str) -> None:
     """Report the link's rates and those of the fastest kernels."""
     task = json.loads(argument)
-    device = device_of(task["index"])
-    on_gpu = device.name == "cuda"
-    report(stage="link", multiprocessors=device.multiprocessors if on_gpu else 0)
+    device = CudaDevice(usable_gpus()[task["index"]])
+    report(stage="link", multiprocessors=device.multiprocessors)
     host_link = HostLink(device, 64 << 20)
     if not host_link.pinned:
         raise RuntimeError("host memory cannot be pinned, so copies do not run at the link's rate")
@@ -223,17 +209,16 @@ def machine_rates(argument: str) -> None:
                 break
         rates[dtype] = n**3 / seconds
         report(multiply_adds=rates, products={"n": n, "seconds": seconds})
-    if on_gpu and device.gpu.capability >= LEAST_FOR_BYTES:
+    if device.gpu.capability >= LEAST_FOR_BYTES:
         report(stage="multiplying bytes")
         report(byte_multiply_adds=byte_rate(device, min(task["sizes"][-1], LARGEST_OF_BYTES)))
         report(memory=memory_rate(device, 512 << 20))
     report(stage="done")
 
 
-def product_seconds(device: Any, dtype: str, n: int) -> float:
+def product_seconds(device: CudaDevice, dtype: str, n: int) -> float:
     """The time of a square product by the fastest kernel."""
-    capability = device.gpu.capability if device.name == "cuda" else EMULATED_CAPABILITY
-    device.use_kernel(fastest(device.name, dtype, n, capability), dtype)
+    device.use_kernel(fastest("cuda", dtype, n, device.gpu.capability), dtype)
     size = n * n * ITEM_SIZES[dtype]
     memory = device.reserve(3 * size, shared=False)
     a, b, c = (device.matrix(memory, number * size, n, n, dtype) for number in range(3))
@@ -253,7 +238,7 @@ def byte_rate(device: Any, n: int) -> float:
     return 2 * n**3 / _seconds(device, "multiply", lambda: device.launch([call], [], "products"))
 
 
-def memory_rate(device: Any, size: int) -> float:
+def memory_rate(device: CudaDevice, size: int) -> float:
     """Bytes a second, read plus written, of a copy within the device's memory."""
     rows = size // ITEM // _FILL_ROWS
     memory = device.reserve(2 * size, shared=False)
@@ -261,14 +246,14 @@ def memory_rate(device: Any, size: int) -> float:
     return 2 * here.nbytes / _seconds(device, "exchange", lambda: device.exchange(there, here, []))
 
 
-def _fill(device: Any, matrices: tuple[Any, ...], some: np.ndarray) -> None:
+def _fill(device: CudaDevice, matrices: tuple[Any, ...], some: np.ndarray) -> None:
     """Fill the matrices with these rows, again and again."""
     for matrix in matrices:
         for rows in pieces(Span(0, matrix.shape[0]), len(some)):
             device.copy_in(matrix[rows.slice], some[: len(rows)], [])
 
 
-def _seconds(device: Any, phase: str, enqueue: Callable[[], object]) -> float:
+def _seconds(device: CudaDevice, phase: str, enqueue: Callable[[], object]) -> float:
     """The time of one of several operations after the first, which takes longer."""
     for times in (1, _TIMES):
         list(device.finish())
