@@ -21,7 +21,7 @@ import numpy as np
 
 from hybrid.commands.matmul import how_computed, product_asked_for
 from hybrid.commands.streams import file_of_json, text_stream
-from hybrid.core.problem import AskedProduct, Span
+from hybrid.core.problem import Span
 from hybrid.core.settings import Settings
 from hybrid.core.timeline import Timeline, wall
 from hybrid.errors import with_code
@@ -37,7 +37,6 @@ from hybrid.reporting import run_report
 from hybrid.reporting.progress import Progress
 from hybrid.runs.matrix_file import matrix_name
 from hybrid.runs.measured import Outcome, RunOptions, run_typed_product
-from hybrid.runs.operands import TypedProduct
 
 if TYPE_CHECKING:
     from hybrid.planning.decision import Decision
@@ -113,7 +112,9 @@ class _Job:
     def _say_begin(self, decision: Decision, more: str = "") -> None:
         """Print what will be computed, and how. `more`: one more line."""
         if self.team.rank == 0:
-            lines = run_report.heading(decision, asked_of(self.product)), how_computed(self.product, decision.plan.problem), more
+            product = self.product
+            heading = run_report.heading(decision, product.sizes, product.types.result)
+            lines = heading, how_computed(product, decision.plan.problem), more
             print(*filter(None, lines), sep="\n", file=self.stream, flush=True)
 
     def _progress(self, plan: Plan, products: int, note: Callable[[], str] = lambda: "") -> Progress:
@@ -142,8 +143,12 @@ class _Job:
         if options.json:
             from hybrid.reporting import jsonl
 
-            more = {**vars(asked_of(product)), "operands": outcome.decision.plan.problem.operand_dtype}
-            more |= {"computed": product.types.computed, "products": len(product.types.primes)}
+            more = dict(zip("nlm", product.sizes, strict=True)) | {"dtype": product.types.result}
+            more |= {
+                "operands": outcome.decision.plan.problem.operand_dtype,
+                "computed": product.types.computed,
+                "products": len(product.types.primes),
+            }
             more |= {name: getattr(options, name) for name in ("fill", "seed", "a", "b")}
             more |= {"repeat": outcome.repeats, "warmup": warmup}
             jsonl.write(run_report.as_record(outcome, more, self.settings.as_dict(), wall.parts()), options.json)
@@ -172,10 +177,6 @@ class _Job:
         if not outcome.parts and (_is_right(outcome) or product.is_plain):
             corner, shape = outcome.c.array[:count, :count], (product.sizes[0], product.sizes[2])
             self.stream.write(run_report.labelled_corner("C", corner, shape))
-
-
-def asked_of(product: TypedProduct) -> AskedProduct:
-    return AskedProduct(*product.sizes, product.types.result)
 
 
 def _refuse_unwritable(options: argparse.Namespace) -> None:

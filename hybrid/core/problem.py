@@ -103,16 +103,6 @@ class Problem:
         return f"{self.n}×{self.l} · {self.l}×{self.m} {self.operand_dtype}"
 
 
-@record
-class AskedProduct:
-    """The product that a user asked for. For complex numbers or integers, a `Problem` is the real product that computes it."""
-
-    n: int
-    l: int
-    m: int
-    dtype: str
-
-
 def padded(columns: int, item_size: int) -> int:
     """The row stride, in elements, of a GPU's buffer with these columns: it aligns every row for the widest copies."""
     in_a_copy = WIDEST_COPY // item_size

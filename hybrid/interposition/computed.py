@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.core.problem import Span, pieces
 from hybrid.errors import UsageError
 from hybrid.interposition.blas_calls import GEMM, HERK, TYPES, Product
 
-_TRIANGLE_ROWS = 256  # per step of copying a triangle
 Multiply = Callable[[np.ndarray, np.ndarray, "np.ndarray | None", "np.ndarray | None", Mapping[str, Any]], np.ndarray]
 
 
@@ -49,8 +47,6 @@ def write(p: Product, product: np.ndarray, c: np.ndarray) -> None:
         return
     if p.kind == HERK:
         np.einsum("ii->i", product).imag = 0
-    for rows in pieces(Span(0, p.n), _TRIANGLE_ROWS):
-        beside = slice(0, rows.lo) if p.lower else slice(rows.hi, p.n)
-        np.copyto(c[rows.slice, beside], product[rows.slice, beside])
-        square = np.tri(len(rows), dtype=bool)
-        np.copyto(c[rows.slice, rows.slice], product[rows.slice, rows.slice], where=square if p.lower else square.T)
+    for row in range(p.n):
+        written = slice(0, row + 1) if p.lower else slice(row, p.n)
+        c[row, written] = product[row, written]

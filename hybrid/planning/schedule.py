@@ -450,6 +450,12 @@ class Piece:
     groups: Span  # its groups of columns; one for A
     number: int
     offset: int
+    first: int  # the number of its first row in the whole matrix
+
+    @property
+    def place(self) -> Place:
+        """Its place in the whole matrix."""
+        return self.operand, Span(self.first, self.first + len(self.rows)), self.columns
 
 
 @record
@@ -486,7 +492,8 @@ class CheckLayout:
         def pieces(operand: str, parts: Iterable[Span], places: Iterable[tuple[Span, Span]]) -> Iterator[Piece]:
             nonlocal number, offset
             for rows, (columns, groups) in product(filter(len, parts), places):
-                yield Piece(operand, rows, columns, groups, number, offset)
+                first = rows.lo + (0 if operand == "B" else self.share.rows.lo)
+                yield Piece(operand, rows, columns, groups, number, offset, first)
                 number, offset = number + 1, offset + len(rows)
 
         table = []
@@ -507,15 +514,6 @@ class CheckLayout:
         """All pieces, ordered by offset."""
         return tuple(piece for own, tiles in self.by_arrival for piece in (*own, *chain.from_iterable(tiles)))
 
-    @cached_property
-    def places(self) -> tuple[Place, ...]:
-        """Each piece's place in the whole matrix."""
-        firsts = map(self.first_row, self.pieces)
-        return tuple(
-            (piece.operand, Span(first, first + len(piece.rows)), piece.columns)
-            for piece, first in zip(self.pieces, firsts, strict=True)
-        )
-
     def pieces_of(self, one: Arrival | Tile) -> tuple[Piece, ...]:
         """The pieces of an arrival or tile of the share's order. Later arrivals of a panel have the pieces of the first."""
         return self._by_identity[id(one)]
@@ -529,10 +527,6 @@ class CheckLayout:
             found[id(arrival)] = first.setdefault((arrival.operand, arrival.span, arrival.slab), own)
             found.update(zip(map(id, arrival.releases), of_tiles, strict=True))
         return found
-
-    def first_row(self, piece: Piece) -> int:
-        """The number of the piece's first row in the whole matrix."""
-        return piece.rows.lo + (0 if piece.operand == "B" else self.share.rows.lo)
 
     @property
     def checksums(self) -> int:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
-from hybrid.core.problem import AskedProduct, Span
+from hybrid.core.problem import Span
 from hybrid.core.text import aligned, counted, ranges, rate_in_units, rounded_up
 from hybrid.core.timeline import PHASES, Interval, Spread
 from hybrid.errors import with_code
@@ -121,13 +121,12 @@ def write_trace(path: str, intervals_of_ranks: Sequence[Sequence[Interval]], nam
     write_text(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
 
 
-def heading(decision: Decision, asked: AskedProduct | None = None) -> str:
-    """A line for the product, with device, kernel and transport, then one for each rank. `asked`: the product asked for, if
-    another than the real product that is computed."""
-    plan, problem = decision.plan, asked or decision.plan.problem
+def heading(decision: Decision, sizes: tuple[int, int, int], dtype: str) -> str:
+    """A line for the product of these sizes and type, with device, kernel and transport, then one for each rank."""
+    plan, (n, l, m) = decision.plan, sizes
     where = "from remainders where as accurate" if plan.moduli else "native"
     lines = [
-        f"C ({problem.n}×{problem.m}) = A ({problem.n}×{problem.l}) · B ({problem.l}×{problem.m})  {problem.dtype}  "
+        f"C ({n}×{m}) = A ({n}×{l}) · B ({l}×{m})  {dtype}  "
         f"{counted(plan.topology.size, 'rank')} on {counted(len(plan.topology.nodes), 'node')}  "
         f"{plan.device} ({decision.device_reason})  kernel {decision.kernel.name} ({decision.kernel_reason})"
         + (f"  precision {where} ({decision.precision_reason})" if plan.device != "cpu" else "")

@@ -37,7 +37,10 @@ class PiecesOfRanks(list[CheckLayout]):
         """For each rank, the place number of each of its pieces. Pieces of several ranks with the same number are the same part
         of a matrix."""
         known: dict[Place, int] = {}
-        return [np.array([known.setdefault(place, len(known)) for place in each.places], np.intp) for each in self]
+        return [
+            np.array([known.setdefault(place, len(known)) for place in (piece.place for piece in each.pieces)], np.intp)
+            for each in self
+        ]
 
     @cached_property
     def how_many(self) -> int:
@@ -84,7 +87,7 @@ def wrong_copies(findings: Sequence[Findings], pieces: PiecesOfRanks, root: int)
     sources: dict[Place, int] = {}  # the rank that sent the piece: for C the one that multiplied, else the root
     for finder, found in enumerate(findings):
         for rank, (summed, checksums) in found.in_memory.items():
-            for place, checksum in ((pieces[rank].places[number], int(checksums[number])) for number in summed):
+            for place, checksum in ((pieces[rank].pieces[number].place, int(checksums[number])) for number in summed):
                 seen.setdefault(place, {})[finder] = checksum
                 sources.setdefault(place, rank if place[0] == "C" else root)
     wrong: dict[str, Fault] = {}
@@ -96,7 +99,8 @@ def wrong_copies(findings: Sequence[Findings], pieces: PiecesOfRanks, root: int)
             wrong.setdefault(text, Fault(text, "check-exchange"))
     for rank, (found, of_rank) in enumerate(zip(findings, pieces, strict=True)):
         on_device = found.on_device.tolist()
-        for place, checksum in zip(of_rank.places, on_device, strict=bool(on_device)):
+        for piece, checksum in zip(of_rank.pieces, on_device, strict=bool(on_device)):
+            place = piece.place
             way = "left" if place[0] == "C" else "reached"
             if place not in seen:
                 text = f"{named(place)} never {way} the device of {found.where}"
@@ -141,7 +145,7 @@ class CopyChecksums:
         self._by_device: _DeviceChecksums | None = None
         # By rank, the checksums of all rows of its pieces, and of the pieces; 0 if not summed here.
         self._made = {
-            rank: (np.zeros(each.checksums, np.uint64), np.zeros(len(each.places), np.uint64)) for rank, each in pieces.items()
+            rank: (np.zeros(each.checksums, np.uint64), np.zeros(len(each.pieces), np.uint64)) for rank, each in pieces.items()
         }
         self._summed: dict[int, dict[int, Piece]] = {rank: {} for rank in pieces}  # by rank and number, the pieces summed here
         self._begun, self._sample = False, ALL
@@ -206,22 +210,22 @@ class CopyChecksums:
         if self._by_threads is not None:
             self._by_threads.wait()
         if self._by_device is not None:
-            self._by_device.write_to(self._made, self._pieces)
+            self._by_device.write_to(self._made)
         return {rank: (list(self._summed[rank]), of_pieces.copy()) for rank, (_, of_pieces) in self._made.items()}
 
     def _sum(self, rank: int, piece: Piece, event: Event) -> None:
         self._summed[rank][piece.number] = piece
         assert self._matrices is not None
-        (a, b, c), number = self._matrices, self._pieces[rank].first_row(piece)
+        a, b, c = self._matrices
         matrix, origin = {"A": (a, self._origin), "B": (b.array, b.rows.lo), "C": (c, self._origin)}[piece.operand]
-        first = number - origin  # the array's row that is the piece's first
+        first = piece.first - origin  # the array's row that is the piece's first
         if self._by_device is not None and not isinstance(matrix, np.ndarray):
             self._by_device.sum(rank, piece, matrix, first, event)
             return
         assert self._by_threads is not None
         of_rows, of_pieces = self._made[rank]
         rows, weights = Span(first, first + len(piece.rows)), self._weights[piece.operand]
-        into = of_rows, piece.offset, of_pieces, piece.number, number
+        into = of_rows, piece.offset, of_pieces, piece.number, piece.first
         self._by_threads.sum(RowsToSum(piece.operand, matrix, rows, piece.columns, weights, *into), event, self._device, rank)
 
 
@@ -259,13 +263,13 @@ class _DeviceChecksums:
         call = check_kernel(self._device, "row_sums", rows, weights, weights, *into)
         self._device.launch([call], [event], "check")
 
-    def write_to(self, made: Mapping[int, tuple[np.ndarray, np.ndarray]], pieces: Mapping[int, CheckLayout]) -> None:
+    def write_to(self, made: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> None:
         of_all = self._device.read(self._checksums)[:, 0]
         for (rank, number), piece in self._summed.items():
             (of_rows, of_pieces), first = made[rank], self._first[rank] + piece.offset
             of_piece = of_all[first : first + len(piece.rows)]
             of_rows[piece.offset : piece.offset + len(piece.rows)] = of_piece
-            of_pieces[number] = mixed_total(of_piece, pieces[rank].first_row(piece))
+            of_pieces[number] = mixed_total(of_piece, piece.first)
 
 
 def sums_of_other_nodes(
@@ -288,32 +292,31 @@ def sums_of_other_nodes(
         return found
     sources = dict(zip("AB", operands, strict=True))
     sent = {key for key, source in sources.items() if isinstance(source, RootMatrix)}  # by the root, from its own arrays
-    done: set[Place] = {place for rank in team.node_ranks for place in pieces[rank].places if place[0] not in sent}
+    done: set[Place] = {piece.place for rank in team.node_ranks for piece in pieces[rank].pieces if piece.operand not in sent}
     for rank in range(team.size):
         if rank in team.node_ranks:
             continue
-        of_rank = pieces[rank]
-        checksums, mine = np.zeros(len(of_rank.pieces), np.uint64), []
-        for piece, place in zip(of_rank.pieces, of_rank.places, strict=True):
-            if place in done:
+        checksums, mine = np.zeros(len(pieces[rank].pieces), np.uint64), []
+        for piece in pieces[rank].pieces:
+            if piece.place in done:
                 continue
-            done.add(place)
-            rows = _own_rows(team, plan, sources, views, piece, place)
+            done.add(piece.place)
+            rows = _own_rows(team, plan, sources, views, piece)
             if rows is not None:
-                weights = checksum_weights(plan.problem.l if place[0] == "A" else plan.problem.m, plan.problem.item_size)
+                weights = checksum_weights(plan.problem.l if piece.operand == "A" else plan.problem.m, plan.problem.item_size)
                 of_rows = np.empty(len(piece.rows), np.uint64)
                 all_row_checksums(rows, weights[piece.columns.slice], of_rows, sample, threads, plan.problem.dtype)
-                checksums[piece.number] = mixed_total(of_rows, place[1].lo)
+                checksums[piece.number] = mixed_total(of_rows, piece.first)
                 mine.append(piece.number)
         found[rank] = mine, checksums
     return found
 
 
 def _own_rows(
-    team: Team, plan: Plan, sources: Mapping[str, MatrixSource], views: Mapping[str, RowView], piece: Piece, place: Place
+    team: Team, plan: Plan, sources: Mapping[str, MatrixSource], views: Mapping[str, RowView], piece: Piece
 ) -> np.ndarray | None:
     """This rank's source of a piece that was sent to another node; None if another rank sums it or this node does not have it."""
-    operand, rows, columns = place
+    operand, rows, columns = piece.place
     source = sources.get(operand)
     if isinstance(source, RootMatrix):
         return source.array[rows.slice, columns.slice] if team.rank == plan.root else None

@@ -97,7 +97,7 @@ class DeviceSums:
         self._of_operands = [[piece.number for piece in layout.pieces if piece.operand == operand] for operand in "ABC"]
         rows, groups, checksums = len(layout.share.rows), layout.groups, layout.checksums
         # For each piece: the index of its first row checksum, their count, and its first row's number in the matrix.
-        table = np.array([(each.offset, len(each.rows), layout.first_row(each)) for each in layout.pieces], np.uint64)
+        table = np.array([(each.offset, len(each.rows), each.first) for each in layout.pieces], np.uint64)
         table = table.reshape(-1, 3)
         summary, totals = NUMBERS_TOGETHER * -(-rows // ROWS_TOGETHER), 2 * len(table)
         ends = np.cumsum([rows, groups, checksums, checksums, rows * groups, summary, totals]).tolist()
