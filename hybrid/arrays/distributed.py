@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from hybrid.arrays.interop import is_array, on_device_of, on_gpu, on_host, refuse_masked
-from hybrid.core.problem import Span
+from hybrid.core.problem import Span, merged
 from hybrid.core.settings import as_int
 from hybrid.errors import NoArray, UsageError
 from hybrid.planning.decision import same_on_all_ranks
@@ -576,7 +576,10 @@ def refuse_no_grid(name: str, parts: Sequence[Part], shape: tuple[int, int]) -> 
     """UsageError unless the parts are those of a grid of ranks, and cover a matrix of this shape exactly once."""
     there = [part for part in parts if part.elements]
     rows, columns = {part.rows for part in there}, {part.columns for part in there}
-    whole = all(_cover(spans, length) for spans, length in ((rows, shape[0]), (columns, shape[1])))
+    whole = all(
+        merged(span for of_one in spans for span in of_one if len(span)) == [Span(0, length)]
+        for spans, length in ((rows, shape[0]), (columns, shape[1]))
+    )
     pairs = {(part.rows, part.columns) for part in there}
     if shape[0] * shape[1] and not (whole and len(pairs) == len(there) == len(rows) * len(columns)):
         how = "the ranks' rows of A and columns of B" if name == "C" else "the ranks' blocks"
@@ -584,13 +587,3 @@ def refuse_no_grid(name: str, parts: Sequence[Part], shape: tuple[int, int]) -> 
             f"{how} do not make up {name} ({shape[0]}×{shape[1]}) once: each element must belong to one rank of a grid",
             code="blocks",
         )
-
-
-def _cover(spans: set[tuple[Span, ...]], length: int) -> bool:
-    """Whether these spans cover all rows or columns exactly once."""
-    end = 0
-    for span in sorted(span for of_one in spans for span in of_one if len(span)):
-        if span.lo != end:
-            return False
-        end = span.hi
-    return end == length

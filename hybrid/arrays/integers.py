@@ -21,8 +21,8 @@ from hybrid.arrays.interop import empty_beside, gpu_kernel, on_device_of, on_gpu
 from hybrid.core.problem import INTEGERS, Span, record
 from hybrid.errors import CheckFailed, Overflow, UsageError
 from hybrid.host.threads import CALL_BYTES, on_threads, rows_of_about
+from hybrid.planning.arithmetic import EXACT_BITS
 
-EXACT_BITS = {"float32": 24, "float64": 53}  # integers up to 2 to this power are exact
 DIGIT = np.dtype(np.int32)  # of an element's remainder modulo one prime
 _SEGMENT = 1 << 18  # numbers per segment of the sieve
 _CACHED_BYTES = CALL_BYTES // 16  # of elements per step on the host; each temporary array takes as much

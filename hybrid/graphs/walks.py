@@ -19,13 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.integers import EXACT_BITS, balanced, largest_modulus, primes_below
+from hybrid.arrays.integers import balanced, largest_modulus, primes_below
 from hybrid.arrays.interop import on_device_of, on_host
 from hybrid.core.problem import record
 from hybrid.core.text import aligned, counted
 from hybrid.errors import CheckFailed, UsageError
 from hybrid.graphs import MOST_LISTED
 from hybrid.host.files import atomic_write, write_text
+from hybrid.planning.arithmetic import EXACT_BITS
 
 
 def enough_primes(bits: int, terms: int) -> list[int]:

@@ -191,27 +191,23 @@ static int rank_k(int kind, int type, int order, int uplo, int trans, int64_t n,
 #define SLOT(family, type, kind) (((family) * TYPES + (type)) * KINDS + (kind))
 #define ORIGINAL(name, family, type, kind) ((__typeof__(&name))originals[SLOT(family, type, kind)])
 
-// SCALAR: the type of alpha and beta; AT: the operator that gives their address.
-#define CBLAS_FUNCTIONS(name, family, INT, type, SCALAR, AT)                                                                     \
+// SCALAR: the type of gemm's and syrk's alpha and beta; AT: the operator that gives their address; REAL: herk's.
+#define CBLAS_FUNCTIONS(name, family, INT, type, SCALAR, AT, REAL)                                                               \
     static void name##_gemm(int order, int ta, int tb, INT m, INT n, INT k, SCALAR alpha, const void* a, INT lda, const void* b, \
                             INT ldb, SCALAR beta, void* c, INT ldc)                                                              \
     {                                                                                                                            \
         if (!gemm(type, order, ta, tb, m, n, k, AT alpha, a, lda, b, ldb, AT beta, c, ldc))                                      \
             ORIGINAL(name##_gemm, family, type, GEMM)(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);              \
     }                                                                                                                            \
-    static void name##_syrk(int order, int uplo, int trans, INT n, INT k, SCALAR alpha, const void* a, INT lda, SCALAR beta,     \
-                            void* c, INT ldc)                                                                                    \
-    {                                                                                                                            \
-        if (!rank_k(SYRK, type, order, uplo, trans, n, k, AT alpha, a, lda, AT beta, c, ldc))                                    \
-            ORIGINAL(name##_syrk, family, type, SYRK)(order, uplo, trans, n, k, alpha, a, lda, beta, c, ldc);                    \
-    }
+    CBLAS_RANK_K(name##_syrk, SYRK, family, INT, type, SCALAR, AT)                                                               \
+    CBLAS_RANK_K(name##_herk, HERK, family, INT, type, REAL, &)
 
-#define CBLAS_HERK(name, family, INT, type, REAL)                                                                                 \
-    static void name##_herk(int order, int uplo, int trans, INT n, INT k, REAL alpha, const void* a, INT lda, REAL beta, void* c, \
-                            INT ldc)                                                                                              \
-    {                                                                                                                             \
-        if (!rank_k(HERK, type, order, uplo, trans, n, k, &alpha, a, lda, &beta, c, ldc))                                         \
-            ORIGINAL(name##_herk, family, type, HERK)(order, uplo, trans, n, k, alpha, a, lda, beta, c, ldc);                     \
+#define CBLAS_RANK_K(name, kind, family, INT, type, SCALAR, AT)                                                                \
+    static void name(int order, int uplo, int trans, INT n, INT k, SCALAR alpha, const void* a, INT lda, SCALAR beta, void* c, \
+                     INT ldc)                                                                                                  \
+    {                                                                                                                          \
+        if (!rank_k(kind, type, order, uplo, trans, n, k, AT alpha, a, lda, AT beta, c, ldc))                                  \
+            ORIGINAL(name, family, type, kind)(order, uplo, trans, n, k, alpha, a, lda, beta, c, ldc);                         \
     }
 
 // Fortran callers append the lengths of character arguments, but Cython's callers do not. So our functions must not declare them:
@@ -236,31 +232,26 @@ static int rank_k(int kind, int type, int order, int uplo, int trans, int64_t n,
         if (!gemm(type, 102, of_letter(ta), of_letter(tb), *m, *n, *k, alpha, a, *lda, b, *ldb, beta, c, *ldc))                   \
             ((Original*)originals[SLOT(family, type, GEMM)])(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, 1, 1);         \
     }                                                                                                                             \
-    FORTRAN_RANK_K(name##_syrk, SYRK, family, INT, type)
+    FORTRAN_RANK_K(name##_syrk, SYRK, family, INT, type)                                                                          \
+    FORTRAN_RANK_K(name##_herk, HERK, family, INT, type)
 
-#define FOR_INTEGERS(suffix, INT, cblas, fortran)                  \
-    CBLAS_FUNCTIONS(cblas_s##suffix, cblas, INT, 0, float, &)      \
-    CBLAS_FUNCTIONS(cblas_d##suffix, cblas, INT, 1, double, &)     \
-    CBLAS_FUNCTIONS(cblas_c##suffix, cblas, INT, 2, const void*, ) \
-    CBLAS_FUNCTIONS(cblas_z##suffix, cblas, INT, 3, const void*, ) \
-    CBLAS_HERK(cblas_c##suffix, cblas, INT, 2, float)              \
-    CBLAS_HERK(cblas_z##suffix, cblas, INT, 3, double)             \
-    FORTRAN_FUNCTIONS(s##suffix, fortran, INT, 0)                  \
-    FORTRAN_FUNCTIONS(d##suffix, fortran, INT, 1)                  \
-    FORTRAN_FUNCTIONS(c##suffix, fortran, INT, 2)                  \
-    FORTRAN_FUNCTIONS(z##suffix, fortran, INT, 3)                  \
-    FORTRAN_RANK_K(c##suffix##_herk, HERK, fortran, INT, 2)        \
-    FORTRAN_RANK_K(z##suffix##_herk, HERK, fortran, INT, 3)
+#define FOR_INTEGERS(suffix, INT, cblas, fortran)                          \
+    CBLAS_FUNCTIONS(cblas_s##suffix, cblas, INT, 0, float, &, float)       \
+    CBLAS_FUNCTIONS(cblas_d##suffix, cblas, INT, 1, double, &, double)     \
+    CBLAS_FUNCTIONS(cblas_c##suffix, cblas, INT, 2, const void*, , float)  \
+    CBLAS_FUNCTIONS(cblas_z##suffix, cblas, INT, 3, const void*, , double) \
+    FORTRAN_FUNCTIONS(s##suffix, fortran, INT, 0)                          \
+    FORTRAN_FUNCTIONS(d##suffix, fortran, INT, 1)                          \
+    FORTRAN_FUNCTIONS(c##suffix, fortran, INT, 2)                          \
+    FORTRAN_FUNCTIONS(z##suffix, fortran, INT, 3)
 
 FOR_INTEGERS(, int, CBLAS, FORTRAN)
 FOR_INTEGERS(_64, int64_t, CBLAS_64, FORTRAN_64)
 
-#define ROW(name) name##_gemm, name##_syrk
+#define ROW(name) name##_gemm, name##_syrk, name##_herk
 static void* const ours[FAMILIES * TYPES * KINDS] = {
-    ROW(cblas_s),    NULL, ROW(cblas_d),    NULL, ROW(cblas_c),    cblas_c_herk,    ROW(cblas_z),    cblas_z_herk,
-    ROW(cblas_s_64), NULL, ROW(cblas_d_64), NULL, ROW(cblas_c_64), cblas_c_64_herk, ROW(cblas_z_64), cblas_z_64_herk,
-    ROW(s),          NULL, ROW(d),          NULL, ROW(c),          c_herk,          ROW(z),          z_herk,
-    ROW(s_64),       NULL, ROW(d_64),       NULL, ROW(c_64),       c_64_herk,       ROW(z_64),       z_64_herk,
+    ROW(cblas_s), ROW(cblas_d), ROW(cblas_c), ROW(cblas_z), ROW(cblas_s_64), ROW(cblas_d_64), ROW(cblas_c_64), ROW(cblas_z_64),
+    ROW(s),       ROW(d),       ROW(c),       ROW(z),       ROW(s_64),       ROW(d_64),       ROW(c_64),       ROW(z_64),
 };
 
 // The index in `ours` of the function with this name, or -1. Names in SciPy's builds of OpenBLAS begin with scipy_.
@@ -276,8 +267,7 @@ static int slot_of(const char* name)
             const char* end = name + 5;
             const int wide = !strcmp(end, "64_") || !strcmp(end, "_64") || !strcmp(end, "_64_");
             if (!wide && strcmp(end, is_cblas ? "" : "_")) return -1;
-            const int slot = SLOT((is_cblas ? CBLAS : FORTRAN) + wide, (int)(letter - "sdcz"), kind);
-            return ours[slot] ? slot : -1;
+            return SLOT((is_cblas ? CBLAS : FORTRAN) + wide, (int)(letter - "sdcz"), kind);
         }
     return -1;
 }

@@ -23,7 +23,7 @@ UNIT = 128  # lines, and bytes along k, of a packed unit: kernels/packed.cuh
 _SAMPLED = {"float64": (17, 8), "float32": (17, 3)}
 
 INTEGER_BITS = {"float64": 63, "float32": 31}  # of the integers to which scaled elements are rounded
-_EXACT_BITS = {"float64": 53, "float32": 24}  # integers of up to this many bits are exact in the dtype
+EXACT_BITS = {"float32": 24, "float64": 53}  # integers up to 2 to this power are exact in the dtype
 _FOR_INTEGERS = (3, 5, 7)  # numbers of moduli that have kernels; 7 suffice for 53 bits
 # Numbers of moduli, each with the smallest proved ratio Σ|a·b| / (|row|·|column|) that makes it as accurate as native arithmetic.
 # With these bounds none of thousands of random matrices had a larger error (tests/contract/scripts/test_benchmarks.py).
@@ -134,7 +134,7 @@ def choose(
         return NATIVE, None
     if a.integral and b.integral:
         bound = inner * int(a.largest) * int(b.largest)
-        exact = bound < 1 << _EXACT_BITS[dtype]
+        exact = bound < 1 << EXACT_BITS[dtype]
         if max(a.largest, b.largest) < 128 and bound < 1 << 31:
             return BYTES, 0.0 if exact else _ROUNDING[dtype]
         if exact:  # the fewest moduli whose product exceeds 2·bound by a small margin

@@ -226,7 +226,7 @@ def decide(machine: Machine, request: PlanRequest, settings: Settings) -> Decisi
     """Choose device, kernel, plan and transport. UsageError or DeviceUnavailable if the settings cannot be met."""
     asked_for = kernel_asked_for(settings)
     chosen, device_reason = _choose_device(settings, asked_for, machine.ranks)
-    if chosen and _cpu_is_faster(machine, request, settings):
+    if chosen and request.operands is OperandLocation.ROOT_ARRAYS and _cpu_is_faster(machine, request.problem, settings):
         chosen, device_reason = [], "so small a product takes longer on a GPU, with the copies to it"
     gpus = tuple(chosen) or (None,) * machine.topology.size
     device = "cuda" if chosen else "emulate" if settings.device == "emulate" else "cpu"
@@ -332,20 +332,20 @@ def _choose_device(settings: Settings, kernel: Kernel | None, ranks: Sequence[In
     return chosen, "asked for" if settings.device == "cuda" else "every rank has a usable GPU"
 
 
-def _cpu_is_faster(machine: Machine, request: PlanRequest, settings: Settings) -> bool:
+def _cpu_is_faster(machine: Machine, problem: Problem, settings: Settings) -> bool:
     """Whether a process alone should multiply its arrays on the CPU: the settings leave it free, and the model predicts less
     time."""
     is_free = settings.device == settings.kernel == settings.transport == "auto" and settings.precision != "fast"
-    if not is_free or settings.staged or machine.topology.size > 1 or request.operands is not OperandLocation.ROOT_ARRAYS:
+    if not is_free or settings.staged or machine.topology.size > 1:
         return False
     threads, model = threads_of_ranks(machine.topology, settings, [machine.ranks[0].processor])[0].count, machine.model
-    by_gpu = model.gpu_seconds(request.problem, 1, through_slots=request.problem.bytes_of_matrices)  # as if nothing were pinned
-    return model.cpu_seconds(request.problem, threads) < by_gpu
+    by_gpu = model.gpu_seconds(problem, 1, through_slots=problem.bytes_of_matrices)  # as if nothing were pinned
+    return model.cpu_seconds(problem, threads) < by_gpu
 
 
 def gpu_for_arrays(machine: Machine, problem: Problem, settings: Settings) -> Gpu | None:
     """The GPU to which a process alone copies arrays for this product; None if its CPU should multiply them."""
-    if _cpu_is_faster(machine, PlanRequest(problem, operands=OperandLocation.ROOT_ARRAYS), settings):
+    if _cpu_is_faster(machine, problem, settings):
         return None
     chosen, _ = _choose_device(settings, kernel_asked_for(settings), machine.ranks)
     return chosen[0] if chosen else None

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.selection import examples
 
-from hybrid.arrays.integers import EXACT_BITS, Exact, balanced, largest_modulus, largest_of, primes_below
+from hybrid.arrays.integers import Exact, balanced, largest_modulus, largest_of, primes_below
 from hybrid.graphs import walks
+from hybrid.planning.arithmetic import EXACT_BITS
 
 
 def test_primes_are_all_primes():
