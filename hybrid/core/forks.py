@@ -31,8 +31,7 @@ def _begin_in_child() -> None:
     one_at_a_time.release()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=one_at_a_time.acquire, after_in_parent=one_at_a_time.release, after_in_child=_begin_in_child)
+os.register_at_fork(before=one_at_a_time.acquire, after_in_parent=one_at_a_time.release, after_in_child=_begin_in_child)
 
 
 _RLock: Any = type(threading.RLock())  # in C

@@ -4,7 +4,7 @@ for a GPU's vector loads. And `@record`, the frozen dataclass of all packages.""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -223,11 +223,6 @@ class Topology:
     def of_equal_nodes(cls, ranks: int, ranks_per_node: int) -> Topology:
         """Nodes of `ranks_per_node` ranks; the last one may have fewer."""
         return cls(tuple(tuple(range(piece.lo, piece.hi)) for piece in pieces(Span(0, ranks), ranks_per_node)))
-
-    @classmethod
-    def from_node_names(cls, names: Sequence[object]) -> Topology:
-        """`names[rank]`: equal for ranks of the same node, and for no others."""
-        return cls(alike(names))
 
     def split(self, ranks_per_node: int) -> Topology:
         """Every node split into nodes of at most `ranks_per_node` ranks."""

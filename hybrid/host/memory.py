@@ -126,7 +126,7 @@ def empty_matrix(rows: int, columns: int, dtype: str | np.dtype) -> np.ndarray:
     import numpy as np
 
     size = rows * columns * np.dtype(dtype).itemsize
-    if size < LEAST_BYTES or not hasattr(mmap, "MAP_ANONYMOUS"):
+    if size < LEAST_BYTES:
         return np.empty((rows, columns), dtype)
     try:
         pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -28,10 +28,9 @@ Result = TypeVar("Result")
 
 CALL_BYTES = 4 << 20  # of operands per NumPy call: with smaller calls, threads mostly wait for the GIL
 MOST_THREADS = 16  # more would wait for the GIL between their calls, and each takes temporary memory
-# Products with more threads are left to BLAS, whose threads are faster, but spin for tens of milliseconds after a product, on
-# cores that copies to a GPU need.
-_OWN_THREADS = 4
-_spares_cores = False
+# The most threads of ours that divide a product. With more, BLAS's own do, which are faster, but spin for tens of milliseconds
+# after a product, on cores that copies to a GPU need (`spare_cores`).
+_own_threads = 4
 
 
 class _Here(threading.local):
@@ -200,18 +199,18 @@ def announce_threads(count: int) -> None:
 
 def spare_cores() -> None:
     """From now on avoid BLAS's own threads: their spinning would slow down copies to and from GPUs."""
-    global _spares_cores
-    _spares_cores = True
+    global _own_threads
+    _own_threads = MOST_THREADS
 
 
 def own_threads() -> int:
     """The most threads of ours that divide a product; with more, BLAS's own threads do."""
-    return MOST_THREADS if _spares_cores else _OWN_THREADS
+    return _own_threads
 
 
 def undivided(count: int) -> int:
     """BLAS's own threads for a product that is too small to divide."""
-    return 1 if _spares_cores else count
+    return 1 if _own_threads == MOST_THREADS else count
 
 
 def _blas_threads(count: int) -> int:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hybrid.core.forks import Turn, forked_from_rank
 from hybrid.core.installation import PACKAGE, fingerprint
-from hybrid.core.problem import Topology
+from hybrid.core.problem import Topology, alike
 from hybrid.core.timeline import Timeline
 from hybrid.errors import CheckFailed, HybridError, Overflow, RankMissing, UsageError, code_of, one_line, rebuild
 from hybrid.host.memory import kernel
@@ -176,7 +176,7 @@ class Team:
                     f"rank {rank} on {other_host} runs other code of this package, in {other_folder}, than rank 0 on {host}, "
                     f"in {folder}: install the same version for all"
                 )
-        return Topology.from_node_names([node for *_, node in descriptions])
+        return Topology(alike(node for *_, node in descriptions))
 
     def refuse_other_code(self) -> None:
         """UsageError on all ranks if some rank runs other code of this package than rank 0."""

@@ -302,12 +302,6 @@ class MatrixOutput:
 
 
 _UNNAMED_16_BITS = np.dtype("V2")  # `numpy.save` writes bfloat16 so
-_MAGIC = b"\x93NUMPY"
-_HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-    (3, 0): np.lib.format.read_array_header_2_0,  # differs only in the names of fields
-}
 
 
 def open_npy(path: str) -> MatrixFile:
@@ -316,13 +310,12 @@ def open_npy(path: str) -> MatrixFile:
     UsageError, without the file's name, for anything else, as the header and the file's size show before any allocation.
     """
     file = _opened(path)
-    if file.read(len(_MAGIC)) != _MAGIC:
-        raise UsageError("is no .npy file: it does not begin like one", code="file-format")
-    file.seek(0)
-    try:
-        shape, by_columns, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
+    try:  # version 3 differs from 2 only in the names of fields
+        is_old = np.lib.format.read_magic(file) == (1, 0)
+        header = np.lib.format.read_array_header_1_0(file) if is_old else np.lib.format.read_array_header_2_0(file)
     except Exception:  # NumPy raises many kinds
-        raise UsageError("has a malformed header: type and shape cannot be read from it", code="file-format") from None
+        raise UsageError("is no .npy file, or has a malformed header", code="file-format") from None
+    shape, by_columns, dtype = header
     if dtype.hasobject:
         raise UsageError("holds Python objects: matrices of numbers are read, and pickles are not", code="no-numbers")
     begins, path = file.tell(), os.path.abspath(path)

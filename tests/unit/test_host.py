@@ -19,7 +19,7 @@ from support.selection import examples
 from threadpoolctl import threadpool_info
 
 from hybrid.core.forks import Turn
-from hybrid.core.problem import Problem, Span, Topology, block, even_pieces, pieces
+from hybrid.core.problem import Problem, Span, Topology, alike, block, even_pieces, pieces
 from hybrid.devices import row_sums
 from hybrid.devices.base import Device, EventWait, compiled_loops
 from hybrid.devices.row_sums import (
@@ -156,7 +156,9 @@ def by_definition(bits, weights):
 
 @pytest.mark.parametrize(("asked", "spared", "of_blas"), [(2, False, 1), (8, False, 8), (8, True, 1), (32, True, 32)])
 def test_few_threads_are_ours_and_many_of_blas_unless_copies_need_the_cores(monkeypatch, asked, spared, of_blas):
-    monkeypatch.setattr(threads_of_products, "_spares_cores", spared)
+    monkeypatch.setattr(threads_of_products, "_own_threads", 4)
+    if spared:
+        threads_of_products.spare_cores()
     with limited_threads(asked):
         assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} <= {of_blas}
         assert product_threads() == (asked if of_blas == 1 else 1)
@@ -214,7 +216,7 @@ def test_divisions_of_rows_cover_them_in_order_and_evenly(total, parts, size):
 
 @given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=12), st.integers(0, 300))
 def test_a_nodes_rows_are_those_of_its_ranks_and_follow_each_other(names, total):
-    topology = Topology.from_node_names(names)
+    topology = Topology(alike(names))
     assert sorted(rank for ranks in topology.nodes for rank in ranks) == list(range(len(names)))
     assert covers([topology.rows_of_node(node, total) for node in range(len(topology.nodes))], Span(0, total))
     for node, ranks in enumerate(topology.nodes):

@@ -17,7 +17,7 @@ from support.plans import planned
 from support.selection import examples
 
 from hybrid.commands.explain import least_received
-from hybrid.core.problem import Problem, Span, Topology, block
+from hybrid.core.problem import Problem, Span, Topology, alike, block
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import KERNELS
 from hybrid.planning.arithmetic import BYTES, MODULI, NATIVE, Arithmetic, Summary, largest_error_bound
@@ -135,7 +135,7 @@ KiB, MiB, PLENTY = 1 << 10, 1 << 20, 1 << 60
 sizes = st.integers(0, 60)
 problems = st.builds(Problem, sizes, sizes, sizes, st.sampled_from(["float32", "float64"]))
 topologies = st.builds(Topology.of_equal_nodes, st.integers(1, 9), st.integers(1, 9)) | st.builds(
-    Topology.from_node_names, st.lists(st.sampled_from("abc"), min_size=1, max_size=9)
+    lambda names: Topology(alike(names)), st.lists(st.sampled_from("abc"), min_size=1, max_size=9)
 )
 devices = st.sampled_from([{"device": "cpu"}, {"device": "cpu", "staged": True}, {"device": "cuda"}])
 cuts = {"panel_rows": st.integers(0, 9), "panel_columns": st.integers(0, 9)}
