@@ -9,6 +9,7 @@ some rank does not, all agree anew.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
@@ -103,15 +104,17 @@ class Compiled:
         with one_call(self._comm, self._stall) as session:
             env, operands = _environment(), (a, b, c)
             key = self._key_of_repeatable(operands) if session.team.size > 1 else None
-            if key is not None and session.repeatable.get(key) == env:
-                repeats = ({"kind": PRODUCT_OF_ROOT, "repeats": key[1]},)
+            known_in, repeats = session.repeatable.get(key, (None, None))
+            if known_in == env:
                 product, said = self._by_root_alone(session, operands, out, repeats)
                 if all(each == repeats for each in said):
                     return product
             call = call_of(session, operands, out, self._asked)
             if isinstance(call, RootCall) and call.is_for_root:
                 if key is not None and call.is_always_for_root:
-                    session.repeatable[key] = env
+                    # A hash of the options: a short message (`Messages.exchange`).
+                    same = hashlib.blake2b(repr(key[1]).encode(), digest_size=16).digest()
+                    session.repeatable[key] = env, ({"kind": PRODUCT_OF_ROOT, "repeats": same},)
                 return self._by_root_alone(session, operands, out)[0]
             self.by_triangle = call.decision is not None and bool(call.decision.plan.problem.symmetric)
             if isinstance(call, DistributedCall) and call.sum_of is not None:

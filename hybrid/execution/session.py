@@ -60,7 +60,7 @@ class Session:
         self._remembered: dict[PlanRequest, tuple[object, Decision]] = {}
         self._changed, self._of_memory = 0, 0  # the team's serial and `_memory_version` at the last change of these
         # The environment in which the ranks agreed that the root computes such products alone, whatever memory the arrays lie in.
-        self.repeatable: dict[object, object] = {}
+        self.repeatable: dict[object, tuple[object, object]] = {}
         self._workspace = np.empty(0, np.uint8)
         self._gpu_bytes_lately = ttl_cached(self._gpu_bytes)
         team.when_freed.append(self._end)

@@ -168,8 +168,9 @@ def duplicates(comm: MPI.Comm, limits: Limits, interrupts: Interrupts) -> tuple[
 # with the reason.
 _NOTICE, _LOST = 32001, 32003
 _POLLS_BETWEEN_CHECKS = 100  # polls between two heartbeats and checks of notices and deadlines
-# `exchange` starts with an Allgather of one slot per rank: the object's size, and the object if it fits.
-_SLOT, _LENGTH = 2048, 8  # bytes of a slot, enough for most objects, and of the size field
+# `exchange` starts with an Allgather of one slot per rank: the object's size, and the object if it fits. Open MPI sends up to 256
+# bytes at once. A longer send completes only when the receiver polls, and a rank that has waited for long polls rarely.
+_SLOT, _LENGTH = 256, 8  # bytes of a slot, and of the size field
 _EXCHANGE_PAUSE = 1e-3  # seconds: longest pause between polls for ranks that may compute for long first
 # A rank that waits for long pauses for this share of the time so far: it takes less than 1 % of a core, and goes on hardly later
 # than one that polls all the time.
