@@ -125,7 +125,6 @@ void block_barrier(Place place);
 // Waits until all lanes in `mask` have called it. Then `combine`, the same for all, computes each lane's output.
 void warp_sync(unsigned mask, Combine combine, const void* input, void* output, bool orders_memory, Place place);
 void* dynamic_shared_memory();  // aligned to 128 bytes, as on a GPU
-bool is_dynamic_shared(const char* at);
 void copy(void* to, const void* from, int bytes, int there, Place place, void* instruction);
 void copies_commit();
 void wait_copies(int pending);

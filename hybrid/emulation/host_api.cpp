@@ -14,12 +14,6 @@ cudaError_t last_error, in_flight, lasting;
 std::string printed;
 int launches, failed_calls;
 
-namespace {
-
-constexpr int MOST_ERRORS = 100;
-
-}  // namespace
-
 void show_printed()
 {
     fputs(printed.c_str(), stdout);
@@ -28,6 +22,7 @@ void show_printed()
 
 cudaError_t Call::ends_with(cudaError_t code, const std::string& why)
 {
+    constexpr int MOST_ERRORS = 100;
     if (!code) return code;
     last_error = code;
     if (++failed_calls <= MOST_ERRORS)
@@ -61,12 +56,6 @@ std::string misuse(const Region& region, const void* at, size_t bytes, const cha
     long long begin = static_cast<const char*>(at) - region.begin;
     return grouped(bytes) + " bytes " + preposition + " " + named(region, true) + ", which has " + grouped(region.bytes) +
            (begin ? ", from its byte " + std::to_string(begin) + " on" : "");
-}
-
-void Call::reads(const Region& region, const void* at, size_t bytes) const
-{
-    long long first = first_unwritten(region, static_cast<const char*>(at) - region.begin, bytes);
-    if (first >= 0) tell("finding", "kind", "copies unwritten", members(), "number", region.number, "offset", first, "kernel", "");
 }
 
 namespace {
@@ -120,7 +109,6 @@ const cudaStream_t WAITS = reinterpret_cast<cudaStream_t>(-1);  // of synchronou
 
 cudaError_t copied(Call&& call, void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream)
 {
-    if (stream && stream != WAITS) tell_note("streams");
     if (stream == WAITS)
         if (cudaError_t error = call.waits()) return error;
     if (lasting) return call.ends_with(lasting);
@@ -129,7 +117,9 @@ cudaError_t copied(Call&& call, void* to, const void* from, size_t bytes, cudaMe
     if (std::string why = broken_by_copy(to, from, bytes, kind); !why.empty()) return call.ends_with(cudaErrorInvalidValue, why);
     Region *target = region_of(to), *source = region_of(from);
     if (source && !target) {
-        if (!source->gap.line) call.reads(*source, from, bytes);
+        long long first = first_unwritten(*source, static_cast<const char*>(from) - source->begin, bytes);
+        if (first >= 0 && !source->gap.line)
+            tell("finding", "kind", "copies unwritten", call.members(), "number", source->number, "offset", first, "kernel", "");
         const char* end = static_cast<const char*>(from) + bytes;
         source->copied_out = max(source->copied_out, size_t(end - source->begin));
         bool is_left_out = !source->has(end, 1) && !source->cells[(source->bytes - 1) / 4].write_segment;
@@ -220,65 +210,15 @@ struct AtEnd {
 
 }  // namespace
 
-cudaError_t allocated(const char* name, void** pointer, size_t bytes, bool is_managed, Place place)
+void note_bytes(void* to, int value, size_t item, size_t items, bool is_real, Place place)
 {
-    Call call(name, place);
-    if (lasting) return call.ends_with(lasting);
-    if (!pointer || (is_managed && !bytes)) return call.ends_with(cudaErrorInvalidValue);
-    *pointer = nullptr;
-    if (!bytes) return cudaSuccess;
-    Region* region = allocate(bytes, is_managed ? Region::MANAGED : Region::ALLOCATION, place);
-    if (!region)
-        return call.ends_with(cudaErrorMemoryAllocation, "it asks for " + grouped(bytes) + " bytes, and of the device's " +
-                                                             grouped(DEVICE_MEMORY) + " there are " + grouped(free_bytes()) +
-                                                             " free: a GPU has more, here try smaller sizes");
-    *pointer = region->begin;
-    return cudaSuccess;
-}
-
-cudaError_t allocated_pinned(const char* name, void** pointer, size_t bytes, Place place)
-{
-    Call call(name, place);
-    *pointer = malloc(bytes);
-    if (*pointer && heap::hand_over(*pointer, heap::MALLOC, heap::PINNED))
-        if (Region* region = pin(static_cast<char*>(*pointer), bytes)) region->number = heap::number_at(region->begin);
-    return call.ends_with(*pointer || !bytes ? cudaSuccess : cudaErrorMemoryAllocation);
-}
-
-cudaError_t mapped(void** pointer, void* host, Place place)
-{
-    Call call("cudaHostGetDevicePointer", place);
-    *pointer = host;
-    return call.ends_with(pinned_around(static_cast<char*>(host)) ? cudaSuccess : cudaErrorInvalidValue,
-                          "its host memory is not page-locked: cudaHostAlloc gives such memory, and cudaHostRegister makes it so");
-}
-
-void note_bytes(void* to, int value, double item, size_t items, bool is_real, Place place)
-{
-    if (Region* region = region_of(to); region && is_real) region->set = {place, value, item, items};
-    tell("bytes", place, "value", value, "item", item, "items", items);
-}
-
-cudaError_t address_of_symbol(void** pointer, void* symbol, size_t size)
-{
-    known_symbols[static_cast<char*>(*pointer = symbol)] = size;
-    return cudaSuccess;
-}
-
-cudaError_t copy_symbol(const char* name, void* symbol, size_t size, size_t offset, void* host, const void* from, size_t bytes,
-                        Place place)
-{
-    Call call(name, place);
-    if (cudaError_t error = call.waits()) return error;
-    order::begins(nullptr, call.text(), place);
-    order::host_waits(nullptr);
-    if (offset > size || bytes > size - offset) return call.ends_with(cudaErrorInvalidValue);
-    char* at = static_cast<char*>(symbol) + offset;
-    if (auto* given = static_cast<const char*>(from); given && heap::unwritten_in(given, bytes) == heap::Parts{{0, bytes}})
-        tell("finding", "kind", "copies unwritten of the host", call.members(), "number", heap::number_at(given), "kernel", "");
-    ForDevice now;
-    memmove(host ? host : at, host ? at : from, bytes);
-    return cudaSuccess;
+    if (value <= 0 || value >= 32 || item == 1 || item > 8) return;
+    uint64_t bits = 0x0101010101010101u * value >> (64 - 8 * item);
+    double number = !is_real    ? static_cast<double>(bits)
+                    : item == 8 ? same_bits<double>(bits)
+                                : same_bits<float>(static_cast<uint32_t>(bits));
+    if (Region* region = region_of(to); region && is_real) region->set = {place, value, number, items};
+    tell("bytes", place, "value", value, "item", number, "items", items);
 }
 
 }  // namespace cuda_on_cpu
@@ -309,6 +249,80 @@ static std::pair<const char*, const char*> name_and_text(cudaError_t error)
 }
 const char* cudaGetErrorString(cudaError_t error) { return name_and_text(error).second; }
 const char* cudaGetErrorName(cudaError_t error) { return name_and_text(error).first; }
+
+static cudaError_t allocated(Call&& call, void** pointer, size_t bytes, Region::Kind kind = Region::ALLOCATION)
+{
+    if (lasting) return call.ends_with(lasting);
+    if (!pointer || (kind == Region::MANAGED && !bytes)) return call.ends_with(cudaErrorInvalidValue);
+    *pointer = nullptr;
+    if (!bytes) return cudaSuccess;
+    Region* region = allocate(bytes, kind, call.place_);
+    if (!region)
+        return call.ends_with(cudaErrorMemoryAllocation, "it asks for " + grouped(bytes) + " bytes, and of the device's " +
+                                                             grouped(DEVICE_MEMORY) + " there are " + grouped(free_bytes()) +
+                                                             " free: a GPU has more, here try smaller sizes");
+    *pointer = region->begin;
+    return cudaSuccess;
+}
+cudaError_t cudaMalloc(PointerTo pointer, size_t bytes, Place place) { return allocated({__func__, place}, pointer.at, bytes); }
+cudaError_t cudaMallocAsync(PointerTo pointer, size_t bytes, cudaStream_t, Place place)
+{
+    return allocated({__func__, place}, pointer.at, bytes);
+}
+cudaError_t cudaMallocPitch(PointerTo pointer, size_t* pitch, size_t width, size_t height, Place place)
+{
+    *pitch = (width + 511) / 512 * 512;
+    return allocated({__func__, place}, pointer.at, *pitch * height);
+}
+cudaError_t cudaMallocManaged(PointerTo pointer, size_t bytes, unsigned, Place place)
+{
+    return allocated({__func__, place}, pointer.at, bytes, Region::MANAGED);
+}
+cudaError_t cudaMallocHost(PointerTo pointer, size_t bytes, unsigned, Place place)
+{
+    *pointer.at = malloc(bytes);
+    if (*pointer.at && heap::hand_over(*pointer.at, heap::MALLOC, heap::PINNED))
+        if (Region* region = pin(static_cast<char*>(*pointer.at), bytes)) region->number = heap::number_at(region->begin);
+    return Call(__func__, place).ends_with(*pointer.at || !bytes ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+cudaError_t cudaHostAlloc(PointerTo pointer, size_t bytes, unsigned flags, Place place)
+{
+    return cudaMallocHost(pointer, bytes, flags, place);
+}
+cudaError_t cudaHostGetDevicePointer(PointerTo pointer, void* host, unsigned, Place place)
+{
+    *pointer.at = host;
+    return Call(__func__, place)
+        .ends_with(pinned_around(static_cast<char*>(host)) ? cudaSuccess : cudaErrorInvalidValue,
+                   "its host memory is not page-locked: cudaHostAlloc gives such memory, and cudaHostRegister makes it so");
+}
+
+static cudaError_t symbol_copied(Call&& call, const Symbol& symbol, size_t offset, void* host, const void* from, size_t bytes)
+{
+    if (cudaError_t error = call.waits()) return error;
+    order::begins(nullptr, call.text(), call.place_);
+    order::host_waits(nullptr);
+    if (offset > symbol.bytes || bytes > symbol.bytes - offset) return call.ends_with(cudaErrorInvalidValue);
+    char* at = symbol.begin + offset;
+    if (auto* given = static_cast<const char*>(from); given && heap::unwritten_in(given, bytes) == heap::Parts{{0, bytes}})
+        tell("finding", "kind", "copies unwritten of the host", call.members(), "number", heap::number_at(given), "kernel", "");
+    ForDevice now;
+    memmove(host ? host : at, host ? at : from, bytes);
+    return cudaSuccess;
+}
+cudaError_t cudaMemcpyToSymbol(const Symbol& symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind, Place place)
+{
+    return symbol_copied({__func__, place}, symbol, offset, nullptr, from, bytes);
+}
+cudaError_t cudaMemcpyFromSymbol(void* to, const Symbol& symbol, size_t bytes, size_t offset, cudaMemcpyKind, Place place)
+{
+    return symbol_copied({__func__, place}, symbol, offset, to, nullptr, bytes);
+}
+cudaError_t cudaGetSymbolAddress(void** pointer, const Symbol& symbol)
+{
+    known_symbols[static_cast<char*>(*pointer = symbol.begin)] = symbol.bytes;
+    return cudaSuccess;
+}
 
 cudaError_t cudaFreeHost(void* pointer, Place place)
 {

@@ -63,6 +63,48 @@ struct cudaDeviceProp {
         kernelExecTimeoutEnabled, deviceOverlap, regsPerMultiprocessor, maxBlocksPerMultiProcessor;
 };
 
+namespace cuda_on_cpu {
+
+struct PointerTo {  // where an allocation's address goes, of any type
+    template <typename T>
+    PointerTo(T** pointer) : at(reinterpret_cast<void**>(pointer))
+    {
+    }
+    void** at;
+};
+
+struct Symbol {  // a variable of the device
+    template <typename T>
+    Symbol(T& variable) : begin(reinterpret_cast<char*>(&variable)), bytes(sizeof(T))
+    {
+    }
+    char* begin;
+    size_t bytes;
+};
+
+struct AnyKernel {
+    template <typename Kernel>
+    AnyKernel(Kernel)
+    {
+    }
+};
+
+void note_bytes(void* to, int value, size_t item, size_t items, bool is_real, Place place);
+
+}  // namespace cuda_on_cpu
+
+cudaError_t cudaMalloc(cuda_on_cpu::PointerTo pointer, size_t bytes, CALLED_FROM);
+cudaError_t cudaMallocAsync(cuda_on_cpu::PointerTo pointer, size_t bytes, cudaStream_t stream, CALLED_FROM);
+cudaError_t cudaMallocPitch(cuda_on_cpu::PointerTo pointer, size_t* pitch, size_t width, size_t height, CALLED_FROM);
+cudaError_t cudaMallocManaged(cuda_on_cpu::PointerTo pointer, size_t bytes, unsigned flags = 1, CALLED_FROM);
+cudaError_t cudaMallocHost(cuda_on_cpu::PointerTo pointer, size_t bytes, unsigned flags = 0, CALLED_FROM);
+cudaError_t cudaHostAlloc(cuda_on_cpu::PointerTo pointer, size_t bytes, unsigned flags, CALLED_FROM);
+cudaError_t cudaHostGetDevicePointer(cuda_on_cpu::PointerTo pointer, void* host, unsigned flags, CALLED_FROM);
+cudaError_t cudaMemcpyToSymbol(const cuda_on_cpu::Symbol& symbol, const void* from, size_t bytes, size_t offset = 0,
+                               cudaMemcpyKind kind = cudaMemcpyHostToDevice, CALLED_FROM);
+cudaError_t cudaMemcpyFromSymbol(void* to, const cuda_on_cpu::Symbol& symbol, size_t bytes, size_t offset = 0,
+                                 cudaMemcpyKind kind = cudaMemcpyDeviceToHost, CALLED_FROM);
+cudaError_t cudaGetSymbolAddress(void** pointer, const cuda_on_cpu::Symbol& symbol);
 cudaError_t cudaFree(void* pointer, CALLED_FROM);
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream, CALLED_FROM);
 cudaError_t cudaFreeHost(void* pointer, CALLED_FROM);
@@ -79,6 +121,14 @@ cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t fro
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                               cudaMemcpyKind kind, cudaStream_t stream = 0, CALLED_FROM);
 cudaError_t cudaMemset(void* to, int value, size_t bytes, CALLED_FROM);
+template <typename T>
+cudaError_t cudaMemset(T* to, int value, size_t bytes, CALLED_FROM)
+{
+    cudaError_t error = cudaMemset(static_cast<void*>(to), value, bytes, place);
+    if constexpr (std::is_arithmetic_v<T>)
+        if (!error) cuda_on_cpu::note_bytes(to, value, sizeof(T), bytes / sizeof(T), std::is_floating_point_v<T>, place);
+    return error;
+}
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream = 0, CALLED_FROM);
 cudaError_t cudaMemGetInfo(size_t* available, size_t* total, CALLED_FROM);
 cudaError_t cudaMemPrefetchAsync(const void* at, size_t bytes, int device, cudaStream_t stream = 0, CALLED_FROM);
@@ -96,6 +146,15 @@ cudaError_t cudaDeviceReset(CALLED_FROM);
 static inline cudaError_t cudaThreadExit(CALLED_FROM) { return cudaDeviceReset(place); }
 static inline cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
 static inline cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
+
+static inline cudaError_t cudaFuncSetCacheConfig(cuda_on_cpu::AnyKernel, cudaFuncCache) { return cudaSuccess; }
+static inline cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
+cudaError_t cudaFuncSetAttribute(cuda_on_cpu::AnyKernel kernel, cudaFuncAttribute attribute, int value);
+// Without registers, which are not known here.
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, cuda_on_cpu::AnyKernel kernel, int threads,
+                                                          size_t dynamic_shared);
+cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, cuda_on_cpu::AnyKernel kernel, size_t dynamic_shared = 0,
+                                               int limit = 0);
 
 cudaError_t cudaGetLastError(CALLED_FROM);
 cudaError_t cudaPeekAtLastError(CALLED_FROM);
@@ -134,18 +193,12 @@ constexpr char kind_of()
     return std::is_same_v<Element, float> ? 'f' : std::is_same_v<Element, double> ? 'd' : 's';
 }
 
-cudaError_t copy_symbol(const char* call, void* symbol, size_t size, size_t offset, void* host, const void* from, size_t bytes,
-                        Place place);
-cudaError_t address_of_symbol(void** pointer, void* symbol, size_t size);
-void note_bytes(void* to, int value, double item, size_t items, bool is_real, Place place);
-void allow_shared(int bytes);
-cudaError_t allocated(const char* call, void** pointer, size_t bytes, bool is_managed, Place place);
-cudaError_t allocated_pinned(const char* call, void** pointer, size_t bytes, Place place);
-cudaError_t mapped(void** pointer, void* host, Place place);
-
 class Launched {  // kernel<<<grid, block, shared, stream>>>
 public:
-    Launched(const char* kernel, dim3 grid, dim3 block, size_t shared = 0, cudaStream_t stream = 0, CALLED_FROM);
+    Launched(const char* kernel, dim3 grid, dim3 block, size_t shared = 0, cudaStream_t stream = 0, CALLED_FROM)
+        : kernel_(kernel), place_(place), grid_(grid), block_(block), shared_(shared), stream_(stream)
+    {
+    }
 
     // Arguments are converted to the kernel's parameters once, as in a call.
     template <typename... Parameters>
@@ -191,112 +244,3 @@ private:
 int trial(char** words, const char* kernel, void (*launch)(Launched&, void* const* arrays, const long long* numbers));
 
 }  // namespace cuda_on_cpu
-
-template <typename T>
-cudaError_t cudaMalloc(T** pointer, size_t bytes, CALLED_FROM)
-{
-    return cuda_on_cpu::allocated(__func__, reinterpret_cast<void**>(pointer), bytes, false, place);
-}
-
-template <typename T>
-cudaError_t cudaMallocAsync(T** pointer, size_t bytes, cudaStream_t, CALLED_FROM)
-{
-    return cuda_on_cpu::allocated(__func__, reinterpret_cast<void**>(pointer), bytes, false, place);
-}
-
-template <typename T>
-cudaError_t cudaMemset(T* to, int value, size_t bytes, CALLED_FROM)
-{
-    if constexpr (std::is_arithmetic_v<T> && sizeof(T) > 1) {
-        T item;
-        memset(&item, value, sizeof(T));
-        cudaError_t error = cudaMemset(static_cast<void*>(to), value, bytes, place);
-        bool is_odd = !error && value > 0 && value < 32;
-        if (is_odd) cuda_on_cpu::note_bytes(to, value, item, bytes / sizeof(T), std::is_floating_point_v<T>, place);
-        return error;
-    } else {
-        return cudaMemset(static_cast<void*>(to), value, bytes, place);
-    }
-}
-
-template <typename T>
-cudaError_t cudaMallocPitch(T** pointer, size_t* pitch, size_t width, size_t height, CALLED_FROM)
-{
-    *pitch = (width + 511) / 512 * 512;
-    return cuda_on_cpu::allocated(__func__, reinterpret_cast<void**>(pointer), *pitch * height, false, place);
-}
-
-template <typename T>
-cudaError_t cudaMallocManaged(T** pointer, size_t bytes, unsigned = 1, CALLED_FROM)
-{
-    return cuda_on_cpu::allocated(__func__, reinterpret_cast<void**>(pointer), bytes, true, place);
-}
-
-template <typename T>
-cudaError_t cudaMallocHost(T** pointer, size_t bytes, unsigned = 0, CALLED_FROM)
-{
-    return cuda_on_cpu::allocated_pinned(__func__, reinterpret_cast<void**>(pointer), bytes, place);
-}
-
-template <typename T>
-cudaError_t cudaHostAlloc(T** pointer, size_t bytes, unsigned, CALLED_FROM)
-{
-    return cudaMallocHost(pointer, bytes, 0, place);
-}
-
-template <typename T>
-cudaError_t cudaHostGetDevicePointer(T** pointer, void* host, unsigned, CALLED_FROM)
-{
-    return cuda_on_cpu::mapped(reinterpret_cast<void**>(pointer), host, place);
-}
-
-template <typename T>
-cudaError_t cudaMemcpyToSymbol(T& symbol, const void* from, size_t bytes, size_t offset = 0,
-                               cudaMemcpyKind = cudaMemcpyHostToDevice, CALLED_FROM)
-{
-    return cuda_on_cpu::copy_symbol("cudaMemcpyToSymbol", &symbol, sizeof(T), offset, nullptr, from, bytes, place);
-}
-
-template <typename T>
-cudaError_t cudaMemcpyFromSymbol(void* to, T& symbol, size_t bytes, size_t offset = 0, cudaMemcpyKind = cudaMemcpyDeviceToHost,
-                                 CALLED_FROM)
-{
-    return cuda_on_cpu::copy_symbol("cudaMemcpyFromSymbol", &symbol, sizeof(T), offset, to, nullptr, bytes, place);
-}
-
-template <typename T>
-cudaError_t cudaGetSymbolAddress(void** pointer, T& symbol)
-{
-    return cuda_on_cpu::address_of_symbol(pointer, &symbol, sizeof(T));
-}
-
-template <typename Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute attribute, int value)
-{
-    if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) cuda_on_cpu::allow_shared(value);
-    return cudaSuccess;
-}
-
-template <typename Kernel>
-cudaError_t cudaFuncSetCacheConfig(Kernel, cudaFuncCache)
-{
-    return cudaSuccess;
-}
-
-// Without registers, which are not known here.
-template <typename Kernel>
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel, int threads, size_t dynamic_shared)
-{
-    constexpr int MOST_THREADS = 2048, MOST_BLOCKS = 32, SHARED = 48 << 10;
-    *blocks = min(MOST_BLOCKS, MOST_THREADS / max(1, (threads + 31) / 32 * 32));
-    if (dynamic_shared) *blocks = min(*blocks, static_cast<int>(SHARED / dynamic_shared));
-    return cudaSuccess;
-}
-template <typename Kernel>
-cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, Kernel, size_t = 0, int limit = 0)
-{
-    *block = limit ? min(limit, 1024) : 1024;
-    *grid = 2048 / *block;
-    return cudaSuccess;
-}
-static inline cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }

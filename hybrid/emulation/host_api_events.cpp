@@ -5,7 +5,6 @@
 #include <sys/time.h>
 #include <time.h>
 
-#include <chrono>
 #include <map>
 #include <set>
 
@@ -82,14 +81,6 @@ bool is_over(const Use& use, const Clock& clock)
 }
 
 bool clock_was_read, launch_is_timed, is_reading;
-
-double milliseconds_now()
-{
-    is_reading = true;  // the runtime, not the program
-    auto now = std::chrono::steady_clock::now().time_since_epoch();
-    is_reading = false;
-    return std::chrono::duration<double, std::milli>(now).count();
-}
 
 cudaError_t waited(Call&& call)
 {
@@ -233,6 +224,18 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int number, Plac
     properties->canMapHostMemory = 1;
     return cudaSuccess;
 }
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, AnyKernel, int threads, size_t dynamic_shared)
+{
+    *blocks = min(32, 2048 / max(1, (threads + 31) / 32 * 32));
+    if (dynamic_shared) *blocks = min(*blocks, static_cast<int>(USUAL_SHARED / dynamic_shared));
+    return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, AnyKernel, size_t, int limit)
+{
+    *block = limit ? min(limit, 1024) : 1024;
+    *grid = 2048 / *block;
+    return cudaSuccess;
+}
 cudaError_t cudaDeviceSynchronize(Place place) { return waited({__func__, place}); }
 cudaError_t cudaThreadSynchronize(Place place) { return waited({__func__, place}); }
 cudaError_t cudaDeviceReset(Place place)
@@ -292,7 +295,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream, Place place)
     if (cudaError_t error = of_stream({__func__, place}, stream)) return error;
     if (cudaError_t error = of_event({__func__, place}, event)) return error;
     order::begins(stream, "", place);
-    *event = {milliseconds_now(), true, stream_of(stream).after, false};
+    *event = {1e3 * seconds_now(), true, stream_of(stream).after, false};
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event, Place place)

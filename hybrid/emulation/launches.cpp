@@ -13,6 +13,8 @@ namespace {
 
 size_t most_shared = USUAL_SHARED;
 
+void allow_shared(size_t bytes) { most_shared = min(max(USUAL_SHARED, bytes), MOST_SHARED); }
+
 constexpr int ORDERS = 3;
 constexpr unsigned long long FEW_THREADS = 1 << 18;  // a launch with more threads, or with many reads, runs in one order
 
@@ -197,14 +199,6 @@ std::string product_text(const dim3& size)
 
 }  // namespace
 
-void allow_shared(int bytes) { most_shared = min(max(USUAL_SHARED, static_cast<size_t>(bytes)), MOST_SHARED); }
-
-Launched::Launched(const char* kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream, Place place)
-    : kernel_(kernel), place_(place), grid_(grid), block_(block), shared_(shared), stream_(stream)
-{
-    if (stream) tell_note("streams");
-}
-
 void Launched::run(void (*thread)(void*), void* argument, size_t bytes, const Given* given, size_t count)
 {
     std::string name = "the launch of " + std::string(kernel_);
@@ -312,10 +306,16 @@ int trial(char** words, const char* kernel, void (*launch)(Launched&, void* cons
     reserve(place);
     std::vector<long long> numbers;
     while (*++words) numbers.push_back(atoll(*words));
-    allow_shared(static_cast<int>(shared));
+    allow_shared(shared);
     Launched launched(kernel, dim3(x, y, z), dim3(block_x, block_y, block_z), shared);
     launch(launched, of_launch.data(), numbers.data());
     return cudaDeviceSynchronize();
 }
 
 }  // namespace cuda_on_cpu
+
+cudaError_t cudaFuncSetAttribute(cuda_on_cpu::AnyKernel, cudaFuncAttribute attribute, int value)
+{
+    if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) cuda_on_cpu::allow_shared(value);
+    return cudaSuccess;
+}

@@ -361,22 +361,16 @@ class Pace {
 public:
     bool is_too_slow(unsigned long long done, unsigned long long all)
     {
-        double now = seconds();
+        double now = seconds_now();
         if (now - since_ < 1) return false;
         double needed = (now - since_) / (done - done_) * (all - done);
         since_ = now, done_ = done;
         return now - begun_ > std::min(4.0, seconds_left / 8) && now - begun_ + needed > seconds_left;
     }
-    ~Pace() { seconds_left -= seconds() - begun_; }
+    ~Pace() { seconds_left -= seconds_now() - begun_; }
 
 private:
-    static double seconds()  // not by a function that programs call to measure, see READS_CLOCK
-    {
-        timespec now;
-        syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
-        return now.tv_sec + now.tv_nsec * 1e-9;
-    }
-    const double begun_ = seconds();
+    const double begun_ = seconds_now();
     double since_ = begun_;
     unsigned long long done_ = 0;
 };
@@ -388,6 +382,13 @@ unsigned long long blocks_left_out;
 
 // Another thread sets this to stop a launch after the current block.
 extern "C" __attribute__((visibility("default"))) volatile int stop_asked = 0;
+
+double seconds_now()
+{
+    timespec now;
+    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
+    return now.tv_sec + now.tv_nsec * 1e-9;
+}
 
 bool is_within(const dim3& size, unsigned x, unsigned y, unsigned z)
 {
@@ -520,8 +521,6 @@ void* dynamic_shared_memory()
     return dynamic_shared;
 }
 
-bool is_dynamic_shared(const char* at) { return dynamic_shared && at >= dynamic_shared && at < dynamic_shared + dynamic_bytes; }
-
 void copy(void* to, const void* from, int bytes, int there, Place place, void* instruction)
 {
     auto refuse_here = [&](const std::string& why) { stop_thread("copy", "copy_async in " + text_of(place) + " " + why); };
@@ -550,7 +549,7 @@ void wait_copies(int pending)
 unsigned shared_address(const void* at)
 {
     const char* byte = static_cast<const char*>(at);
-    if (is_dynamic_shared(byte)) return static_cast<unsigned>(byte - dynamic_shared);
+    if (byte >= dynamic_shared && byte < dynamic_shared + dynamic_bytes) return static_cast<unsigned>(byte - dynamic_shared);
     if (byte < shared_first || byte >= shared_last)
         stop_thread("memory", "takes the shared address of what is not in shared memory");
     return STATICS + static_cast<unsigned>(byte - shared_first);

@@ -237,6 +237,7 @@ constexpr size_t STACK = 256 << 10;  // bytes of a kernel's thread
 // --- runtime.cpp
 
 constexpr size_t USUAL_SHARED = 48 << 10, MOST_SHARED = 227 << 10;  // bytes of a block's shared memory
+double seconds_now();  // not by a function that programs call to measure, see READS_CLOCK
 bool is_within(const dim3& size, unsigned x, unsigned y, unsigned z);
 [[noreturn]] void stop_thread(const char* kind, const std::string& text);  // the launch fails, and the thread never continues
 
@@ -304,7 +305,6 @@ public:
     cudaError_t ends_with(cudaError_t code, const std::string& why = "");
     std::string text() const { return std::string(name_) + " in line " + std::to_string(place_.line); }
     cudaError_t waits();  // for the kernels: shows what they printed, and returns their error
-    void reads(const Region& region, const void* at, size_t bytes) const;
     Members members() const { return {"call", name_, Members(place_)}; }
 
     const Place place_;
