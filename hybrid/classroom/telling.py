@@ -32,22 +32,63 @@ _NOTES = {
 }
 _STACK = ": its local arrays may be larger than 256 KiB a thread, which the CPU runtime has"
 _NOT_WRITTEN = "in shared memory, which its block has not written"
-_OF_UNWRITTEN_HOST = ("unwritten by the host", "copies unwritten of the host")
 _MAKERS = ("malloc", "new", "new[]", "cudaMallocHost")  # heap::Maker in runtime.h, and what frees theirs
 _FREEING = ("free()", "delete", "delete[]", "cudaFreeHost()")
-_CODES = {  # by the kind of a finding
-    **dict.fromkeys(("bounds", "index", "range", "stack"), "out-of-bounds"),
-    **dict.fromkeys(("freed", "freed twice", "not to free", "freed by another"), "illegal-address"),
-    **dict.fromkeys(("null", "misaligned", "host", "device", "variable"), "illegal-address"),
-    "return": "undefined",
-    **dict.fromkeys(("unwritten", "copies unwritten", *_OF_UNWRITTEN_HOST), "uninitialised"),
-    **dict.fromkeys(("early", "race", "race of blocks", "order", "pinned"), "data-race"),
-    "clock": "too-early",
-    "bytes": "wrong-elements",
-    "mpi": "mpi-memory",
-    "left out": "never-written",
-    "too small": "never-written",
+_FINDINGS = {  # by code and kind: a sentence of an event's members and of `Telling._words`
+    "wrong-elements": {
+        "bytes": "wrong values: {line} fills {name}, and {latest}, launched in line {latest_line}, reads them: {set}",
+    },
+    "mpi-memory": {"mpi": "wrong memory for MPI: in {line} {text}"},
+    "never-written": {
+        "left out": "left out: in {line} {text}",
+        "too small": "too few threads: the launch in {line} {text}",
+    },
+    "too-early": {
+        "clock": "too early: {line} reads the clock while {of}, launched in line {launch}, may still run, so it measures the "
+        "launch: cudaDeviceSynchronize() waits for the kernel",
+    },
+    "undefined": {"return": "undefined: the function in {line} ends without a return, and has to return a value"},
+    "out-of-bounds": {
+        "index": "out of bounds: {line} uses {wrong_index}",
+        "range": "out of bounds: {does} {bytes:,} bytes from {element} on, and {size}",
+        "bounds": "out of bounds: {does} {what}, and {size}",
+        "bounds of dynamic": "out of bounds: {does} beyond the launch's dynamic shared memory, at byte {offset}",
+        "no matrix": "out of bounds: {does} memory that is no matrix's",
+        "stack": "out of bounds: the function that ends in {line} has written beyond one of its local arrays",
+    },
+    "uninitialised": {
+        "unwritten": "uninitialised: {uses} {what}{made}, {never}",
+        "unwritten part": "uninitialised: {uses} {what}, {never}: the copy in line {part} has {has:,} of its {whole:,} bytes",
+        "unwritten copy": "uninitialised: {uses} {what}, which line {copied_in} copied from {from}, where nothing had written it",
+        "unwritten in shared": f"uninitialised: {{uses}} {{what}} {_NOT_WRITTEN}",
+        "unwritten by the host": "uninitialised: {does} {what}, which nothing has written",
+        "copies unwritten": "uninitialised: {line} copies {element} to the host, {never}",
+        "copies unwritten of the host": "uninitialised: {line} copies {copied} to the device, and nothing has written it",
+    },
+    "illegal-address": {
+        "variable": "illegal address: {does} {variable_name}, a variable of the device, in host code: {copies} copies it",
+        "null": "illegal address: {does} through a null pointer{null}",
+        "host": "illegal address: {does} host memory in a kernel, which device memory is for",
+        "host variable": "illegal address: {does} {variable_name}, a variable of the host: kernels have __device__ ones",
+        "freed": "illegal address: {does} {what} after {freed_how}",
+        "freed twice": "illegal address: {line} frees {name_and_line}, which {other} has freed",
+        "not to free": "illegal address: {line} frees what is not the begin of {name_and_line}",
+        "freed by another": "illegal address: {line} frees {name_and_line} by {by}, but {maker} gave it, which {frees} frees",
+        "device": "illegal address: {does} {what} of another device: cudaSetDevice, or cudaDeviceEnablePeerAccess, is missing",
+        "misaligned": "misaligned address: {does} {bytes} bytes together, from {what} on, whose address is no multiple of "
+        "{bytes}",
+    },
+    "data-race": {
+        "order": "data race: {text}",
+        "pinned": "data race: {does} host memory that {text} may still use: no cudaStreamSynchronize() or other waiting stands "
+        "between them",
+        "early": "data race: {does} managed memory {what} on the host while {latest}, launched in line {latest_line}, may still "
+        "run: no cudaDeviceSynchronize() stands between them",
+        "race": "{race}, in different threads of a block, and no __syncthreads() stands between them{threads}",
+        "race of blocks": "{race} in different threads, of different blocks",
+    },
 }
+_SENTENCES = {kind: (code, sentence) for code, of_code in _FINDINGS.items() for kind, sentence in of_code.items()}
 _PARTNERS = {  # of MPI calls: the argument with the rank, and what the call waits for
     "MPI_Recv": (3, "a message of rank {}"),
     "MPI_Probe": (0, "a message of rank {}"),
@@ -329,10 +370,13 @@ class Telling:
     def _finding(self, event: dict[str, Any]) -> Finding:
         place = (event["file"], event["line"]) if "line" in event else self._place(event.get("at", 0), *event.get("frames", ()))
         other = self._places.get(event.get("other_at", 0), ("", 0))
-        text, code = self._sentence(event, place, other), _CODES.get(event["kind"], "")
         if event["kind"] == "stopped":
+            text, code = str(event["text"]), CODES_OF_KINDS[event["stop"]]
+            text = f"divergent barrier: {text}{self._left(text)}" if event["stop"] == "barrier" else text
             place = (self._own, int((re.findall(r"\w\.\w+:(\d+)", text) or ["0"])[0]))
-            code = CODES_OF_KINDS[event["stop"]]
+        else:
+            code, sentence = _SENTENCES[self._kind(event)]
+            text = sentence.format_map(self._words(event, place, other))
         is_beyond = event["kind"] == "bounds" and event["kernel"] and not self._is_kernel
         gives = exchanged(self._own_text, event["kernel"]) if is_beyond else ""
         text = f"{text}{self._by(event)}" + (f"; the launch in line {event['launched']} gives {gives}" if gives else "")
@@ -342,113 +386,63 @@ class Telling:
         """The first of these offsets' places that is known."""
         return next((self._places[each] for each in offsets if self._places.get(each, ("", 0))[1]), ("", 0))
 
-    def _sentence(self, event: dict[str, Any], place: Place, other: Place) -> str:
-        """The finding's sentence without the thread. `place`: of the access. `other`: of the other thread's in a race, or of the
-        call that freed the array."""
-        line, kind = self._line(place), event["kind"]
-        does = f"{line} {'writes' if event.get('writes') else 'reads'}"
-        never = f"which no {'thread' if self._is_kernel else 'copy, cudaMemset or kernel'} has written"
-        if kind == "stopped":
-            text = str(event["text"])
-            return f"divergent barrier: {text}{self._left(text)}" if event["stop"] == "barrier" else text
-        if kind == "bytes":
-            reads = f"{event['latest']}, launched in line {event['latest_line']}, reads them"
-            return f"wrong values: {line} fills {self._allocations.name(event['number'])}, and {reads}: {_set(event)}"
-        if kind == "mpi":
-            return f"wrong memory for MPI: in {line} {self.told(event['text'])}"
-        if kind == "left out":
-            return f"left out: in {line} {self.told(event['text'])}"
-        if kind == "too small":
-            return f"too few threads: the launch in {line} {self.told(event['text'])}"
-        if kind == "order":
-            return f"data race: {self.told(event['text'])}"
-        if kind == "pinned":
-            what = f"{does} host memory that {event['text']} may still use"
-            return f"data race: {what}: no cudaStreamSynchronize() or other waiting stands between them"
-        if kind == "clock":
-            what = f"{line} reads the clock while {event['of']}, launched in line {event['launch']}, may still run"
-            return f"too early: {what}, so it measures the launch: cudaDeviceSynchronize() waits for the kernel"
-        if kind == "index":
-            return f"out of bounds: {line} uses {self._index(event, place)}"
-        if kind == "return":
-            return f"undefined: the function in {line} ends without a return, and has to return a value"
-        if kind == "stack":
-            return f"out of bounds: the function that ends in {line} has written beyond one of its local arrays"
-        if kind == "copies unwritten":
-            what = self._allocations.element(event["number"], event["offset"], 0)
-            return f"uninitialised: {line} copies {what} to the host, {never}"
-        if kind == "copies unwritten of the host":
-            source = self._copied(event["number"], place)
-            return f"uninitialised: {line} copies {source} to the device, and nothing has written it"
-        if kind == "variable":
-            name = self._variable("OBJECT", event["variable"], event["bytes"]) or "a __device__ variable"
-            copies = "cudaMemcpyToSymbol" if event["writes"] else "cudaMemcpyFromSymbol"
-            return f"illegal address: {does} {name}, a variable of the device, in host code: {copies} copies it"
-        if kind == "null":
-            why = "" if self._is_kernel else self._by_value() or ": was it allocated with cudaMalloc?"
-            return f"illegal address: {does} through a null pointer{why}"
+    def _kind(self, event: Mapping[str, Any]) -> str:
+        """The kind, by which `_FINDINGS` has the sentence."""
+        kind, of_dynamic = str(event["kind"]), event.get("space") == _DYNAMIC
         if kind == "host":
-            if self._is_kernel:
-                return f"out of bounds: {does} memory that is no matrix's"
-            if not event["variable"]:
-                return f"illegal address: {does} host memory in a kernel, which device memory is for"
-            name = self._variable("OBJECT", event["variable"], event["bytes"]) or "a __device__ variable"
-            return f"illegal address: {does} {name}, a variable of the host: kernels have __device__ ones"
-        what = self._what(event)
-        if kind in ("freed twice", "not to free"):
-            name = self._allocations.name(event["number"], with_line=True)
-            why = f"{name}, which {self._line(other)} has freed" if kind == "freed twice" else f"what is not the begin of {name}"
-            return f"illegal address: {line} frees {why}"
-        if kind == "freed by another":
-            name, (maker, by) = self._allocations.name(event["number"], with_line=True), (event["maker"], event["by"])
-            why = f"{_MAKERS[maker]} gave it, which {_FREEING[maker]} frees"
-            return f"illegal address: {line} frees {name} by {_FREEING[by]}, but {why}"
-        if kind == "unwritten by the host":
-            return f"uninitialised: {does} {what}, which nothing has written"
-        if kind == "range":
-            item = self._allocations.item(event["number"])
-            part = f"{event['bytes']:,} bytes from {self._allocations.element(event['number'], event['offset'], item)} on"
-            return f"out of bounds: {does} {part}, and {self._allocations.size(event['number'], item)}"
-        if kind == "bounds":
-            if event["space"] == _DYNAMIC:
-                return f"out of bounds: {does} beyond the launch's dynamic shared memory, at byte {event['offset']}"
-            return f"out of bounds: {does} {what}, and {self._allocations.size(event['number'], event['bytes'])}"
-        if kind == "device":
-            return f"illegal address: {does} {what} of another device: cudaSetDevice, or cudaDeviceEnablePeerAccess, is missing"
-        if kind == "freed":
-            freed_by = event["freed_by"] if event["number"] > 0 else f"{self._line(other)} has freed it"
-            return f"illegal address: {does} {what} after {freed_by}"
-        if kind == "misaligned":
-            size = event["bytes"]
-            return f"misaligned address: {does} {size} bytes together, from {what} on, whose address is no multiple of {size}"
+            return "no matrix" if self._is_kernel else "host variable" if event["variable"] else kind
         if kind == "unwritten":
-            does = f"{line} {'updates' if event['writes'] else 'reads'}"  # what writes here is an atomic update
-            if event["copied_in"]:
-                source = self._copied(event["source"], (self._own, event["copied_in"]))
-                copied = f"which line {event['copied_in']} copied from {source}"
-                return f"uninitialised: {does} {what}, {copied}, where nothing had written it"
-            if event["space"] in (_SHARED, _DYNAMIC):
-                return f"uninitialised: {does} {what} {_NOT_WRITTEN}"
-            if event["part"] > 0:
-                whole = next(each["bytes"] for each in self.of("allocation") if each["number"] == event["number"])
-                never += f": the copy in line {event['part']} has {event['part_bytes']:,} of its {whole:,} bytes"
-            made = self._allocations.place(event["number"])[1]
-            return f"uninitialised: {does} {what}{f' (allocated in line {made})' if made else ''}, {never}"
-        if kind == "early":
-            kernel = f"{event['latest']}, launched in line {event['latest_line']},"
-            early = f"{does} managed memory {what} on the host while {kernel} may still run"
-            return f"data race: {early}: no cudaDeviceSynchronize() stands between them"
-        return self._race(event, what, place, other)
+            of_part = "unwritten part" if event["part"] > 0 else kind
+            of_shared = "unwritten in shared" if of_dynamic or event["space"] == _SHARED else of_part
+            return "unwritten copy" if event["copied_in"] else of_shared
+        return "bounds of dynamic" if kind == "bounds" and of_dynamic else kind
 
-    def _by_value(self) -> str:
-        """Where cudaMalloc sets a pointer that a function has got by value; "" for nowhere."""
+    def _words(self, event: Mapping[str, Any], place: Place, other: Place) -> dict[str, Any]:
+        """The event's members and what sentences say about it. `place`: of the access. `other`: of the other thread's in a race,
+        or of the call that freed the array."""
+        none = {"number": 0, "space": -1, "offset": 0, "bytes": 1, "variable": 0, "writes": False, "freed_by": "", "maker": 0}
+        event = {**none, "by": 0, "source": 0, "copied_in": 0, "part_bytes": 0, "text": "", **event}
+        of, line, number = self._allocations, self._line(place), event["number"]
+        item, made = event["bytes"] if event["kind"] != "range" else of.item(number), of.place(number)[1]
+        return {
+            **event,
+            "line": line,
+            "other": self._line(other),
+            "text": self.told(event["text"]),
+            "does": f"{line} {'writes' if event['writes'] else 'reads'}",
+            "uses": f"{line} {'updates' if event['writes'] else 'reads'}",  # what writes there is an atomic update
+            "what": self._what(event),
+            "variable_name": self._variable("OBJECT", event["variable"], event["bytes"]) or "a __device__ variable",
+            "name": of.name(number),
+            "name_and_line": of.name(number, with_line=True),
+            "element": of.element(number, event["offset"], 0),
+            "size": of.size(number, item),
+            "made": f" (allocated in line {made})" if made else "",
+            "never": f"which no {'thread' if self._is_kernel else 'copy, cudaMemset or kernel'} has written",
+            "set": _set(event) if event["kind"] == "bytes" else "",
+            "copied": self._copied(number, place),
+            "from": self._copied(event["source"], (self._own, event["copied_in"])),
+            "copies": "cudaMemcpyToSymbol" if event["writes"] else "cudaMemcpyFromSymbol",
+            "has": event["part_bytes"],
+            "whole": next((each["bytes"] for each in self.of("allocation") if each["number"] == number), 0),
+            "freed_how": event["freed_by"] if number > 0 else f"{self._line(other)} has freed it",
+            "by": _FREEING[event["by"]],
+            "maker": _MAKERS[event["maker"]],
+            "frees": _FREEING[event["maker"]],
+            "null": self._null() if event["kind"] == "null" else "",
+            "wrong_index": self._index(event, place) if event["kind"] == "index" else "",
+            **(self._race(event, place, other) if event["kind"] in ("race", "race of blocks") else {}),
+        }
+
+    def _null(self) -> str:
+        """Why a program's pointer may be null, as where cudaMalloc sets one that a function has got by value."""
         plain = blanked(self._own_text)
-        for each in functions_in(self._own_text):
+        for each in functions_in(self._own_text) if not self._is_kernel else ():
             for call in _CALL.finditer(plain, each.opening, each.end):
                 if re.search(rf"\w\s*\*\s*{re.escape(call[1])}\s*[,)]", each.head):
                     line = plain.count("\n", 0, call.start()) + 1
                     return f": in line {line} cudaMalloc sets {each.name}'s own {call[1]}, not the caller's: pass a pointer to it"
-        return ""
+        return "" if self._is_kernel else ": was it allocated with cudaMalloc?"
 
     def _copied(self, number: int, place: Place) -> str:
         """The host's array that a copy in this place reads. `number`: its number, or 0."""
@@ -466,23 +460,21 @@ class Telling:
         ifs = {first for first, last in loops_in(self._own_text, words="if") if first <= int(barrier[1]) <= last}
         return f"; the barrier stands within the if of {' and '.join(f'line {each}' for each in sorted(ifs))}" if ifs else ""
 
-    def _race(self, event: dict[str, Any], what: str, place: Place, other_place: Place) -> str:
+    def _race(self, event: Mapping[str, Any], place: Place, other_place: Place) -> dict[str, str]:
+        """What a race's sentence says: its lines, and the threads where both are known."""
         lines: dict[int, str] = {}
         for line, writes in ((place[1], event["writes"]), (other_place[1], event["other_writes"])):
             lines[line] = "writes" if writes or lines.get(line) == "writes" else "reads"
-        text = f"data race: {' and '.join(f'line {line} {does}' for line, does in sorted(lines.items()))} {what}"
-        if event["kind"] == "race of blocks":
-            return f"{text} in different threads, of different blocks"
-        text += ", in different threads of a block, and no __syncthreads() stands between them"
-        text += "; atomic updates wait for no plain access" * event.get("mixed", 0)
-        if event["other_thread"] < 0:
-            return text
-        (x, y, _), number = event["block_size"], event["other_thread"]
-        other = {"thread": [number % x, number // x % y, number // (x * y)]}
-        where = [f" in line {line}" if 0 not in lines and len(lines) > 1 else "" for line in (place[1], other_place[1])]
-        return f"{text}: {_index_text(other, 'thread')}{where[1]} and then {_index_text(event, 'thread')}{where[0]}"
+        race = f"data race: {' and '.join(f'line {line} {does}' for line, does in sorted(lines.items()))} {self._what(event)}"
+        threads = "; atomic updates wait for no plain access" * event.get("mixed", 0)
+        if event["other_thread"] >= 0:
+            (x, y, _), number = event["block_size"], event["other_thread"]
+            other = {"thread": [number % x, number // x % y, number // (x * y)]}
+            where = [f" in line {line}" if 0 not in lines and len(lines) > 1 else "" for line in (place[1], other_place[1])]
+            threads += f": {_index_text(other, 'thread')}{where[1]} and then {_index_text(event, 'thread')}{where[0]}"
+        return {"race": race, "threads": threads}
 
-    def _index(self, event: dict[str, Any], place: Place) -> str:
+    def _index(self, event: Mapping[str, Any], place: Place) -> str:
         """A wrong index, as in: As[ty][k] with k = 16: 0 to 15 are there."""
         extent = re.search(r"\[(\d+)\]", event["type"])
         there = f"0 to {int(extent[1]) - 1} are there" if extent else f"its type is {event['type']}"
@@ -548,7 +540,7 @@ class Telling:
         lines = self._sources.get(place[0], ())
         return lines[place[1] - 1] if 0 < place[1] <= len(lines) else ""
 
-    def _what(self, event: dict[str, Any]) -> str:
+    def _what(self, event: Mapping[str, Any]) -> str:
         """The name of the accessed element."""
         space, offset, item = event["space"], event["offset"], event["bytes"]
         if space == _SHARED:
