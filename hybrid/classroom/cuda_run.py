@@ -2,8 +2,7 @@
 """Runs a student's kernel on a real GPU: checks C and times launches.
 
 A faulty kernel may break its CUDA context, so a child process, `python -m hybrid.classroom.cuda_run`, launches it. It reads the
-task from standard input and prints a line: the task's mark, and JSON. The student's code runs on the GPU only, so the child
-compares C.
+task from standard input and prints a line of JSON. The student's code runs on the GPU only, so the child compares C.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import signal
 import statistics
 import sys
@@ -54,15 +52,6 @@ _C_TYPES = {  # NumPy's names of C types
 }
 
 
-@record
-class CudaRun:
-    cases: tuple[tuple[Task, GpuOutcome], ...]
-
-    @property
-    def is_right(self) -> bool:
-        return not any(outcome.failure or outcome.wrong for _, outcome in self.cases)
-
-
 def usual_gpu_shapes(trials: Trials) -> list[Sizes]:
     """Shapes large enough for timing; a small one for a kernel of a single block."""
     if "blockIdx" not in trials.kernel.indices:
@@ -74,37 +63,38 @@ def ran(trials: Trials, shapes: Sequence[Sizes]) -> tuple[Trials, CudaRun]:
     """Run the kernel on each shape, in a child process: with the launch of `trials`, or another plausible one if that is a guess
     with which the kernel is wrong. DeviceUnavailable if there is no GPU or the kernel does not compile."""
     run = _launched(trials, shapes)
-    for launch in trials.launch.others if trials.launch.is_guess and not run.is_right else ():
+    for launch in trials.launch.others if trials.launch.is_guess and not is_right(run) else ():
         other = replace(trials, launch=launch.instead_of(trials.launch))
         with suppress(UsageError):  # impossible for these sizes
-            if _launched(other, shapes[-1:]).is_right and (found := _launched(other, shapes)).is_right:
+            if is_right(_launched(other, shapes[-1:])) and is_right(found := _launched(other, shapes)):
                 return other, found
     return trials, run
 
 
+def is_right(run: CudaRun) -> bool:
+    return all(outcome.code == "ok" for _, outcome in run)
+
+
 def _launched(trials: Trials, shapes: Sequence[Sizes]) -> CudaRun:
-    return CudaRun(tuple((task, _outcome(trials, task)) for task in map(trials.task, shapes)))
+    return [(task, _outcome(trials, task)) for task in map(trials.task, shapes)]
 
 
 def _outcome(trials: Trials, task: Task) -> GpuOutcome:
-    mark = secrets.token_hex(16)  # lines without it are the kernel's
     given: dict[str, Any] = {"text": trials.file.for_gpu, "instance": trials.instance, "arguments": [*_arguments(trials, task)]}
-    given |= {"task": asdict(task), "mark": mark}
-    ended = run_child("hybrid.classroom.cuda_run", given, _START + (LAUNCHES + 1) * trials.seconds)
+    seconds = _START + (LAUNCHES + 1) * trials.seconds
+    ended = run_child("hybrid.classroom.cuda_run", {"task": asdict(task), **given}, seconds)
     if ended.status is None:
         return GpuOutcome(failure=f"it had not ended after {LAUNCHES + 1} times {trials.seconds:g} s, which --stall sets")
-    lines = [text for begins, _, text in (line.partition(" ") for line in ended.out.splitlines()) if begins == mark]
     if ended.status == -signal.SIGALRM:  # sent by the child's own clock
         late = f"NVRTC had not compiled {trials.kernel.name} after {COMPILES} s: do its macros or templates end?"
         raise DeviceUnavailable(late, code="compile-failed")
-    if not lines:
+    if not ended.out:
         last = (ended.err.strip().splitlines() or [str(ended.status)])[-1]
         raise HybridError(f"the process that launches {trials.kernel.name} ended: {last}", code="kernel-crashed")
-    found: dict[str, Any] = json.loads(lines[-1])
+    found: dict[str, Any] = json.loads(ended.out)
     if "unavailable" in found:
-        raise DeviceUnavailable(found["unavailable"]["why"], code=found["unavailable"]["code"])
-    outcome: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in found["outcome"].items()}
-    return GpuOutcome(**outcome)
+        raise DeviceUnavailable(found["unavailable"], code=found["code"])
+    return GpuOutcome(**found)
 
 
 def _arguments(trials: Trials, task: Task) -> Iterator[Argument]:
@@ -125,13 +115,13 @@ def told(trials: Trials, run: CudaRun) -> Iterator[str]:
     """The report's lines."""
     kernel = trials.kernel
     yield f"{trials.file.path.name}, line {kernel.line}: " + "\n  ".join(about(kernel, trials.meaning, trials.launch))
-    yield from [f"on {each.gpu}, compute capability {dotted(each.capability)}" for _, each in run.cases if each.gpu][:1]
-    for task, outcome in run.cases:
+    yield from [f"on {each.gpu}, compute capability {dotted(each.capability)}" for _, each in run if each.gpu][:1]
+    for task, outcome in run:
         faults = () if outcome.code == "ok" else (Finding("", outcome.code),)
         yield heading(Case(task.sizes, task.grid, task.block, faults=faults), task.names)
         yield from (f"  {line}" for line in _of(task, outcome, task.names[2]))
     yield "a GPU shows wrong elements alone: without --device cuda races and accesses out of bounds are looked for, too"
-    yield "right" if run.is_right else "wrong"
+    yield "right" if is_right(run) else "wrong"
 
 
 def _of(task: Task, outcome: GpuOutcome, c: str) -> Iterator[str]:
@@ -157,11 +147,11 @@ def _of(task: Task, outcome: GpuOutcome, c: str) -> Iterator[str]:
 def as_record(trials: Trials, run: CudaRun) -> dict[str, Any]:
     """The entries of a JSON line."""
     cases = []
-    for task, outcome in run.cases:
+    for task, outcome in run:
         launched = {**dict(zip("nlm", task.sizes, strict=True)), "grid": task.grid, "block": task.block}
         cases.append({**launched, **asdict(outcome), "code": outcome.code})
     about = {"file": trials.file.path.name, "kernel": trials.kernel.name, "dtype": trials.meaning.dtype}
-    return {**about, "launch": str(trials.launch), "device": "cuda", "right": run.is_right, "cases": cases}
+    return {**about, "launch": str(trials.launch), "device": "cuda", "right": is_right(run), "cases": cases}
 
 
 # --- in the child process
@@ -213,8 +203,8 @@ class GpuOutcome:
     capability: int = 0
     failure: str = ""  # CUDA's message
     wrong: int = 0  # number of wrong elements of C
-    first_wrong: tuple[int, float, float] | None = None  # its number, its value, the right value
-    milliseconds: tuple[float, ...] = ()  # of each timed launch
+    first_wrong: Sequence[Any] | None = None  # its number, its value, the right value
+    milliseconds: Sequence[float] = ()  # of each timed launch
     registers: int = 0  # of a thread
     static_shared: int = 0  # bytes of a block
     local: int = 0  # bytes of a thread's local memory
@@ -223,6 +213,9 @@ class GpuOutcome:
     def code(self) -> str:
         """A code of `hybrid.errors.CODES`, or "ok"."""
         return "gpu-failed" if self.failure else "wrong-elements" if self.wrong else "ok"
+
+
+CudaRun = list[tuple[Task, GpuOutcome]]  # for each shape
 
 
 def execute(task: Task, text: str, instance: str, arguments: Sequence[Argument]) -> GpuOutcome:
@@ -272,13 +265,11 @@ def main() -> None:
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drops what the kernel prints
     given: dict[str, Any] = json.load(sys.stdin)
-    mark, of_task = given.pop("mark"), given.pop("task")
-    of_task |= {key: tuple(value) for key, value in of_task.items() if isinstance(value, list)}
     try:
-        found = {"outcome": asdict(execute(Task(**of_task), **given))}
+        found = asdict(execute(Task(**given.pop("task")), **given))
     except DeviceUnavailable as error:
-        found = {"unavailable": {"why": one_line(error), "code": error.code}}
-    print(mark, json.dumps(found), file=results, flush=True)
+        found = {"unavailable": one_line(error), "code": error.code}
+    print(json.dumps(found), file=results, flush=True)
 
 
 if __name__ == "__main__":

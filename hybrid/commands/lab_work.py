@@ -182,7 +182,7 @@ def _run_on_gpu(file: StudentFile, options: argparse.Namespace) -> int:
         trials, run = cuda_run.ran(trials, shapes)
     print("\n".join(cuda_run.told(trials, run)), file=text_stream(options.json))
     _write_record(options, {"seed": trials.seed, **cuda_run.as_record(trials, run)})
-    return 0 if run.is_right else 1
+    return 0 if cuda_run.is_right(run) else 1
 
 
 def _show(options: argparse.Namespace) -> int:
