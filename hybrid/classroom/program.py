@@ -63,10 +63,8 @@ def account_of(ran: ProcessResult, program: Path, warnings: str, sources: Mappin
     """The account of a process. `program`: the executable, which must still exist. `warnings`: the compiler's. `sources`: the
     lines of each file. `seconds`: the time limit."""
     telling = Telling(ran, program, warnings, sources, seconds)
-    found, end = (
-        [*telling.findings(), *_one_sided(sources), *_shared(sources), *_in_seconds(sources)],
-        next(telling.of("end"), None),
-    )
+    found = [*telling.findings(), *_one_sided(sources), *_shared(sources), *_in_seconds(sources)]
+    end = next(telling.of("end"), None)
     failed = _first_failed(ran.findings, dropped_results(warnings), telling)
     notes = list(telling.notes())
     if end and not (ran.status or failed) and all(each.code in ("wrong-elements", "uninitialised") for each in found):
@@ -304,11 +302,8 @@ def ran(
         what = f"{file.path} includes no mpi.h: it is one process, and --ranks is for programs of MPI"
         raise UsageError(what, code="option-combination")
     sources = {path.name: each.split("\n") for path, each in file.texts.items()}
-    variables, is_serial = (
-        {"HYBRID_LAB_DEVICES": str(devices or _usual_devices(whole))},
-        _runs_cuda_in_parallel(joined(file.texts)),
-    )
-    if is_serial:
+    variables = {"HYBRID_LAB_DEVICES": str(devices or _usual_devices(whole))}
+    if is_serial := _runs_cuda_in_parallel(joined(file.texts)):
         variables |= {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
     with new_folder() as folder:
         program, warnings = whole_program.built(folder / file.path.name, text, flags)

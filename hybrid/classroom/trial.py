@@ -298,6 +298,7 @@ def program_text(
     array for each pointer and a number for each other parameter. `instance`: the kernel's name with its template arguments.
     `versions`: of the file's compiled text, by number; the launch's next number chooses one."""
     lines, arguments, counts = list[str](), [instance], {True: 0, False: 0}
+    element = {of: ELEMENT_TYPES[meaning.dtype if of == "C" else meaning.of_factors] for of in "ABC"} if meaning else {}
     for parameter, of in zip(kernel.parameters, meaning.of if meaning else [""] * len(kernel.parameters), strict=True):
         if meaning is None:
             arguments.append((_array if parameter.is_pointer else _number)(parameter.type, counts[parameter.is_pointer]))
@@ -309,16 +310,11 @@ def program_text(
         elif parameter.is_scale:
             arguments.append(f"{parameter.type}({dict(zip(SCALES, meaning.scales, strict=True))[of]})")
         elif parameter.is_pointer:
-            arguments.append(_array(ELEMENT_TYPES[meaning.dtype if of == "C" else meaning.of_factors], "ABC".index(of)))
+            arguments.append(_array(element[of], "ABC".index(of)))
         else:
             lines.append(f"{parameter.type} lab_struct_{of};")
             for name, kind, what in fields_of(file, parameter, of):
-                is_elements = what == of
-                value = (
-                    _array(ELEMENT_TYPES[meaning.dtype if of == "C" else meaning.of_factors], "ABC".index(of))
-                    if is_elements
-                    else _number(kind, "nlm".index(what))
-                )
+                value = _array(element[of], "ABC".index(of)) if what == of else _number(kind, "nlm".index(what))
                 lines.append(f"lab_struct_{of}.{name} = {value};")
             arguments.append(f"lab_struct_{of}")
     body = "\n".join([*lines, f"lab_launched.call({', '.join(arguments)});"])
