@@ -3,4 +3,4 @@
 
 from experiments.start import run
 
-run("ordeal.trials")
+run("ordeal.trials:Ordeal.main")

@@ -22,13 +22,13 @@ from hybrid.errors import HybridError, UsageError
 NAME = "hybrid.lectures"
 PROGRAMS, NOTEBOOKS = "programs", "notebooks"
 SCRIPTS = {  # what to type: the module of scripts/experiments, and what it shows
-    "pmpp": ("lectures.figures:pmpp", "one thread per row, column and element; matrix × vector; sizes of launches"),
-    "2d": ("lectures.figures:two_dimensions", "CUDA in two dimensions: CPU, global memory, shared memory"),
-    "hochberg": ("lectures.figures:hochberg", "with and without shared memory, against the matrices' size"),
-    "siegel": ("lectures.figures:siegel", "matrix multiplication in three programs, at 8000"),
-    "largest": ("lectures.limits:largest", "how large may matrices be, in core and out of core?"),
-    "pascal": ("lectures.limits:pascal", "how large may Pascal's triangle be?"),
-    "ladder": ("lectures.ladder", "every kernel of the catalogue, beside cuBLAS where there is a GPU"),
+    "pmpp": ("lectures.figures:Pmpp.main", "one thread per row, column and element; matrix × vector; sizes of launches"),
+    "2d": ("lectures.figures:TwoDimensions.main", "CUDA in two dimensions: CPU, global memory, shared memory"),
+    "hochberg": ("lectures.figures:Hochberg.main", "with and without shared memory, against the matrices' size"),
+    "siegel": ("lectures.figures:Siegel.main", "matrix multiplication in three programs, at 8000"),
+    "largest": ("lectures.limits:Largest.main", "how large may matrices be, in core and out of core?"),
+    "pascal": ("lectures.limits:Pascal.main", "how large may Pascal's triangle be?"),
+    "ladder": ("lectures.ladder:Ladder.main", "every kernel of the catalogue, beside cuBLAS where there is a GPU"),
     "bugs": ("lectures.bugs", "the errors in teaching documents' CUDA programs, found without a GPU"),
 }
 _MORE = """\

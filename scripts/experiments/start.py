@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 SCRIPTS = Path(__file__).resolve().parents[1]
@@ -21,11 +22,12 @@ def use_checkout() -> None:
 
 
 def main_of(module: str) -> Callable[[], int]:
-    """`main` of a module of `experiments`, or MODULE:FUNCTION; SystemExit that says which package is missing."""
+    """`main` of a module of `experiments`, or MODULE:NAME; SystemExit that says which package is missing."""
     use_checkout()
     try:
-        name, _, function = module.partition(":")
-        return getattr(import_module(f"experiments.{name}"), function or "main")  # type: ignore[no-any-return]
+        name, _, what = module.partition(":")
+        main: Callable[[], int] = attrgetter(what or "main")(import_module(f"experiments.{name}"))
+        return main
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] in ("experiments", "hybrid"):
             raise

@@ -20,22 +20,21 @@ from threadpoolctl import threadpool_limits
 import hybrid
 from experiments.common import frame
 from experiments.start import main_of
-from hybrid.core.problem import ITEM_SIZES
 from hybrid.errors import HybridError, UsageError
 from hybrid.host.threads import usable_cores
 from hybrid.ranks.launcher import mpirun
 from hybrid.reporting import jsonl
 
-CASES = {  # a module of this folder and its function, and what it measures
-    "hosts": ("hosts:main", "from host memory to host memory, beside the program one writes by hand"),
-    "check": ("products:check", "what the check of a product costs"),
-    "precision": ("products:precision", "products from remainders beside cuBLAS"),
-    "types": ("products:types", "complex numbers and integers beside the library's matmul"),
+CASES = {  # what starts a case, in this folder, and what it measures
+    "hosts": ("hosts:Hosts.main", "from host memory to host memory, beside the program one writes by hand"),
+    "check": ("products:Check.main", "what the check of a product costs"),
+    "precision": ("products:Precision.main", "products from remainders beside cuBLAS"),
+    "types": ("products:Types.main", "complex numbers and integers beside the library's matmul"),
     "cpu": ("commands:cpu", "on CPUs beside NumPy"),
-    "nodes": ("nodes:main", "between nodes beside MPI_Allgatherv and ScaLAPACK"),
+    "nodes": ("nodes:Nodes.main", "between nodes beside MPI_Allgatherv and ScaLAPACK"),
     "scaling": ("commands:scaling", "runs on more and more nodes"),
-    "accuracy": ("errors:accuracy", "errors of products in every arithmetic"),
-    "detection": ("errors:detection", "which faults the check finds"),
+    "accuracy": ("accuracy:Accuracy.main", "errors of products in every arithmetic"),
+    "detection": ("detection:Detection.main", "which faults the check finds"),
 }
 
 
@@ -60,32 +59,31 @@ products with the same operations per node (weak scaling), beside the run on the
 """
 
 
-def _scaled(options: argparse.Namespace) -> int:
-    if not (lines := [line for line in jsonl.read(options.lines) if line.get("command") == "matmul"]):
-        raise UsageError(f"{options.lines} has no lines of hybrid.matmul")
-    lines.sort(key=lambda line: line["nodes"])
-    strong = [line for line in lines if line["n"] == lines[0]["n"]]
-    scalings = {"strong": strong, "weak": [lines[0], *(line for line in lines if line not in strong)]}
-    first = lines[0]["rate"] / lines[0]["nodes"]
-    rows = [
-        [name, str(line["nodes"]), str(line["n"]), f"{line['total']['median']:.3f}", f"{line['rate'] / 1e9:.1f}",
-         f"{line['rate'] / line['nodes'] / first:.2f}"]
-        for name, runs in scalings.items()
-        for line in runs
-    ]  # fmt: skip
-    heads = ["scaling", "nodes", "n", "seconds", "GF/s", "of the first, a node"]
-    print(*frame.printed([frame.Table(heads, "lrrrrr", rows)]), sep="\n")
-    return 0
-
-
 def scaling() -> int:
     lines = frame.option("lines", metavar="LINES", help="JSON lines of hybrid.matmul")
     return frame.command(frame.parser_of(_SCALING, lines), _scaled)
 
 
+def _scaled(options: argparse.Namespace) -> int:
+    if not (lines := [line for line in jsonl.read(options.lines) if line.get("command") == "matmul"]):
+        raise UsageError(f"{options.lines} has no lines of hybrid.matmul")
+    lines.sort(key=lambda line: line["nodes"])
+    strong = [line for line in lines if line["n"] == lines[0]["n"]]
+    weak = [lines[0], *(line for line in lines if line not in strong)]
+    first = lines[0]["rate"] / lines[0]["nodes"]
+    rows = [
+        [name, str(line["nodes"]), str(line["n"]), f"{line['total']['median']:.3f}", f"{line['rate'] / 1e9:.1f}",
+         f"{line['rate'] / line['nodes'] / first:.2f}"]
+        for name, runs in (("strong", strong), ("weak", weak))
+        for line in runs
+    ]  # fmt: skip
+    frame.show(frame.Table(["scaling", "nodes", "n", "seconds", "GF/s", "of the first, a node"], "lrrrrr", rows))
+    return 0
+
+
 _CPU = """Is the runner as fast on CPUs as NumPy alone? python scripts/bench.py cpu [n] [--pairs 5] [--calls SECONDS]
 
-In turn: a process that multiplies n×n matrices with NumPy and as many BLAS threads as there are ranks, and
+In turn: a process that multiplies n×n matrices in float64 with NumPy and two BLAS threads, and
 `mpirun -n 2 python -m hybrid.matmul n n n`. Prints the medians, what the check takes, what the job spends around the
 multiplication, and last `ratio R`: NumPy's time over ours.
 
@@ -94,8 +92,7 @@ With --calls a table of small and thin products instead, each timed for SECONDS 
 _NUMPY = """\
 import sys, time, numpy
 n = int(sys.argv[1])
-rng = numpy.random.default_rng(0)
-a, b = rng.random((n, n), sys.argv[2]), rng.random((n, n), sys.argv[2])
+a, b = numpy.random.default_rng(0).random((2, n, n))
 a[:256, :256] @ b[:256, :256]
 began = time.perf_counter()
 a @ b
@@ -105,19 +102,37 @@ THIN = ((1000, 64, 1500), (300, 200, 100), (64, 64, 64))
 REST = 0.2  # seconds of a rest, and of a side's turn
 
 
-def _turn(call: Callable[[], object]) -> float:
-    """The median seconds of the calls in a turn. BLAS threads spin for a tenth of a second after each product, hence the rest."""
-    time.sleep(REST)
-    began, times = time.perf_counter(), [frame.seconds_of(call)]
-    while time.perf_counter() - began < REST:
-        times.append(frame.seconds_of(call))
-    return statistics.median(times)
+def cpu() -> int:
+    n = frame.option("n", nargs="?", type=frame.positive, default=8000)
+    pairs = frame.option("--pairs", type=frame.positive, default=5)
+    calls = frame.option("--calls", type=float, metavar="SECONDS", help="of each row of a table of small and thin products")
+    return frame.command(frame.parser_of(_CPU, n, pairs, calls), lambda given: (_small if given.calls else _large)(given))
 
 
-def _small_products(seconds: float) -> None:
+def _large(options: argparse.Namespace) -> int:
+    by_numpy, two_threads = [sys.executable, "-c", _NUMPY, str(options.n)], {"OPENBLAS_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
+    by_ours = [*mpirun(2), sys.executable, "-m", "hybrid.matmul", *[str(options.n)] * 3, "--fill", "uniform", "--device", "cpu"]
+    names = "numpy alone, 2 threads", "multiply by 2 ranks", "check", "around the multiplication"
+    rounds: list[tuple[float, ...]] = []
+    for _ in frame.shown(range(options.pairs), "pairs"):
+        alone = subprocess.run(by_numpy, capture_output=True, text=True, check=True, env={**os.environ, **two_threads})
+        began = time.perf_counter()
+        lines, failure = frame.ran(by_ours)
+        if failure:
+            raise HybridError(f"2 ranks failed: {failure}")
+        multiply, check = (lines[0]["seconds"][phase]["median"] for phase in ("multiply", "check"))
+        rounds.append((float(alone.stdout), multiply, check, time.perf_counter() - began - multiply))
+    for name, times in zip(names, zip(*rounds, strict=True), strict=True):
+        print(f"{name:27} {statistics.median(times):8.3f} s  ({min(times):.3f} to {max(times):.3f})")
+    numpy, multiply, check, _ = map(statistics.median, zip(*rounds, strict=True))
+    print(f"with its check              {1 + check / multiply:8.3f} × the multiplication\nratio {numpy / multiply:.3f}")
+    return 0
+
+
+def _small(options: argparse.Namespace) -> int:
     """In one process, beside NumPy with as many BLAS threads as ours."""
     random = np.random.default_rng(0)
-    a, b, c = (random.random((64, 64)) for _ in range(3))
+    a, b, c = random.random((3, 64, 64))
     pairs = {f"{n}×{l}×{m}": (random.random((n, l)), random.random((l, m))) for n, l, m in THIN}
     pairs["64×64 of slices"] = a[:, 1:], b[1:]
     pairs |= {f"64×64 of {dtype}": ((9 * a).astype(dtype), (9 * b).astype(dtype)) for dtype in ("complex128", "float16", "int32")}
@@ -129,46 +144,17 @@ def _small_products(seconds: float) -> None:
     with threadpool_limits(len(usable_cores())):
         for name, (numpy, ours) in works.items():
             turns = {"NumPy": partial(_turn, numpy), "ours": partial(_turn, ours)}
-            times = frame.in_turns(turns, math.ceil(seconds / (4 * REST)))
+            times = frame.in_turns(turns, math.ceil(options.calls / (4 * REST)))
             theirs, mine = (1e3 * statistics.median(each) for each in times.values())
             rows.append([name, f"{theirs:.3f}", f"{mine:.3f}", f"{mine / theirs:.2f}"])
-    print(*frame.printed([frame.Table(["", "NumPy, ms", "ours, ms", "ratio"], "lrrr", rows)]), sep="\n")
-
-
-def _beside_numpy(options: argparse.Namespace) -> int:
-    n, ranks, dtype = options.n, options.ranks, options.dtype
-    if options.calls:
-        _small_products(options.calls)
-        return 0
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": str(ranks), "MKL_NUM_THREADS": str(ranks)}
-    by_numpy = [sys.executable, "-c", _NUMPY, str(n), dtype]
-    how = ("--fill", "uniform", "--device", "cpu", "--dtype", dtype)
-    by_ours = [*mpirun(ranks), sys.executable, "-m", "hybrid.matmul", *[str(n)] * 3, *how]
-    names = f"numpy alone, {ranks} threads", f"multiply by {ranks} ranks", "check", "around the multiplication"
-    times: list[list[float]] = [[], [], [], []]
-    for _ in frame.shown(range(options.pairs), "pairs"):
-        numpy = float(subprocess.run(by_numpy, capture_output=True, text=True, check=True, env=environment).stdout)
-        began = time.perf_counter()
-        lines, failure = frame.ran(by_ours)
-        if failure:
-            raise HybridError(f"{ranks} ranks failed: {failure}")
-        multiply, check = (lines[0]["seconds"][phase]["median"] for phase in ("multiply", "check"))
-        for of, seconds in zip(times, (numpy, multiply, check, time.perf_counter() - began - multiply), strict=True):
-            of.append(seconds)
-    for name, each in zip(names, times, strict=True):
-        print(f"{name:27} {statistics.median(each):8.3f} s  ({min(each):.3f} to {max(each):.3f})")
-    numpy, multiply, check, _ = map(statistics.median, times)
-    print(f"with its check              {1 + check / multiply:8.3f} × the multiplication\nratio {numpy / multiply:.3f}")
+    frame.show(frame.Table(["", "NumPy, ms", "ours, ms", "ratio"], "lrrr", rows))
     return 0
 
 
-def cpu() -> int:
-    parser = frame.parser_of(
-        _CPU,
-        frame.option("n", nargs="?", type=frame.positive, default=8000),
-        frame.option("--pairs", type=frame.positive, default=5),
-        frame.option("--ranks", type=frame.positive, default=2, help="ranks of ours and threads of NumPy's (2)"),
-        frame.option("--calls", type=float, metavar="SECONDS", help="of each row of a table of small and thin products"),
-        frame.option("--dtype", choices=tuple(ITEM_SIZES), default="float64"),
-    )
-    return frame.command(parser, _beside_numpy)
+def _turn(call: Callable[[], object]) -> float:
+    """The median seconds of the calls in a turn. BLAS threads spin for a tenth of a second after each product, hence the rest."""
+    time.sleep(REST)
+    began, times = time.perf_counter(), [frame.seconds_of(call)]
+    while time.perf_counter() - began < REST:
+        times.append(frame.seconds_of(call))
+    return statistics.median(times)

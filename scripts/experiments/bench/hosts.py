@@ -1,17 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""From matrices in host memory to their product at rank 0: how fast, compared with a program written by hand?
-
-For each number of GPUs these are started with `mpirun -n P`, round by round in changing order:
-  handwritten  Scatter, Bcast, CuPy, Gather; every buffer allocated before
-  ours         python -m hybrid.matmul, its matrices in memory shared by the ranks
-  wires        the same matrices copied to the GPUs and back, all at once and nothing multiplied: the links' limit
-  library      hybrid.multiply with rank 0's private arrays: checked, the same and new ones; unchecked, with and without out=
-  shapes       hybrid.multiply of new arrays of 64 shapes up to n×n×n: the sum of all, each by itself, and in turn
-  cublasxt     cuBLASXt's own call of one process, the best of several block sizes
-
-A part that fails is named and left out of later rounds; the others go on, and the exit code is 1. `--device cpu` or `emulate`
-runs the same anywhere with small matrices, as a test.
-"""
+"""From matrices in host memory to their product at rank 0, beside a program written by hand."""
 
 import argparse
 import ctypes
@@ -20,10 +8,10 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +20,7 @@ from experiments.common import frame
 from experiments.common.cuda import ProductCheck, refuse_wrong
 from hybrid.core.problem import Span, block
 from hybrid.devices.base import Device
+from hybrid.devices.cuda_device import CudaDevice
 from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.errors import HybridError, UsageError
 from hybrid.ranks.launcher import mpirun
@@ -41,77 +30,6 @@ from hybrid.runs.operands import fill_rows
 SIZES = (4000, 8000, 16000)
 PARTS = ("handwritten", "ours", "wires", "library", "shapes", "cublasxt")
 _LIMIT = 90.0  # seconds that a program may take
-_RECORDERS = ("schema", "command", "date", "versions", "machine")  # keys that are written for every line
-
-
-class Start(NamedTuple):
-    """A program to start. `n`: its size, if only one."""
-
-    part: str
-    gpus: int
-    round: int
-    n: int
-    command: Sequence[str]
-
-    @property
-    def about(self) -> dict[str, Any]:
-        return {"part": self.part, "gpus": self.gpus, "n": self.n}
-
-    @property
-    def name(self) -> str:
-        """Names what is left out of later rounds if it fails."""
-        return f"{self.part} on {self.gpus}" + (f" at {self.n}" if self.n else "")
-
-
-def starts(options: argparse.Namespace) -> Iterator[Start]:
-    parts, python, repeat = [part for part in PARTS if part in options.only], [sys.executable, "-m"], str(options.repeat)
-    for gpus, number in product(options.gpus, range(options.rounds)):
-        ranks, first = mpirun(gpus), number % len(parts)
-        for part in parts[first:] + parts[:first]:
-            program = ["experiments.bench.hosts", part, options.device, repeat, str(gpus)]
-            if part == "cublasxt":  # one process for all GPUs
-                for n in options.sizes:
-                    yield Start(part, gpus, number, n, [*python, *program, str(n)])
-            elif part == "ours":
-                warmed = ["--fill", "uniform", "--device", options.device, "--repeat", repeat, "--warmup", "1"]
-                for n in options.sizes:
-                    yield Start(part, gpus, number, n, [*ranks, *python, "hybrid.matmul", *[str(n)] * 3, *warmed])
-            else:  # mpi4py ends all ranks when one fails
-                yield Start(part, gpus, number, 0, [*ranks, *python, "mpi4py", "-m", *program, *map(str, options.sizes)])
-
-
-def measured(options: argparse.Namespace) -> Iterator[frame.Line]:
-    """All measurements asked for. UsageError for impossible ones. Sets `options.failed` if a required part failed."""
-    options.failed = False
-    if uneven := [(n, gpus) for n in options.sizes for gpus in options.gpus if n % gpus]:
-        raise UsageError("{} rows cannot be scattered evenly to {} ranks".format(*uneven[0]))
-    gpus = usable_gpus() if options.device == "cuda" else []
-    if gpus and max(options.gpus) > len(gpus):
-        raise UsageError(f"{max(options.gpus)} GPUs are asked for, this machine has {len(gpus)}")
-    until = time.monotonic() + (options.total or float("inf"))
-    about = {"device": options.device, "gpu": gpus[0].name if gpus else None, "gpus_there": len(gpus), "dtype": "float64"}
-    left_out: set[str] = set()
-    for start in frame.shown(list(starts(options)), "programs"):
-        if start.name in left_out:
-            continue
-        left = until - time.monotonic()
-        recorded, reason = frame.ran(start.command, min(_LIMIT, left)) if left > 0 else ([], "no time was left")
-        for line in recorded:
-            of_job = {"round": start.round, "mpi": line["versions"].get("mpi", "")}
-            if line.get("command") == "matmul":
-                if line["device"] != options.device:
-                    raise HybridError(f"{start.name} ran on {line['device']}")
-                prepared = line["seconds"].get("prepare")
-                of_job |= {"ran_on": line["device"], "setup": prepared["median"] if prepared else None}
-                line = {**start.about, "seconds": line["total"], "repeat": line["repeat"]}
-            # Date, versions and machine are added when a line is written.
-            yield {**about, **{key: line[key] for key in line if key not in _RECORDERS}, **of_job}
-        if reason:
-            options.failed |= start.part != "cublasxt" or bool(gpus)  # without GPUs, cuBLASXt may be missing
-            left_out.add(start.name)
-            yield {**about, "part": None, "gpus": None, "n": None, "seconds": None, "left_out": f"{start.name}: {reason}"}
-
-
 YARDSTICK = "handwritten"
 _TIMES = "float64, operands in host memory to C at rank 0, in ms (and how many times as fast as written by hand)"
 _SETUP = "Once, before the clock, in ms (the command: what it prepares; else the first product with all that it needs)"
@@ -131,31 +49,66 @@ NAMES = {  # of the table's rows, in their order
 }
 
 
-class Cell(NamedTuple):
-    """A part on one number of GPUs, at one size: the median of its starts' medians, with the best block size (0: none)."""
+class Hosts(frame.MachineExperiment):
+    """From matrices in host memory to their product at rank 0: how fast, compared with a program written by hand?
 
-    seconds: float
-    setup: float | None  # the least: rounds after the first find files and kernels in caches
-    block: int
+    For each number of GPUs and size these are started with `mpirun -n P`, round by round in changing order:
+      handwritten  Scatter, Bcast, CuPy, Gather; every buffer allocated before
+      ours         python -m hybrid.matmul, its matrices in memory shared by the ranks
+      wires        the same matrices copied to the GPUs and back, all at once and nothing multiplied: the links' limit
+      library      hybrid.multiply with rank 0's private arrays: checked, the same and new ones; unchecked, with and without out=
+      shapes       hybrid.multiply of new arrays of 64 shapes up to n×n×n: the sum of all, each by itself, and in turn
+      cublasxt     cuBLASXt's own call of one process, in the best of several block sizes; only on GPUs
 
-
-class Results(frame.MachineResults):
-    """Cells by part, number of GPUs and size."""
+    A program that fails is named and left out of later rounds; the others go on, and the exit code is 1. `--device cpu` or
+    `emulate` runs the same anywhere with small matrices, as a test.
+    """
 
     command, again = "bench_hosts", "python scripts/bench.py hosts"
+    options = (
+        frame.option("--gpus", nargs="+", type=frame.positive, default=[1], metavar="P", help="one rank for each (1)"),
+        frame.option("--sizes", nargs="+", type=frame.positive, default=SIZES, metavar="N",
+                     help=f"multiples of all P ({' '.join(map(str, SIZES))})"),
+        frame.option("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=f"of {', '.join(PARTS)} (all)"),
+        frame.option("--rounds", type=frame.positive, default=3, help="starts of each program (3)"),
+        frame.option("--repeat", type=frame.positive, default=3, help="products timed in each start (3)"),
+        frame.option("--total", type=float, default=0.0, metavar="S", help="start nothing after S seconds (0: no limit)"),
+        frame.option("--device", choices=("cuda", "cpu", "emulate"), default="cuda", help="of all programs (cuda)"),
+    )  # fmt: skip
 
-    def __init__(self, lines: Sequence[frame.Line]) -> None:
-        super().__init__(lines)
-        grouped: dict[tuple[str, int, int], dict[int, list[frame.Line]]] = defaultdict(lambda: defaultdict(list))
-        for line in (line for line in lines if line.get("seconds")):
-            grouped[line["part"], line["gpus"], line["n"]][line.get("block", 0)].append(line)
-        self.cells: dict[tuple[str, int, int], Cell] = {}
-        for key, blocks in grouped.items():
-            medians = {block: statistics.median(line["seconds"]["median"] for line in of) for block, of in blocks.items()}
-            best = min(medians, key=lambda block: medians[block])
-            setups = [line["setup"] for line in blocks[best] if line.get("setup") is not None]
-            self.cells[key] = Cell(medians[best], min(setups, default=None), best)
-        self.compared = {(gpus, n) for part, gpus, n in self.cells if part in NAMES}
+    @classmethod
+    def work(cls, options: argparse.Namespace) -> int:
+        options.left_out = set()
+        return super().work(options) or int(bool(options.left_out))
+
+    @classmethod
+    def measured(cls, options: argparse.Namespace) -> Iterator[frame.Line]:
+        """The lines of all programs; adds to `options.left_out` those that fail."""
+        if uneven := [(n, gpus) for n in options.sizes for gpus in options.gpus if n % gpus]:
+            raise UsageError("{} rows cannot be scattered evenly to {} ranks".format(*uneven[0]))
+        there = usable_gpus() if options.device == "cuda" else []
+        if there and max(options.gpus) > len(there):
+            raise UsageError(f"{max(options.gpus)} GPUs are asked for, this machine has {len(there)}")
+        until = time.monotonic() + (options.total or float("inf"))
+        about = {"device": options.device, "gpu": there[0].name if there else None, "gpus_there": len(there), "dtype": "float64"}
+        parts = [part for part in PARTS if part in options.only and (there or part != "cublasxt")]
+        starts = [
+            (gpus, number, n, parts[(number + place) % len(parts)])
+            for gpus, number, n, place in product(options.gpus, range(options.rounds), options.sizes, range(len(parts)))
+        ]
+        for gpus, number, n, part in frame.shown(starts, "programs"):
+            if (name := f"{part} on {gpus} at {n}") in options.left_out:
+                continue
+            left = until - time.monotonic()
+            lines, reason = (
+                frame.ran(_command(part, gpus, n, options), min(_LIMIT, left)) if left > 0 else ([], "no time was left")
+            )
+            for line in lines:
+                of_start = {"gpus": gpus, "n": n, "round": number, "mpi": line["versions"].get("mpi", "")}
+                yield {**about, **of_start, **(_of_command(line, options.device) if part == "ours" else line["timed"])}
+            if reason:
+                options.left_out.add(name)
+                yield {**about, "seconds": None, "left_out": f"{name}: {reason}"}
 
     @staticmethod
     def machine_of(line: frame.Line) -> str:
@@ -172,28 +125,50 @@ class Results(frame.MachineResults):
     def blocks(self) -> Iterator[frame.Table]:
         if not self.of_gpu:
             yield frame.remarks(["Not of a GPU: this shows only that the programs run."])
+        starts: dict[tuple[str, int, int], list[frame.Line]] = defaultdict(list)
+        for line in self.lines:
+            if line["seconds"] and line["part"] in NAMES:
+                starts[line["part"], line["gpus"], line["n"]].append(line)
+        medians = {key: statistics.median(line["seconds"]["median"] for line in lines) for key, lines in starts.items()}
         times, setups = {}, {}
-        for (part, gpus, n), cell in self.cells.items():
-            by_hand = self.cells.get((YARDSTICK, gpus, n)) if part not in (YARDSTICK, "wires") else None
-            ratio = f" ({frame.number(by_hand.seconds / cell.seconds)} ×)" if by_hand else ""
-            times[part, gpus, n] = frame.number(1e3 * cell.seconds) + ratio
-            setups[part, gpus, n] = "–" if cell.setup is None else frame.number(1e3 * cell.setup)
-        counts = sorted({count for count, _ in self.compared})
+        for (part, gpus, n), seconds in medians.items():
+            by_hand = medians.get((YARDSTICK, gpus, n)) if part not in (YARDSTICK, "wires") else None
+            times[part, gpus, n] = frame.number(1e3 * seconds) + (f" ({frame.number(by_hand / seconds)} ×)" if by_hand else "")
+            # The least: rounds after the first find files and kernels in caches.
+            of_starts = [line["setup"] for line in starts[part, gpus, n] if line.get("setup") is not None]
+            setups[part, gpus, n] = frame.number(1e3 * min(of_starts)) if of_starts else "–"
+        counts, sizes = sorted({count for _, count, _ in medians}), sorted({n for _, _, n in medians})
+        heads = [f"{count} {'GPU' if self.of_gpu else 'rank'}{'s' if count > 1 else ''}" for count in counts]
         for title, texts in ((_TIMES, times), (_SETUP, setups)):
-            rows = []
-            for n, (part, name) in product(sorted({n for _, n in self.compared}), NAMES.items()):
-                cells = [texts.get((part, count, n), "–") for count in counts]
-                if set(cells) != {"–"}:
-                    rows.append([str(n), name, *cells])
-            if rows:
-                heads = [f"{count} {'GPU' if self.of_gpu else 'rank'}{'s' if count > 1 else ''}" for count in counts]
+            rows = [
+                [str(n), name, *(texts.get((part, count, n), "–") for count in counts)]
+                for n in sizes
+                for part, name in NAMES.items()
+            ]
+            if rows := [row for row in rows if set(row[2:]) != {"–"}]:
                 yield frame.Table(["n", "", *heads], "rl" + "r" * len(counts), rows, title)
-        of_last = [line for line in self.lines if line["run"] == self.lines[-1]["run"]]
-        remarks = [f"Left out: {line['left_out']}" for line in of_last if line.get("left_out")]
-        remarks += [f"The best block size of {NAMES[part]}, {n} on {gpus}: {cell.block}."
-                    for (part, gpus, n), cell in self.cells.items() if cell.block]  # fmt: skip
-        if remarks:
-            yield frame.remarks(remarks)
+        left_out = [line["left_out"] for line in self.lines if line["run"] == self.lines[-1]["run"] and line.get("left_out")]
+        if left_out:
+            yield frame.remarks([f"Left out: {each}" for each in left_out])
+
+
+def _command(part: str, gpus: int, n: int, options: argparse.Namespace) -> list[str]:
+    python, device, repeat = [sys.executable, "-m"], options.device, str(options.repeat)
+    if part == "ours":
+        how = ["--fill", "uniform", "--device", device, "--repeat", repeat, "--warmup", "1"]
+        return [*mpirun(gpus), *python, "hybrid.matmul", *[str(n)] * 3, *how]
+    program = ["experiments.bench.hosts", part, device, repeat, str(gpus), str(n)]
+    if part == "cublasxt":  # one process for all GPUs
+        return [*python, *program]
+    return [*mpirun(gpus), *python, "mpi4py", "-m", *program]  # mpi4py ends all ranks when one fails
+
+
+def _of_command(line: frame.Line, device: str) -> frame.Line:
+    """What is recorded of a line of hybrid.matmul."""
+    if line["device"] != device:
+        raise HybridError(f"the command ran on {line['device']}")
+    prepared = line["seconds"].get("prepare")
+    return {"part": "ours", "seconds": line["total"], "repeat": line["repeat"], "setup": prepared and prepared["median"]}
 
 
 DTYPE = "float64"
@@ -300,8 +275,6 @@ def wires(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
     copies. Every rank copies its rows of node-shared memory over its own GPU's link."""
     on: Any = Device(staged=True)
     if device == "cuda":
-        from hybrid.devices.cuda_device import CudaDevice
-
         gpus = usable_gpus()
         on = CudaDevice(gpus[comm.rank % len(gpus)])
     rows = block(n, comm.size, comm.rank)
@@ -347,52 +320,34 @@ def cublasxt(gpus: int, n: int, device: str, repeat: int) -> Iterator[Timed]:
         np.copyto(into, matrix)
     one, zero = (ctypes.byref(ctypes.c_double(value)) for value in (1.0, 0.0))
     kinds = {"page-locked": (locked, 0), "registered": (ordinary, 1), "pageable": (ordinary, 0)}
-    for (kind, (matrices, registers)), side in product(kinds.items(), _BLOCKS):
-        call("SetBlockDim", handle, side)
+    for kind, (matrices, registers) in kinds.items():
         call("SetPinningMemMode", handle, registers)  # whether a call registers pageable memory
         a, b, c = (ctypes.c_void_p(matrix.ctypes.data) for matrix in matrices)
         # cuBLAS is column-major: our row-major C = A·B is its Cᵀ = Bᵀ·Aᵀ, with exchanged operands and no transposition.
         arguments = (handle, 0, 0, size, size, size, one, b, size, a, size, zero, c, size)
-        setup = frame.seconds_of(call, "Dgemm", *arguments)
-        matrices[2].fill(np.nan)
-        times = [frame.seconds_of(call, "Dgemm", *arguments) for _ in range(repeat)]
-        error = check.refuse_wrong(f"the product of {kind} operands in blocks of {side}", matrices[2])
-        yield f"cublasxt, {kind}", times, {**about, "setup": setup, "error": error, "block": side}
+        by_block: list[Timed] = []
+        for side in _BLOCKS:
+            call("SetBlockDim", handle, side)
+            setup = frame.seconds_of(call, "Dgemm", *arguments)
+            matrices[2].fill(np.nan)
+            times = [frame.seconds_of(call, "Dgemm", *arguments) for _ in range(repeat)]
+            error = check.refuse_wrong(f"the product of {kind} operands in blocks of {side}", matrices[2])
+            by_block.append((f"cublasxt, {kind}", times, {**about, "setup": setup, "error": error, "block": side}))
+        yield min(by_block, key=lambda timed: statistics.median(timed[1]))
+
+
+PROGRAMS = {"handwritten": handwritten, "library": library, "shapes": shapes, "wires": wires, "cublasxt": cublasxt}
 
 
 def _program() -> None:
-    """`python -m experiments.bench.hosts PART DEVICE REPEAT GPUS N... --json FILE`, on all ranks. Products are compared with
-    float64 after the clock has stopped; elements that nobody writes are NaN; the first product warms up."""
-    part, device, repeat, gpus, *sizes, _, path = sys.argv[1:]
-    comm: Any = None
-    if part != "cublasxt":
-        from mpi4py import MPI
+    """`python -m experiments.bench.hosts PART DEVICE REPEAT GPUS N --json FILE`, on all ranks. Products are compared with float64
+    after the clock has stopped; elements that nobody writes are NaN; the first product warms up."""
+    part, device, repeat, gpus, n, _, path = sys.argv[1:]
+    comm = None if part == "cublasxt" else import_module("mpi4py.MPI").COMM_WORLD
+    for name, times, more in PROGRAMS[part](comm or int(gpus), int(n), device, int(repeat)):
+        if comm is None or comm.rank == 0:
+            jsonl.write({"timed": {"part": name, "seconds": frame.spread(times), "repeat": len(times), **more}}, path)
 
-        from hybrid.ranks.mpi import unname_files
-
-        comm = MPI.COMM_WORLD
-        if comm.size == 1:
-            unname_files()  # no other process opens them, and a failure would leave them
-    parts = {"handwritten": handwritten, "library": library, "shapes": shapes, "wires": wires, "cublasxt": cublasxt}
-    for n in map(int, sizes):
-        for name, times, more in parts[part](comm or int(gpus), n, device, int(repeat)):
-            if comm is None or comm.rank == 0:
-                where = {"part": name, "gpus": int(gpus), "n": n}
-                jsonl.write({**where, "seconds": frame.spread(times), "repeat": len(times), **more}, path)
-
-
-main = frame.experiment(
-    __doc__, Results, measured,
-    frame.option("--gpus", nargs="+", type=frame.positive, default=[1], metavar="P", help="one rank for each (1)"),
-    frame.option("--sizes", nargs="+", type=frame.positive, default=SIZES, metavar="N",
-                 help=f"multiples of all P ({' '.join(map(str, SIZES))})"),
-    frame.option("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=f"of {', '.join(PARTS)} (all)"),
-    frame.option("--rounds", type=frame.positive, default=3, help="starts of each program (3)"),
-    frame.option("--repeat", type=frame.positive, default=3, help="products timed in each start (3)"),
-    frame.option("--total", type=float, default=0.0, metavar="S", help="start nothing after S seconds (0: no limit)"),
-    frame.option("--device", choices=("cuda", "cpu", "emulate"), default="cuda", help="of all programs (cuda)"),
-    work=lambda options: frame.present(options, Results, measured) or int(getattr(options, "failed", False)),
-)  # fmt: skip
 
 if __name__ == "__main__":
     _program()

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Is the runner as fast as the network between nodes? python scripts/bench.py nodes [--nodes 2 4] [--rate 1gbit] [--json FILE]
-
-Network namespaces act as nodes, with one rank and thread on each. In turn run our programs, whose products are checked, the
-simplest ones of mpi4py and NumPy (MPI_Allgatherv of B, a product, MPI_Gatherv of C), and ScaLAPACK's pdgemm if installed; with C
-at rank 0, or operands and C distributed. Shown are a product's seconds and the bytes that the busiest node received. Needs root.
-"""
+"""Network namespaces that stand for nodes, and products between them beside MPI_Allgatherv and ScaLAPACK."""
 
 from __future__ import annotations
 
@@ -20,13 +15,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from ctypes.util import find_library
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+import hybrid
 from experiments.common import frame
 from experiments.start import ROOT, SCRIPTS
 from hybrid.core.problem import block
@@ -156,23 +154,72 @@ def _ip(*words: str) -> str:
     return done.stdout
 
 
-Sizes = tuple[int, int, int]
-Program = Callable[[Network, Sizes], float]  # returns its seconds
-SHAPES: dict[str, Sizes] = {
+SHAPES = {
     "square": (4000, 4000, 4000),
     "long sums": (500, 20000, 500),
     "many rows": (20000, 500, 500),
     "many columns": (500, 500, 20000),
 }
-OURS, ALLGATHER = "ours, checked", "Allgatherv"
-OURS_STAYS, ALLGATHER_STAYS = f"{OURS}, C stays", f"{ALLGATHER}, C stays"
-OURS_2D, PDGEMM = f"{OURS}, 2-D blocks, C stays", "pdgemm, C stays"
+OURS, PDGEMM = "ours, checked", "pdgemm, C stays"
+PROGRAMS = {  # their names in the table, and what starts them on every node: MODULE of ours, or arguments of `_program`
+    OURS: ("hybrid.matmul",),
+    "Allgatherv": ("allgather",),
+    f"{OURS}, C stays": ("rows",),
+    f"{OURS}, 2-D blocks, C stays": ("blocks",),
+    "Allgatherv, C stays": ("stays",),
+    **{f"{PDGEMM}, blocks of {side}": ("pdgemm", str(side)) for side in (64, 128, 256)},
+}
 _LIMIT = 300.0  # seconds that a run may take
-_BLOCKS = (64, 128, 256)  # block sizes of pdgemm
+_ONE_THREAD = ("OPENBLAS_NUM_THREADS=1", "MKL_NUM_THREADS=1", "HYBRID_THREADS=1")
 
 
-class Results(frame.Results):
+class Nodes(frame.Experiment):
+    """Is the runner as fast as the network between nodes? python scripts/bench.py nodes [--nodes 2 4] [--rate 1gbit]
+
+    Network namespaces act as nodes, with one rank and thread on each. In turn run our programs, whose products are checked, the
+    simplest ones of mpi4py and NumPy (MPI_Allgatherv of B, a product, MPI_Gatherv of C), and ScaLAPACK's pdgemm if installed;
+    with C at rank 0, or operands and C distributed. Shown are a product's seconds and the bytes that the busiest node received.
+    Needs root.
+    """
+
     command, again = "bench_nodes", "python scripts/bench.py nodes"
+    options = (
+        frame.option("--nodes", nargs="+", type=frame.positive, default=[2, 4], metavar="P", help="how many (2 4)"),
+        frame.option("--rate", default="1gbit", help='of each link, both ways, as tc writes it; "" for no limit (1gbit)'),
+        frame.option("--shapes", nargs="+", choices=tuple(SHAPES), default=["square"], metavar="SHAPE", help=", ".join(SHAPES)),
+        frame.option("--pairs", type=frame.positive, default=3, help="how often each program runs (3)"),
+    )
+
+    @classmethod
+    def measured(cls, options: argparse.Namespace) -> Iterator[frame.Line]:
+        if reason := why_not():
+            raise DeviceUnavailable(f"namespaces cannot stand for nodes here: {reason}")
+        import mpi4py
+
+        mpi4py.rc.initialize = False  # lines name the MPI, but this process is no rank
+        import mpi4py.MPI
+
+        programs = list(PROGRAMS)
+        try:
+            _scalapack()
+        except HybridError as missing:
+            print(f"bench_nodes: {missing}: it is not measured", file=sys.stderr)
+            programs = [name for name in programs if not name.startswith(PDGEMM)]
+        for nodes in options.nodes:
+            with Network(nodes, options.rate) as network:
+                for shape in options.shapes:
+                    times, received = defaultdict(list), defaultdict(list)
+                    for _ in frame.shown(range(options.pairs), f"{nodes} nodes, {shape}"):
+                        for name in programs:
+                            before = network.bytes_received()
+                            times[name].append(_seconds(network, PROGRAMS[name], SHAPES[shape]))
+                            received[name].append(max(n - before[node] for node, n in network.bytes_received().items()))
+                    of_pdgemm = sorted((statistics.median(times[name]), name) for name in times if name.startswith(PDGEMM))
+                    slower = {name for _, name in of_pdgemm[1:]}  # another block size is faster
+                    about = {"nodes": nodes, "rate": options.rate, "shape": shape, "sizes": list(SHAPES[shape])}
+                    for name in (name for name in programs if name not in slower):
+                        numbers = {"seconds": frame.spread(times[name]), "received": int(statistics.median(received[name]))}
+                        yield {**about, "program": name, **numbers}
 
     def blocks(self) -> Iterator[frame.Table]:
         rows = []
@@ -183,73 +230,20 @@ class Results(frame.Results):
         yield frame.Table(("nodes", "links", "shape", "program", "seconds", "busiest node received"), "llllrr", rows)
 
 
+def _seconds(network: Network, program: Sequence[str], sizes: Sequence[int]) -> float:
+    """The seconds of a product by a program on all nodes."""
+    words, python = [*program, *map(str, sizes)], ["env", *_ONE_THREAD, f"PYTHONPATH={ROOT}:{SCRIPTS}", sys.executable, "-m"]
+    if program == PROGRAMS[OURS]:
+        line = network.run([*python, *words, "--device", "cpu", "--fill", "uniform", "--json", "-"], _LIMIT)
+        return float(json.loads(line)["total"]["median"])
+    guard = [] if program[0] == "pdgemm" else ["mpi4py", "-m"]
+    return float(network.run([*python, *guard, "experiments.bench.nodes", *words], _LIMIT))
+
+
 def _grid_of(processes: int) -> tuple[int, int]:
     """The grid of processes nearest to a square."""
     rows = max(divisor for divisor in range(1, math.isqrt(processes) + 1) if processes % divisor == 0)
     return rows, processes // rows
-
-
-def _measured(options: argparse.Namespace) -> Iterator[frame.Line]:
-    if reason := why_not():
-        raise DeviceUnavailable(f"namespaces cannot stand for nodes here: {reason}")
-    import mpi4py
-
-    mpi4py.rc.initialize = False  # lines name the MPI, but this process is no rank
-    import mpi4py.MPI
-
-    programs: dict[str, Program] = {
-        OURS: _ours,
-        ALLGATHER: partial(_called, "on_nodes", "allgather"),
-        OURS_STAYS: partial(_called, "on_nodes", "rows"),
-        OURS_2D: partial(_called, "on_nodes", "blocks"),
-        ALLGATHER_STAYS: partial(_called, "on_nodes", "stays"),
-    }
-    try:
-        _scalapack()
-        programs |= {f"{PDGEMM}, blocks of {side}": partial(_called, "pdgemm", side) for side in _BLOCKS}
-    except HybridError as missing:
-        print(f"bench_nodes: {missing}: it is not measured", file=sys.stderr)
-    for nodes in options.nodes:
-        with Network(nodes, options.rate) as network:
-            for shape in options.shapes:
-                yield from _compared(network, shape, programs, options)
-
-
-def _compared(network: Network, shape: str, programs: Mapping[str, Program], options: argparse.Namespace) -> Iterator[frame.Line]:
-    measured: dict[str, list[tuple[float, int]]] = {name: [] for name in programs}
-    sizes, nodes = SHAPES[shape], len(network.names)
-    for _ in frame.shown(range(options.pairs), f"{nodes} nodes, {shape}"):
-        for name, run in programs.items():
-            before = network.bytes_received()
-            seconds = run(network, sizes)
-            received = max(after - before[node] for node, after in network.bytes_received().items())
-            measured[name].append((seconds, received))
-    of_pdgemm = [name for name in measured if name.startswith(PDGEMM)]
-    slower = sorted(of_pdgemm, key=lambda name: statistics.median(seconds for seconds, _ in measured[name]))[1:]
-    for name, each in measured.items():
-        if name in slower:  # another block size is faster
-            continue
-        times, counts = [seconds for seconds, _ in each], [received for _, received in each]
-        yield {
-            "part": "nodes", "nodes": nodes, "rate": options.rate, "ranks_per_node": 1, "shape": shape,
-            "sizes": list(sizes), "program": name, "seconds": frame.spread(times),
-            "received": int(statistics.median(counts)),
-        }  # fmt: skip
-
-
-def _ours(network: Network, sizes: Sizes) -> float:
-    options = ("--device", "cpu", "--threads", "1", "--fill", "uniform", "--json", "-")
-    record = json.loads(network.run([sys.executable, "-m", "hybrid.matmul", *map(str, sizes), *options], _LIMIT))
-    return float(record["total"]["median"])
-
-
-def _called(function: str, first: Any, network: Network, sizes: Sizes) -> float:
-    """The seconds of a function of this module on all nodes."""
-    call = f"{function}{(first, *sizes, *(_grid_of(len(network.names)) if function == 'pdgemm' else ()))}"
-    words = ("-m", "mpi4py") if function == "on_nodes" else ()
-    alone = ("env", "OPENBLAS_NUM_THREADS=1", "MKL_NUM_THREADS=1", "HYBRID_THREADS=1", f"PYTHONPATH={ROOT}:{SCRIPTS}")
-    program = f"from experiments.bench.nodes import {function}; {call}"
-    return float(network.run([*alone, sys.executable, *words, "-c", program], _LIMIT))
 
 
 def on_nodes(way: str, n: int, l: int, m: int) -> None:
@@ -258,46 +252,43 @@ def on_nodes(way: str, n: int, l: int, m: int) -> None:
     allgather: the simplest correct program: rows of A and B, Allgatherv of B, Gatherv of C at rank 0; stays: without the Gatherv.
     rows: hybrid.multiply of row blocks, checked, with C distributed; blocks: of blocks of a grid.
     """
-    import numpy as np
     from mpi4py import MPI
 
-    import hybrid
-
     comm = MPI.COMM_WORLD
-    random, (down, across) = np.random.default_rng(comm.rank), _grid_of(comm.size)
-    row, column = divmod(comm.rank, across)
-    of_a, of_b = ([len(block(length, comm.size, rank)) for rank in range(comm.size)] for length in (n, l))
+    random = np.random.default_rng(comm.rank)
 
-    def multiplied(*operands: Any) -> None:
-        hybrid.multiply(*operands, comm=comm, device="cpu")
+    def rows_of(height: int, width: int) -> np.ndarray:
+        return random.random((len(block(height, comm.size, comm.rank)), width))
 
-    def of_grid(height: int, width: int) -> Any:
+    def block_of(height: int, width: int) -> hybrid.Block2D:
+        down, across = _grid_of(comm.size)
+        row, column = divmod(comm.rank, across)
         rows, columns = block(height, down, row), block(width, across, column)
         array = random.random((len(rows), len(columns)))
         return hybrid.Block2D(array, (height, width), [(rows.lo, rows.hi)], [(columns.lo, columns.hi)])
 
-    if way == "blocks":
-        a, b, few = of_grid(n, l), of_grid(l, m), of_grid(comm.size, comm.size)
-    else:
-        a, b, few = random.random((of_a[comm.rank], l)), random.random((of_b[comm.rank], m)), np.ones((1, comm.size))
-        whole, c = np.empty((l, m)), np.empty((n if comm.rank == 0 else 0, m))
-    if way == "rows":
-        a, b, few = map(hybrid.RowBlock, (a, b, few))
-
-    def gathered() -> None:
-        comm.Allgatherv(b, [whole, [m * each for each in of_b]])
+    def gathered(a: np.ndarray, b: np.ndarray) -> None:
+        of_a, of_b = ([m * len(block(length, comm.size, rank)) for rank in range(comm.size)] for length in (n, l))
+        comm.Allgatherv(b, [whole, of_b])
         part = a @ whole
         if way == "allgather":
-            comm.Gatherv(part, [c, [m * each for each in of_a]])
+            comm.Gatherv(part, [c, of_a])
 
+    def multiplied(a: Any, b: Any) -> None:
+        hybrid.multiply(a, b, comm=comm, device="cpu")
+
+    made: Any = rows_of
+    multiply: Callable[[Any, Any], None] = gathered
     if way in ("rows", "blocks"):
-        multiplied(few, few)  # warm-up, which makes communicators
+        made, multiply = block_of if way == "blocks" else lambda *shape: hybrid.RowBlock(rows_of(*shape)), multiplied
+        few = made(comm.size, comm.size)
+        multiply(few, few)  # warm-up, which makes communicators
+    else:
+        whole, c = np.empty((l, m)), np.empty((n if comm.rank == 0 else 0, m))
+    a, b = made(n, l), made(l, m)
     comm.Barrier()
     began = time.perf_counter()
-    if way in ("rows", "blocks"):
-        multiplied(a, b)
-    else:
-        gathered()
+    multiply(a, b)
     comm.Barrier()
     if comm.rank == 0:
         print(time.perf_counter() - began)
@@ -312,16 +303,16 @@ def _scalapack() -> Any:
     return ctypes.CDLL(library)
 
 
-def pdgemm(side: int, n: int, l: int, m: int, rows: int, columns: int) -> None:
-    """ScaLAPACK's product of matrices distributed block-cyclically, in square blocks, over a grid of rows×columns processes. The
-    first prints the seconds; a process ends with 1 if C·x is not A·(B·x)."""
-    import numpy as np
+def pdgemm(side: int, n: int, l: int, m: int) -> None:
+    """ScaLAPACK's product of matrices distributed block-cyclically, in square blocks, over a grid of processes. The first prints
+    the seconds; a process ends with 1 if C·x is not A·(B·x)."""
 
     def by_address(*numbers: int) -> list[Any]:
         return [ctypes.byref(ctypes.c_int(number)) for number in numbers]
 
-    library, rank, context = _scalapack(), ctypes.c_int(), ctypes.c_int()
-    library.Cblacs_pinfo(ctypes.byref(rank), ctypes.byref(ctypes.c_int()))
+    library, rank, size, context = _scalapack(), *(ctypes.c_int() for _ in range(3))
+    library.Cblacs_pinfo(ctypes.byref(rank), ctypes.byref(size))
+    rows, columns = _grid_of(size.value)
     library.Cblacs_get(-1, 0, ctypes.byref(context))
     library.Cblacs_gridinit(ctypes.byref(context), b"Row", rows, columns)
     random, place = np.random.default_rng(rank.value), divmod(rank.value, columns)
@@ -356,10 +347,8 @@ def pdgemm(side: int, n: int, l: int, m: int, rows: int, columns: int) -> None:
     os._exit(not np.allclose(both[0][0], both[1][0], rtol=1e-9, atol=0))
 
 
-main = frame.experiment(
-    __doc__, Results, _measured,
-    frame.option("--nodes", nargs="+", type=frame.positive, default=[2, 4], metavar="P", help="how many (2 4)"),
-    frame.option("--rate", default="1gbit", help='of each link, both ways, as tc writes it; "" for no limit (1gbit)'),
-    frame.option("--shapes", nargs="+", choices=tuple(SHAPES), default=["square"], metavar="SHAPE", help=", ".join(SHAPES)),
-    frame.option("--pairs", type=frame.positive, default=3, help="how often each program runs (3)"),
-)  # fmt: skip
+if __name__ == "__main__":  # the name of a program, and its numbers
+    if sys.argv[1] == "pdgemm":
+        pdgemm(*map(int, sys.argv[2:]))
+    else:
+        on_nodes(sys.argv[1], *map(int, sys.argv[2:]))

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: MIT
 """The frame of all experiments: options, recorded lines, their tables as text or Markdown, and exit codes.
 
-An experiment is a function that yields lines, and a class that makes tables of them. A recorded line names its script
-(`command`), the script's `arguments` and start (`run`); schema, date, versions and machine are those of hybrid.reporting.jsonl.
-The other keys are the experiment's own.
+An experiment is a class that measures lines and makes tables of them. A recorded line names its script (`command`), the script's
+`arguments` and start (`run`); schema, date, versions and machine are those of hybrid.reporting.jsonl. The other keys are the
+experiment's own.
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 import re
 import shlex
@@ -37,8 +38,6 @@ Item = TypeVar("Item")
 Options = argparse.Namespace
 Option = str | tuple[tuple[str, ...], dict[str, Any]]  # the name of a setting, or as `add_argument` takes it
 Line = dict[str, Any]
-Measure = Callable[[Options], Iterable[Line]]
-Work = Callable[[Options], int]
 END = "end"  # `part` of a complete run's last line
 OURS = re.compile(r"(?!hybrid: [^…]*… )hybrid(\.\w+)?: ")  # a message of ours, and no progress
 _ERROR = re.compile(r"hybrid\.|[\w.]*(Error|Exception)\b")
@@ -63,24 +62,6 @@ def sizes(words: str) -> tuple[int, int, int]:
     return n, l, m
 
 
-def experiment(
-    description: str | None, results: type[Results], measured: Measure, *options: Option, work: Work | None = None
-) -> Callable[[], int]:
-    """The main function of a script that measures, records and shows. `work`: replaces that, for scripts with more modes."""
-
-    def main() -> int:
-        parser = parser_of(description, *options)
-        lines = parser.add_mutually_exclusive_group()
-        lines.add_argument("--json", type=file_name, metavar="FILE", help="append a line for each result")
-        lines.add_argument("--from", metavar="FILE", dest="source", help="show recorded lines, measure nothing")
-        parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown, with their commands")
-        if results.draw:
-            parser.add_argument("--picture", type=file_name, metavar="FILE.svg", help="draw the results")
-        return command(parser, work or (lambda given: present(given, results, measured)))
-
-    return main
-
-
 def parser_of(description: str | None, *options: Option) -> Parser:
     parser = Parser(description=description)
     for each in options:
@@ -91,7 +72,7 @@ def parser_of(description: str | None, *options: Option) -> Parser:
     return parser
 
 
-def command(parser: Parser, work: Work) -> int:
+def command(parser: Parser, work: Callable[[Options], int]) -> int:
     """Read the options and do the work; returns the exit code. Refuses wrong file names before anything is measured."""
 
     def checked_work() -> int:
@@ -107,30 +88,6 @@ def command(parser: Parser, work: Work) -> int:
             return 2
 
     return run_alone(parser.prog, checked_work)
-
-
-def present(options: Options, results: type[Results], measured: Measure, wanted: Callable[[Line], bool] = lambda _: True) -> int:
-    """Print, and if asked for draw, the wanted lines of --from or those of a new measurement; returns the exit code. Each line is
-    recorded at once, so that an interrupted run keeps its results. UsageError if --from has no wanted line."""
-    if options.source:
-        if not (lines := [line for line in results.recorded(options.source) if wanted(line)]):
-            raise UsageError(f"{options.source} has no lines of this kind")
-    else:
-        lines, now = [], datetime.now(timezone.utc)
-        about = {"command": results.command, "arguments": sys.argv[1:], "run": now.isoformat(timespec="microseconds")}
-        for line in measured(options):
-            lines.append({**about, "date": datetime.now(timezone.utc).isoformat(timespec="seconds"), **line})
-            if options.json:
-                jsonl.write(lines[-1], options.json)
-        if options.json:
-            jsonl.write({**about, "part": END}, options.json)
-        lines = [{**line, "versions": jsonl.versions(), "machine": jsonl.machine()} for line in lines]
-    made = results(lines)
-    caption = f"{made.machine()}; {', '.join(dict.fromkeys(line['date'][:10] for line in made.lines))}"
-    print(*([made.markdown()] if options.markdown else [caption, *printed(made.blocks())]), sep="\n", flush=True)
-    if made.draw and options.picture:
-        made.draw(options.picture)
-    return made.exit_code()
 
 
 def shown(items: Sequence[Item], title: str) -> Iterator[Item]:
@@ -259,36 +216,79 @@ def printed(tables: Iterable[Table]) -> Iterator[str]:
         yield from (f"{'  ' if table.title else ''}{line}" for line in lines)
 
 
-class Results:
-    """The lines to show, the last measured one last. Subclasses make tables of them, and may draw them."""
+def show(table: Table) -> None:
+    print(*printed([table]), sep="\n", flush=True)
+
+
+class Experiment:
+    """Measures lines, and makes tables of those to show, the last measured one last. The docstring is the text of --help."""
 
     command: ClassVar[str]  # `command` of its lines
     again: ClassVar[str]  # the command line that starts it
+    options: ClassVar[Sequence[Option]] = ()
     draw: Callable[[str], None] | None = None  # writes a picture to a file; UsageError if no line shows in it
 
     def __init__(self, lines: Sequence[Line]) -> None:
         self.lines = lines
 
     @classmethod
-    def selected(cls, lines: Sequence[Line]) -> list[Line]:
-        """The lines of the script's last complete run; none without one."""
-        ended = [line.get("run") for line in lines if line.get("part") == END]
-        return [line for line in lines if ended and line.get("run") == ended[-1] and line.get("part") != END]
-
-    @classmethod
-    def recorded(cls, path: str) -> list[Line]:
-        """The selected lines of a file. UsageError if there are none."""
-        if not (lines := [line for line in jsonl.read(path) if line.get("command") == cls.command]):
-            raise UsageError(f"{path} has no lines of {cls.again}")
-        if not (selected := cls.selected(lines)):
-            raise UsageError(f"{path} has no run of {cls.again} that came to its end")
-        return selected
+    def measured(cls, options: Options) -> Iterable[Line]:
+        raise NotImplementedError
 
     def blocks(self) -> Iterator[Table]:
         raise NotImplementedError
 
     def exit_code(self) -> int:
         return 0
+
+    @classmethod
+    def main(cls) -> int:
+        parser = parser_of(inspect.getdoc(cls), *cls.options)
+        lines = parser.add_mutually_exclusive_group()
+        lines.add_argument("--json", type=file_name, metavar="FILE", help="append a line for each result")
+        lines.add_argument("--from", metavar="FILE", dest="source", help="show recorded lines, measure nothing")
+        parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown, with their commands")
+        if cls.draw:
+            parser.add_argument("--picture", type=file_name, metavar="FILE.svg", help="draw the results")
+        return command(parser, cls.work)
+
+    @classmethod
+    def work(cls, options: Options) -> int:
+        """Print, and if asked for draw, the recorded lines or those of a new measurement; returns the exit code. Each line is
+        recorded at once, so that an interrupted run keeps its results."""
+        if options.source:
+            lines = cls.recorded(options)
+        else:
+            lines, now = [], datetime.now(timezone.utc)
+            about = {"command": cls.command, "arguments": sys.argv[1:], "run": now.isoformat(timespec="microseconds")}
+            for line in cls.measured(options):
+                date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+                lines.append({**about, "date": date, **line, "versions": jsonl.versions(), "machine": jsonl.machine()})
+                if options.json:
+                    jsonl.write(lines[-1], options.json)
+            if options.json:
+                jsonl.write({**about, "part": END}, options.json)
+        made = cls(lines)
+        caption = f"{made.machine()}; {', '.join(dict.fromkeys(line['date'][:10] for line in made.lines))}"
+        print(*([made.markdown()] if options.markdown else [caption, *printed(made.blocks())]), sep="\n", flush=True)
+        if made.draw and options.picture:
+            made.draw(options.picture)
+        return made.exit_code()
+
+    @classmethod
+    def recorded(cls, options: Options) -> list[Line]:
+        """The lines of --from to show. UsageError if there are none."""
+        if not (lines := [line for line in jsonl.read(options.source) if line.get("command") == cls.command]):
+            raise UsageError(f"{options.source} has no lines of {cls.again}")
+        if not (selected := cls.selected(lines)):
+            raise UsageError(f"{options.source} has no run of {cls.again} that came to its end")
+        return selected
+
+    @classmethod
+    def selected(cls, lines: Sequence[Line]) -> list[Line]:
+        """The lines of the last complete run; none without one."""
+        ended = [line.get("run") for line in lines if line.get("part") == END]
+        return [line for line in lines if ended and line.get("run") == ended[-1] and line.get("part") != END]
 
     @property
     def of_gpu(self) -> bool:
@@ -314,8 +314,8 @@ class Results:
         return "\n".join([*(table.markdown() for table in self.blocks()), f"Measured on {self.machine()}; {origin}"])
 
 
-class MachineResults(Results):
-    """Results that several runs add to: all lines measured on the machine of the last line."""
+class MachineExperiment(Experiment):
+    """One whose runs add to each other: shows all lines measured on the machine of the last line."""
 
     @classmethod
     def selected(cls, lines: Sequence[Line]) -> list[Line]:

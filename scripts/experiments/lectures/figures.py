@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from experiments.common import cuda, frame
+from hybrid.core.text import aligned
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, launch_of
 from hybrid.reporting import markup
@@ -24,12 +25,6 @@ def _alone(runtime: cuda.Runtime, kernel: str, operands: tuple[np.ndarray, np.nd
     return frame.spread(runtime.kernel_seconds(cuda.kernel_of(kernel), *operands, repeat))
 
 
-_HOCHBERG = """With and without shared memory: python -m hybrid.lectures hochberg
-
-Section 2.4 of the matrix multiplication module, float32: the kernels of multNoShare and multShare against the matrices' size, and
-how many times faster shared memory makes them, by CUDA events. The published factors are of whole programs by the clock on the
-wall. Without a GPU the kernels run on the CPU's CUDA runtime: products are checked, and nothing is compared.
-"""
 _SHARES = {"multNoShare": "naive", "multShare": "tiled"}  # programs and their kernels, without and with shared memory
 _SIZES = {  # usual and quick ones
     "cuda": ((*range(100, 1000, 100), *range(1000, 8001, 1000)), (200, 1000, 2000)),
@@ -46,18 +41,30 @@ _PUBLISHED = (
 )
 
 
-def _of_shares(options: argparse.Namespace) -> Iterator[frame.Line]:
-    runtime = cuda.Runtime(options.device)
-    for size in frame.shown(options.sizes or _SIZES[runtime.device.name][options.quick], "kernels"):
-        frame.refuse_too_large(size, size, size)
-        operands = cuda.matrices("lecture", "float32", size, size, size)
-        for program, kernel in _SHARES.items():
-            seconds = _alone(runtime, kernel, operands, 7)
-            yield {**runtime.about, "part": "kernel", "program": program, "size": size, "seconds": seconds}
+class Hochberg(frame.Experiment):
+    """With and without shared memory: python -m hybrid.lectures hochberg
 
+    Section 2.4 of the matrix multiplication module, float32: the kernels of multNoShare and multShare against the matrices' size,
+    and how many times faster shared memory makes them, by CUDA events. The published factors are of whole programs by the clock
+    on the wall. Without a GPU the kernels run on the CPU's CUDA runtime: products are checked, and nothing is compared.
+    """
 
-class Shares(frame.Results):
     command, again = "lecture_hochberg", "python -m hybrid.lectures hochberg"
+    options = (
+        frame.DEVICE,
+        frame.QUICK,
+        frame.option("--sizes", nargs="+", type=frame.positive, metavar="N", help="sizes to measure"),
+    )
+
+    @classmethod
+    def measured(cls, options: argparse.Namespace) -> Iterator[frame.Line]:
+        runtime = cuda.Runtime(options.device)
+        for size in frame.shown(options.sizes or _SIZES[runtime.device.name][options.quick], "kernels"):
+            frame.refuse_too_large(size, size, size)
+            operands = cuda.matrices("lecture", "float32", size, size, size)
+            for program, kernel in _SHARES.items():
+                seconds = _alone(runtime, kernel, operands, 7)
+                yield {**runtime.about, "part": "kernel", "program": program, "size": size, "seconds": seconds}
 
     def blocks(self) -> Iterator[frame.Table]:
         seconds = {(line["size"], line["program"]): line["seconds"]["median"] for line in self.lines}
@@ -71,21 +78,6 @@ class Shares(frame.Results):
         yield frame.Table(heads, "lrrrl", _PUBLISHED, "published, of whole programs")
 
 
-hochberg = frame.experiment(
-    _HOCHBERG, Shares, _of_shares, frame.DEVICE, frame.QUICK,
-    frame.option("--sizes", nargs="+", type=frame.positive, metavar="N", help="sizes to measure"),
-)  # fmt: skip
-
-
-_SIEGEL = """Matrix multiplication in three programs: python -m hybrid.lectures siegel
-
-The CUDA lecture's seq (three loops on one core), matmul1 (one thread per element) and matmul2 (tiles in shared memory) at
-8000×8000 in float64, beside its 13.8 s and 4.8 s on a K40c. seq takes more than an hour there; here it is timed at smaller
-sizes, in both orders of the loops, and extrapolated where one is large enough to tell of 8000.
-
-Kernels are timed by CUDA events, and by the clock with allocation and copies. Without a GPU they run on the CPU's CUDA runtime at
-200×200: products are checked, and nothing is said of their speed.
-"""
 _THREE = {"matmul1": ("naive", 13.8), "matmul2": ("tiled", 4.8)}  # the kernel of each, and the lecture's seconds on a K40c
 _LOOPS = {"loops": "i j k", "loops_ikj": "i k j"}  # of the sequential program's loops, by kernel
 N = 8000  # of the lecture
@@ -93,26 +85,41 @@ _SIDES = {"cuda": (N, 1000), "emulate": (200, 72)}  # usual and quick ones
 _LEAST_EXTRAPOLATED = 500  # smaller matrices fit into caches, so their times say nothing of 8000
 
 
-def _of_three(options: argparse.Namespace) -> Iterator[frame.Line]:
-    runtime = cuda.Runtime(options.device)
-    n = options.size or _SIDES[runtime.device.name][options.quick]
-    frame.refuse_too_large(n, n, n, item=8)
-    try:
-        jobs = [(size, kernel) for size in ((100, 200) if options.quick else (250, 500, 1000)) for kernel in _LOOPS]
-        for size, kernel in frame.shown(jobs, "seq"):
-            seconds = frame.spread(cuda.loops_seconds(kernel, *cuda.matrices("uniform", "float64", size, size, size), 3))
-            yield {**runtime.about, "part": "seq", "kernel": kernel, "n": size, "seconds": seconds}
-    except DeviceUnavailable as missing:
-        print(f"seq is left out: {missing}", file=sys.stderr)
-    operands = cuda.matrices("uniform", "float64", n, n, n)
-    for program, (kernel, _) in frame.shown(list(_THREE.items()), "kernels"):
-        times = {"seconds": _alone(runtime, kernel, operands, 5)}
-        times["whole"] = frame.spread(runtime.whole_seconds(cuda.kernel_of(kernel), *operands, 3 if runtime.gpu else 1))
-        yield {**runtime.about, "part": "kernel", "program": program, "n": n, **times}
+class Siegel(frame.Experiment):
+    """Matrix multiplication in three programs: python -m hybrid.lectures siegel
 
+    The CUDA lecture's seq (three loops on one core), matmul1 (one thread per element) and matmul2 (tiles in shared memory) at
+    8000×8000 in float64, beside its 13.8 s and 4.8 s on a K40c. seq takes more than an hour there; here it is timed at smaller
+    sizes, in both orders of the loops, and extrapolated where one is large enough to tell of 8000.
 
-class Three(frame.Results):
+    Kernels are timed by CUDA events, and by the clock with allocation and copies. Without a GPU they run on the CPU's CUDA
+    runtime at 200×200: products are checked, and nothing is said of their speed.
+    """
+
     command, again = "lecture_siegel", "python -m hybrid.lectures siegel"
+    options = (
+        frame.DEVICE,
+        frame.QUICK,
+        frame.option("--size", type=frame.positive, metavar="N", help=f"of the matrices ({N}; 200 without a GPU)"),
+    )
+
+    @classmethod
+    def measured(cls, options: argparse.Namespace) -> Iterator[frame.Line]:
+        runtime = cuda.Runtime(options.device)
+        n = options.size or _SIDES[runtime.device.name][options.quick]
+        frame.refuse_too_large(n, n, n, item=8)
+        try:
+            jobs = [(size, kernel) for size in ((100, 200) if options.quick else (250, 500, 1000)) for kernel in _LOOPS]
+            for size, kernel in frame.shown(jobs, "seq"):
+                seconds = frame.spread(cuda.loops_seconds(kernel, *cuda.matrices("uniform", "float64", size, size, size), 3))
+                yield {**runtime.about, "part": "seq", "kernel": kernel, "n": size, "seconds": seconds}
+        except DeviceUnavailable as missing:
+            print(f"seq is left out: {missing}", file=sys.stderr)
+        operands = cuda.matrices("uniform", "float64", n, n, n)
+        for program, (kernel, _) in frame.shown(list(_THREE.items()), "kernels"):
+            times = {"seconds": _alone(runtime, kernel, operands, 5)}
+            times["whole"] = frame.spread(runtime.whole_seconds(cuda.kernel_of(kernel), *operands, 3 if runtime.gpu else 1))
+            yield {**runtime.about, "part": "kernel", "program": program, "n": n, **times}
 
     def blocks(self) -> Iterator[frame.Table]:
         title = f"{N}×{N}, float64: {N**3:,} multiplications"
@@ -143,20 +150,6 @@ class Three(frame.Results):
             yield ["ratio", f"{_THREE['matmul1'][1] / _THREE['matmul2'][1]:.1f}", f"{one / two:.2f}"]
 
 
-siegel = frame.experiment(
-    _SIEGEL, Three, _of_three, frame.DEVICE, frame.QUICK,
-    frame.option("--size", type=frame.positive, metavar="N", help=f"of the matrices ({N}; 200 without a GPU)"),
-)  # fmt: skip
-
-
-_TWO_DIMENSIONS = """CUDA in two dimensions: python -m hybrid.lectures 2d
-
-The lecture's three programs, C = A·B of width 1024 in float32 with a[y][x] = b[y][x] = x + y·width: MM-CPU (three loops on one
-core), MM-GPU-GM (one thread per element) and MM-GPU-SM (tiles in shared memory), in blocks of 32×32. Five runs each, the average,
-and times faster; a GPU's runs span allocation, copies in, kernel and copy out, with the kernel alone beside them. Then the same
-at width 1000, where the lecture's programs leave out a part of C. Without a GPU the CPU's CUDA runtime runs smaller widths:
-products are checked, and times are no speeds.
-"""
 _RUNS, _SIDE, _WIDTH = 5, 32, 1024  # runs, threads of a block's side, the lecture's width
 _WIDTHS = {"cuda": (_WIDTH, 256), "emulate": (256, 128)}  # usual and quick ones
 _PROGRAMS: dict[str, tuple[tuple[float, ...], float | None]] = {  # the lecture's milliseconds, and times faster
@@ -166,30 +159,42 @@ _PROGRAMS: dict[str, tuple[tuple[float, ...], float | None]] = {  # the lecture'
 }
 
 
-def _of_widths(options: argparse.Namespace) -> Iterator[frame.Line]:
-    runtime = cuda.Runtime(options.device)
-    width, of_cpu = (options.width or _WIDTHS[device][options.quick] for device in (runtime.device.name, "cuda"))
-    frame.refuse_too_large(*[max(of_cpu, width)] * 3)
-    a, b = cuda.matrices("index", "float32", of_cpu, of_cpu, of_cpu)
-    about = {**runtime.about, "part": "programs"}
-    try:
-        times = [seconds for _ in frame.shown(range(_RUNS), "MM-CPU") for seconds in cuda.loops_seconds("loops", a, b, 1)]
-        yield {**about, "program": "MM-CPU", "width": of_cpu, "runs": times, "kernel_seconds": None}
-    except DeviceUnavailable as missing:
-        print(f"MM-CPU is left out: {missing}", file=sys.stderr)
-    kernels = {"MM-GPU-GM": cuda.with_block("naive", _SIDE), "MM-GPU-SM": cuda.kernel_of("tiled32")}
-    for part, at in (("programs", width), ("ragged", 72 if options.quick else 1000)):
-        a, b = cuda.matrices("index", "float32", at, at, at)
-        for program, kernel in frame.shown(list(kernels.items()), f"width {at}"):
-            times = runtime.whole_seconds(kernel, a, b, _RUNS if runtime.gpu else 1)
-            alone = frame.spread(runtime.kernel_seconds(kernel, a, b, _RUNS)) if runtime.gpu else None
-            yield {**about, "part": part, "program": program, "width": at, "runs": times, "kernel_seconds": alone}
+class TwoDimensions(frame.Experiment):
+    """CUDA in two dimensions: python -m hybrid.lectures 2d
 
-
-class Widths(frame.Results):
-    """Each program at the compared width and at the ragged one."""
+    The lecture's three programs, C = A·B of width 1024 in float32 with a[y][x] = b[y][x] = x + y·width: MM-CPU (three loops on
+    one core), MM-GPU-GM (one thread per element) and MM-GPU-SM (tiles in shared memory), in blocks of 32×32. Five runs each, the
+    average, and times faster; a GPU's runs span allocation, copies in, kernel and copy out, with the kernel alone beside them.
+    Then the same at width 1000, where the lecture's programs leave out a part of C. Without a GPU the CPU's CUDA runtime runs
+    smaller widths: products are checked, and times are no speeds.
+    """
 
     command, again = "lecture_2d", "python -m hybrid.lectures 2d"
+    options = (
+        frame.DEVICE,
+        frame.QUICK,
+        frame.option("--width", type=frame.positive, metavar="N", help="of all three programs"),
+    )
+
+    @classmethod
+    def measured(cls, options: argparse.Namespace) -> Iterator[frame.Line]:
+        runtime = cuda.Runtime(options.device)
+        width, of_cpu = (options.width or _WIDTHS[device][options.quick] for device in (runtime.device.name, "cuda"))
+        frame.refuse_too_large(*[max(of_cpu, width)] * 3)
+        a, b = cuda.matrices("index", "float32", of_cpu, of_cpu, of_cpu)
+        about = {**runtime.about, "part": "programs"}
+        try:
+            times = [seconds for _ in frame.shown(range(_RUNS), "MM-CPU") for seconds in cuda.loops_seconds("loops", a, b, 1)]
+            yield {**about, "program": "MM-CPU", "width": of_cpu, "runs": times, "kernel_seconds": None}
+        except DeviceUnavailable as missing:
+            print(f"MM-CPU is left out: {missing}", file=sys.stderr)
+        kernels = {"MM-GPU-GM": cuda.with_block("naive", _SIDE), "MM-GPU-SM": cuda.kernel_of("tiled32")}
+        for part, at in (("programs", width), ("ragged", 72 if options.quick else 1000)):
+            a, b = cuda.matrices("index", "float32", at, at, at)
+            for program, kernel in frame.shown(list(kernels.items()), f"width {at}"):
+                times = runtime.whole_seconds(kernel, a, b, _RUNS if runtime.gpu else 1)
+                alone = frame.spread(runtime.kernel_seconds(kernel, a, b, _RUNS)) if runtime.gpu else None
+                yield {**about, "part": part, "program": program, "width": at, "runs": times, "kernel_seconds": alone}
 
     def blocks(self) -> Iterator[frame.Table]:
         heads = ["", "width", "five runs", "average", "times faster", "kernel alone", ""]
@@ -207,15 +212,14 @@ class Widths(frame.Results):
         programs = {line["program"]: line for line in self.lines if line["part"] == "programs"}
         cpu = programs.get("MM-CPU")
         for name, line in programs.items():
-            runs, faster = _PROGRAMS[name]
-            yield [name, *_times(_WIDTH, runs, faster), "", "lecture"]
-            if name == "MM-CPU" or self.of_gpu:
-                alone = f"{1e3 * line['kernel_seconds']['median']:.3f}" if line["kernel_seconds"] else ""
-                comparable = self.of_gpu and cpu and name != "MM-CPU" and line["width"] == cpu["width"]
-                faster = fmean(cpu["runs"]) / fmean(line["runs"]) if cpu and comparable else None
-                yield ["", *_times(line["width"], [1e3 * seconds for seconds in line["runs"]], faster), alone, "here"]
-            else:
+            yield [name, *_times(_WIDTH, *_PROGRAMS[name]), "", "lecture"]
+            if name != "MM-CPU" and not self.of_gpu:
                 yield ["", str(line["width"]), "right, on the CPU's CUDA runtime", "", "", "", "here"]
+                continue
+            comparable = cpu is not None and line is not cpu and line["width"] == cpu["width"]
+            faster = fmean(cpu["runs"]) / fmean(line["runs"]) if cpu and comparable else None
+            alone = f"{1e3 * line['kernel_seconds']['median']:.3f}" if line["kernel_seconds"] else ""
+            yield ["", *_times(line["width"], [1e3 * seconds for seconds in line["runs"]], faster), alone, "here"]
 
 
 def _times(width: int, runs: Sequence[float], faster: float | None) -> list[str]:
@@ -225,41 +229,34 @@ def _times(width: int, runs: Sequence[float], faster: float | None) -> list[str]
     return [str(width), five, f"{mean:.{max(2, digits)}f}", "" if faster is None else f"{faster:.0f}"]
 
 
-two_dimensions = frame.experiment(
-    _TWO_DIMENSIONS, Widths, _of_widths, frame.DEVICE, frame.QUICK,
-    frame.option("--width", type=frame.positive, metavar="N", help="of all three programs"),
-)  # fmt: skip
-
-
-_PMPP = """The exercises on multidimensional grids: python -m hybrid.lectures pmpp [--launch ROWS COLUMNS X Y]
-
-Exercise 1: a thread for each row of C and one for each column, beside a thread for each element, on a square, a tall and a wide
-C of the same work, float32. Exercise 2: a matrix times a vector. Exercise 3 and the other launches of the documents: --launch
-shows the arithmetic for any, and with --picture the blocks over C, both ways. Without a GPU C is 96×96, on the CPU's CUDA
-runtime: products are checked, and nothing is said of speed.
-"""
 _MOST_THREADS, _MOST_BLOCKS = 1024, {"x": 2**31 - 1, "y": 65_535}  # of a block, and blocks of a grid, on every GPU
 Number = int | tuple[int, int]
 
 
-def covering(rows: int, columns: int, x: int, y: int) -> dict[str, Any]:
-    """A rows×columns matrix covered by blocks of x×y threads, one thread per element. UsageError for a block too large for any
-    GPU."""
+def covering(rows: int, columns: int, x: int, y: int) -> dict[str, tuple[Any, str]]:
+    """The numbers of a rows×columns matrix under blocks of x×y threads, one thread per element, and how each is computed.
+    UsageError for a block too large for any GPU."""
     if (block := x * y) > _MOST_THREADS:
         raise UsageError(f"a block of {x}×{y} has {block} threads, and {_MOST_THREADS} are the most")
-    grid, passing = (-(-columns // x), -(-rows // y)), rows * columns
-    threads = math.prod(grid) * block
-    counts = {"threads a block": block, "grid": grid, "blocks": math.prod(grid), "threads": threads}
-    return {**counts, "pass the bounds test": passing, "have nothing to do": threads - passing}
+    across, down = -(-columns // x), -(-rows // y)
+    blocks, threads, passing = across * down, across * down * block, rows * columns
+    return {
+        "threads a block": (block, f"{x} · {y}"),
+        "grid": ((across, down), f"ceil({columns} / {x}) × ceil({rows} / {y})"),
+        "blocks": (blocks, ""),
+        "threads": (threads, f"{blocks:,} · {block:,}"),
+        "pass the bounds test": (passing, f"{rows} · {columns}"),
+        "have nothing to do": (threads - passing, ""),
+    }
 
 
-def tile_phase(tile: int) -> dict[str, Any]:
+def tile_phase(tile: int) -> dict[str, tuple[Any, str]]:
     """A block's work on one pair of tile×tile tiles in shared memory: one multiplication and addition per thread and step."""
-    return {"loads": 2 * tile**2, "operations": tile**2 * 2 * tile}
+    return {"loads": (2 * tile**2, f"2 · {tile}²"), "operations": (tile**2 * 2 * tile, f"{tile}² · 2 · {tile}")}
 
 
 # The documents' numbers of launches, beside computed ones.
-_LAUNCHES: tuple[tuple[str, dict[str, Number], dict[str, Number]], ...] = (
+_LAUNCHES: tuple[tuple[str, dict[str, tuple[Any, str]], dict[str, Number]], ...] = (
     ("exercise 3", covering(150, 300, 16, 32),
      {"threads a block": 512, "grid": (19, 5), "blocks": 95, "threads": 48_640, "pass the bounds test": 45_000}),
     ("figure 2.1", covering(70, 200, 32, 16), {"threads a block": 512, "grid": (7, 5), "blocks": 35}),
@@ -271,27 +268,25 @@ _LAUNCHES: tuple[tuple[str, dict[str, Number], dict[str, Number]], ...] = (
 
 def explained(rows: int, columns: int, x: int, y: int) -> Iterator[str]:
     """Lines that show how each number is computed."""
+
+    def table(numbers: dict[str, tuple[Any, str]]) -> Iterator[str]:
+        return aligned([[f"  {name}", _text(number), how] for name, (number, how) in numbers.items()], "lrl")
+
     yield f"C of {rows}×{columns} under blocks of {x}×{y} threads (x×y), one thread per element"
     numbers = covering(rows, columns, x, y)
-    grid, blocks, block = (numbers[name] for name in ("grid", "blocks", "threads a block"))
-    of_grid = f"ceil({columns} / {x}) × ceil({rows} / {y})"
-    yield from _explained(numbers, (f"{x} · {y}", of_grid, "", f"{blocks:,} · {block:,}", f"{rows} · {columns}", ""))
+    grid = numbers["grid"][0]
+    yield from table(numbers)
     yield f"dim3 block({x}, {y}), grid({grid[0]}, {grid[1]});  // kernel<<<grid, block>>>(...)"
     if x != y:
-        turned = covering(rows, columns, y, x)
-        yield f"the other way round, blocks of {y}×{x}: a grid of {_text(turned['grid'])}, {_text(turned['blocks'])} blocks"
+        turned, blocks = (_text(covering(rows, columns, y, x)[name][0]) for name in ("grid", "blocks"))
+        yield f"the other way round, blocks of {y}×{x}: a grid of {turned}, {blocks} blocks"
     for side, count in zip("xy", grid, strict=True):
         if count > _MOST_BLOCKS[side]:
             yield f"CUDA takes at most {_MOST_BLOCKS[side]:,} blocks in {side}: several launches, or several elements a thread"
     if x == y:
         yield f"with tiles of {x}×{x} in shared memory, a block and a pair of tiles:"
-        yield from _explained(tile_phase(x), (f"2 · {x}²", f"{x}² · 2 · {x}"))
+        yield from table(tile_phase(x))
         yield f"  loads a multiply-add  2/{x}  (without tiles 2)"
-
-
-def _explained(numbers: dict[str, Number], ways: tuple[str, ...]) -> Iterator[str]:
-    rows = [[f"  {name}", _text(number), way] for (name, number), way in zip(numbers.items(), ways, strict=True)]
-    return frame.printed([frame.Table(["", "", ""], "lrl", rows)])
 
 
 def _text(number: Number) -> str:
@@ -309,23 +304,21 @@ _HATCHES = (
 
 def draw_launch(path: str, rows: int, columns: int, x: int, y: int) -> None:
     """Draw blocks of x×y threads, and if x and y differ also of y×x threads. UsageError for too many."""
-    ways = {way: covering(rows, columns, *way) for way in ((x, y), (y, x))}
-    if (most := max(numbers["blocks"] for numbers in ways.values())) > _MOST_DRAWN:
+    grids = {way: covering(rows, columns, *way)["grid"][0] for way in ((x, y), (y, x))}
+    if (most := max(map(math.prod, grids.values()))) > _MOST_DRAWN:
         raise UsageError(f"a picture of {most:,} blocks would be black: {_MOST_DRAWN:,} are the most")
-    sides = [[count * threads for count, threads in zip(ways[way]["grid"], way, strict=True)] for way in ways]
-    scale = _LONG / max(map(max, sides))
-    title, drawn, top = f"C of {rows}×{columns}, a thread for each element", [_HATCHES], 30.0
-    drawn.append(markup.text(12, 20, title, more='style="font-weight: 600"'))
-    for way, (_, height) in zip(ways, sides, strict=True):
+    widths, heights = zip(*((across * way[0], down * way[1]) for way, (across, down) in grids.items()), strict=True)
+    scale, title, top = _LONG / max(widths + heights), f"C of {rows}×{columns}, a thread for each element", 30.0
+    drawn = [_HATCHES, markup.text(12, 20, title, more='style="font-weight: 600"')]
+    for way, height in zip(grids, heights, strict=True):
         drawn += [f'<g transform="translate(0 {top:.0f})">', *_grid(rows, columns, *way, scale), "</g>"]
         top += _BELOW + scale * height
-    markup.write_svg(path, title, (_LEFT + max(scale * max(width for width, _ in sides) + 36, 400), top + 20), drawn, _STYLE)
+    markup.write_svg(path, title, (_LEFT + max(scale * max(widths) + 36, 400), top + 20), drawn, _STYLE)
 
 
 def _grid(rows: int, columns: int, x: int, y: int, scale: float) -> Iterator[str]:
-    numbers = covering(rows, columns, x, y)
-    across, down = numbers["grid"]
-    counts = f"{across} × {down} = {numbers['blocks']:,} blocks, {numbers['have nothing to do']:,} threads lie outside of C"
+    (across, down), outside = (covering(rows, columns, x, y)[name][0] for name in ("grid", "have nothing to do"))
+    counts = f"{across} × {down} = {across * down:,} blocks, {outside:,} threads lie outside of C"
     yield markup.text(12, 14, f"blocks of x = {x}, y = {y}: {counts}")
     width, height = across * x * scale, down * y * scale
     yield f'<g transform="translate({_LEFT} {_TOP - 30})">'
@@ -350,25 +343,6 @@ _OF_C, _OF_VECTOR = {"cuda": (1024, 256), "emulate": (96, 48)}, {"cuda": (16384,
 _SLENDER = 16  # times the square C's rows, or columns, with the other sides a quarter: the same multiply-adds
 
 
-def _of_grids(options: argparse.Namespace) -> Iterator[frame.Line]:
-    runtime = cuda.Runtime(options.device)
-    size = options.size or _OF_C[runtime.device.name][options.quick]
-    if size % 4:
-        raise UsageError(f"--size {size}: a multiple of 4, for the tall C and the wide one")
-    quarter, slender = size // 4, _SLENDER * size
-    shapes = {"square": (size, size, size), "tall": (slender, quarter, quarter), "wide": (quarter, quarter, slender)}
-    for shape in shapes.values():
-        frame.refuse_too_large(*shape)
-    for (form, (n, l, m)), kernel in frame.shown([*product(shapes.items(), _THREADS)], "exercise 1"):
-        seconds = _alone(runtime, kernel, cuda.matrices("uniform", "float32", n, l, m), 7)
-        about = {**runtime.about, "part": "exercise 1", "kernel": kernel, "form": form}
-        yield {**about, "n": n, "l": l, "m": m, "seconds": seconds}
-    n = _OF_VECTOR[runtime.device.name][options.quick]
-    operands = cuda.matrices("uniform", "float32", n, n, 1)
-    for kernel in frame.shown(("matvec", "matvec_warp"), "exercise 2"):
-        yield {**runtime.about, "part": "exercise 2", "kernel": kernel, "n": n, "seconds": _alone(runtime, kernel, operands, 7)}
-
-
 def _threads(line: frame.Line) -> int:
     """The threads with work."""
     return math.prod(line[side] for side in _THREADS[line["kernel"]])
@@ -378,8 +352,60 @@ def _gigaflops(line: frame.Line) -> float:
     return float(2 * line["n"] * line["l"] * line["m"] / line["seconds"]["median"] / 1e9)
 
 
-class Grids(frame.Results):
+class Pmpp(frame.Experiment):
+    """The exercises on multidimensional grids: python -m hybrid.lectures pmpp [--launch ROWS COLUMNS X Y]
+
+    Exercise 1: a thread for each row of C and one for each column, beside a thread for each element, on a square, a tall and a
+    wide C of the same work, float32. Exercise 2: a matrix times a vector. Exercise 3 and the other launches of the documents:
+    --launch shows the arithmetic for any, and with --picture the blocks over C, both ways. Without a GPU C is 96×96, on the
+    CPU's CUDA runtime: products are checked, and nothing is said of speed.
+    """
+
     command, again = "lecture_pmpp", "python -m hybrid.lectures pmpp"
+    options = (
+        frame.DEVICE,
+        frame.QUICK,
+        frame.option("--size", type=frame.positive, metavar="N", help="rows and columns of the square C"),
+        frame.option("--launch", nargs=4, type=frame.positive, metavar=("ROWS", "COLUMNS", "X", "Y"),
+                     help="only the arithmetic: X×Y threads a block"),
+        frame.option("--picture", metavar="FILE.svg", help="with --launch: draw the blocks over C"),
+    )  # fmt: skip
+
+    @classmethod
+    def work(cls, options: argparse.Namespace) -> int:
+        if not options.launch:
+            if options.picture:
+                raise UsageError("--picture draws the blocks of --launch")
+            return super().work(options)
+        print(*explained(*options.launch), sep="\n")
+        if options.picture:
+            draw_launch(options.picture, *options.launch)
+        return 0
+
+    @classmethod
+    def measured(cls, options: argparse.Namespace) -> Iterator[frame.Line]:
+        runtime = cuda.Runtime(options.device)
+        size = options.size or _OF_C[runtime.device.name][options.quick]
+        if size % 4:
+            raise UsageError(f"--size {size}: a multiple of 4, for the tall C and the wide one")
+        quarter, slender = size // 4, _SLENDER * size
+        shapes = {"square": (size, size, size), "tall": (slender, quarter, quarter), "wide": (quarter, quarter, slender)}
+        for shape in shapes.values():
+            frame.refuse_too_large(*shape)
+        for (form, (n, l, m)), kernel in frame.shown([*product(shapes.items(), _THREADS)], "exercise 1"):
+            seconds = _alone(runtime, kernel, cuda.matrices("uniform", "float32", n, l, m), 7)
+            about = {**runtime.about, "part": "exercise 1", "kernel": kernel, "form": form}
+            yield {**about, "n": n, "l": l, "m": m, "seconds": seconds}
+        n = _OF_VECTOR[runtime.device.name][options.quick]
+        operands = cuda.matrices("uniform", "float32", n, n, 1)
+        for kernel in frame.shown(("matvec", "matvec_warp"), "exercise 2"):
+            yield {
+                **runtime.about,
+                "part": "exercise 2",
+                "kernel": kernel,
+                "n": n,
+                "seconds": _alone(runtime, kernel, operands, 7),
+            }
 
     def blocks(self) -> Iterator[frame.Table]:
         heads, rows = ["C", "n×l · l×m", "kernel", "launch", "threads", *(["time", "GF/s"] if self.of_gpu else ["product"])], []
@@ -397,7 +423,7 @@ class Grids(frame.Results):
             said = f"{frame.duration(seconds)}, {4 * n * n / seconds / 1e9:.4g} GB/s of the matrix"
             rows.append([line["kernel"], f"{n}×{n}", said if self.of_gpu else "right"])
         yield frame.Table(["kernel", "matrix", "outcome"], "lll", rows, "exercise 2, a matrix times a vector")
-        rows = [[source, name, _text(number), _text(computed[name])] for source, computed, told in _LAUNCHES
+        rows = [[source, name, _text(number), _text(computed[name][0])] for source, computed, told in _LAUNCHES
                 for name, number in told.items()]  # fmt: skip
         yield frame.Table(["source", "number", "lecture", "computed"], "llrr", rows, "launches")
 
@@ -417,24 +443,3 @@ def _launch(line: frame.Line) -> str:
     launch = launch_of(cuda.kernel_of(line["kernel"]), "float32", line["n"], line["m"], EMULATED_CAPABILITY)
     grid, block = (", ".join(map(str, side if side[1] > 1 else side[:1])) for side in (launch.grid, launch.block))
     return f"grid({grid}), block({block})"
-
-
-def _pmpp_work(options: argparse.Namespace) -> int:
-    if not options.launch:
-        if options.picture:
-            raise UsageError("--picture draws the blocks of --launch")
-        return frame.present(options, Grids, _of_grids)
-    print(*explained(*options.launch), sep="\n")
-    if options.picture:
-        draw_launch(options.picture, *options.launch)
-    return 0
-
-
-pmpp = frame.experiment(
-    _PMPP, Grids, _of_grids, frame.DEVICE, frame.QUICK,
-    frame.option("--size", type=frame.positive, metavar="N", help="rows and columns of the square C"),
-    frame.option("--launch", nargs=4, type=frame.positive, metavar=("ROWS", "COLUMNS", "X", "Y"),
-                 help="only the arithmetic: X×Y threads a block"),
-    frame.option("--picture", metavar="FILE.svg", help="with --launch: draw the blocks over C"),
-    work=_pmpp_work,
-)  # fmt: skip

@@ -1,12 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How fast is every kernel of the catalogue beside cuBLAS? python -m hybrid.lectures ladder [--json lines.jsonl]
-
-On a GPU: for each type and size all rungs are checked against float64, then timed in turns with cuBLAS: in each round every
-kernel runs once, in changing order. Speeds are from medians; percentages are the median over the rounds of cuBLAS's time / the
-kernel's. A rung whose launch takes more than --longest seconds is left out.
-
-`--loads` counts the loads of every element of A and B, on the CPU.
-"""
+"""Every kernel of the catalogue beside cuBLAS, and the loads of its elements."""
 
 import argparse
 import math
@@ -75,58 +68,6 @@ def shape_of(line: Line) -> Shape:
 def unit_of(dtype: str) -> str:
     """The unit of a record's teraflops."""
     return "TOPS" if dtype in BYTES else "TF/s"
-
-
-class Results(frame.MachineResults):
-    """The last line of each kernel, dtype and shape."""
-
-    command, again = "ladder", "python -m hybrid.lectures ladder"
-
-    def __init__(self, lines: Sequence[Line]) -> None:
-        self._lines = {(line["kernel"], line["dtype"], shape_of(line)): line for line in lines}
-        super().__init__(list(self._lines.values()))
-        self.dtypes = [dtype for dtype in OPERAND_SIZES if any(line["dtype"] == dtype for line in self.lines)]
-
-    @staticmethod
-    def machine_of(line: Line) -> str:
-        return line["gpu"]
-
-    def of(self, kernel: str, dtype: str, shape: Shape) -> Line | None:
-        """None: not measured, or too slow."""
-        line = self._lines.get((kernel, dtype, shape))
-        return line if line and line["seconds"] else None
-
-    def machine(self) -> str:
-        last = self.lines[-1]
-        major, minor, patch = last["cublas"] // 10000, last["cublas"] // 100 % 100, last["cublas"] % 100
-        return f"{last['gpu']}, driver {last['driver']}, CuPy {last['cupy']}, cuBLAS {major}.{minor}.{patch}"
-
-    def blocks(self) -> Iterator[frame.Table]:
-        # Squares first, by size.
-        shapes = sorted({shape_of(line) for line in self.lines}, key=lambda shape: (len(set(shape)) > 1, shape))
-        for dtype in self.dtypes:
-            heads = ["rung", "tile of C", "registers", "shared memory", "loads per multiply-add", *map(label, shapes)]
-            rows = []
-            for kernel in _names(dtype):
-                if lines := [line for line in self.lines if (line["kernel"], line["dtype"]) == (kernel, dtype)]:
-                    rows.append([kernel, *_resources(lines[0]), *(_speed(self.of(kernel, dtype, shape)) for shape in shapes)])
-            yield frame.Table(heads, "ll" + "r" * (len(heads) - 2), rows, f"{dtype}, {unit_of(dtype)} (and % of cuBLAS)")
-
-    def draw(self, path: str) -> None:
-        """Bars of each rung's TF/s at 8192, and cuBLAS's; each dtype has its own scale."""
-        drawn, y = [], 20.0
-        for dtype in self.dtypes:
-            speeds = {name: line["teraflops"] for name in _names(dtype) if (line := self.of(name, dtype, PICTURED))}
-            drawn.append(markup.text(12, y, f"{dtype}, {unit_of(dtype)}", more='style="font-weight: 600"'))
-            for name, speed in speeds.items():
-                y, long = y + _BAR, _LONGEST * speed / max(speeds.values())
-                drawn.append(markup.text(_NAMES - 5, y, name, more='text-anchor="end"'))
-                kind = "fill-second" if name == YARDSTICK else "fill-first"
-                drawn.append(markup.rectangle(_NAMES, y - 11, long, _BAR - 3, kind))
-                drawn.append(markup.text(_NAMES + long + 4, y, f"{speed:.1f}"))
-            y += 2 * _BAR
-        title = f"Matrices of {label(PICTURED)}×{label(PICTURED)} on {self.lines[-1]['gpu']}"
-        markup.write_svg(path, title, (_NAMES + _LONGEST + 50, y), [*drawn, markup.text(12, y - _BAR / 2, title, "fill-soft")])
 
 
 _NAMES, _BAR, _LONGEST = 116, 17, 220  # pixels: width of names, height of a bar, length of the longest bar
@@ -200,7 +141,7 @@ def show_loads(kernels: Sequence[Kernel], dtypes: Sequence[str], shape: Shape) -
         per_term = [f"{of_a / m + of_b / n:.4f}" for of_a, of_b in ((counts[0][2], counts[1][2]), formulas)]
         rows.append([kernel.name, dtype, *told[0], *told[1], *per_term, "" if right else "differs"])
     heads += ["per multiply-add", "formula", ""]
-    print(*frame.printed([frame.Table(heads, "ll" + "r" * 10 + "l", rows, "loads of an element")]), sep="\n")
+    frame.show(frame.Table(heads, "ll" + "r" * 10 + "l", rows, "loads of an element"))
     return min(differs, 1)
 
 
@@ -293,37 +234,6 @@ class Bench:
         return {"expression": launch.expression, **about, "shared": shared + launch.shared_bytes}
 
 
-def measured(options: argparse.Namespace) -> Iterator[Line]:
-    """A line for each kernel, type and shape that the GPU is capable of; all of one type and shape are timed in turns."""
-    os.environ.update(EXACT_CUBLAS)
-    gpu = usable_gpus()[0]
-    import cupy
-    from cupy_backends.cuda.libs import cublas
-
-    cupy.cuda.Device(gpu.index).use()
-    cuda, library = cupy.cuda.runtime.driverGetVersion(), cublas.getVersion(cupy.cuda.device.get_cublas_handle())
-    software = {"driver": f"for CUDA {cuda // 1000}.{cuda % 1000 // 10}", "cupy": cupy.__version__, "cublas": library}
-    about = {**software, "gpu": gpu.name, "capability": gpu.capability, "rounds": options.rounds}
-    for dtype in options.dtypes:
-        able = [each for each in (*options.rungs, kernel_of(YARDSTICK)) if not refusal(each, dtype, 2, gpu.capability)]
-        multiplications = [(kernel, multiplication(kernel, dtype, gpu.capability)) for kernel in able]
-        for shape in options.sizes or SIZES:
-            try:
-                bench = Bench(gpu, dtype, shape)
-            except DoesNotFit as refused:
-                print(f"left out: {refused}", file=sys.stderr)
-                continue
-            every = [Timed(kernel, multiply) for kernel, multiply in multiplications]
-            works = {one.kernel.name: partial(bench.time, one) for one in every if bench.prepare(one, options.longest)}
-            seconds = frame.in_turns(works, options.rounds, f"{dtype} {label(shape)}")
-            for one in every:
-                n, l, m = shape
-                size = {"kernel": one.kernel.name, "dtype": dtype, "n": n, "l": l, "m": m}
-                numbers = summary(seconds.get(one.kernel.name, []), seconds[YARDSTICK], n * l * m)
-                yield {**about, **size, **numbers, "launch_seconds": one.launch_seconds, **bench.resources(one)}
-            del bench, works  # free its memory for the next
-
-
 def summary(seconds: Sequence[float], yardstick: Sequence[float], products: int) -> Line:
     """A kernel's numbers, from the seconds of all rounds and its multiply-adds; None without times."""
     if not seconds:
@@ -337,33 +247,123 @@ SIZES = (*((n,) * 3 for n in (4096, 8000, 8192, 16384)), ROW_BLOCK)
 RAGGED = (300, 40, 290)  # multiples of no kernel's tile
 
 
-def work(options: argparse.Namespace) -> int:
-    for name in options.kernels or ():
-        one_of("rung", name, [kernel.name for kernel in RUNGS])
-    options.rungs = [kernel for kernel in RUNGS if not options.kernels or kernel.name in options.kernels]
-    options.dtypes = [options.dtype] if options.dtype else list(OPERAND_SIZES)
-    if not options.longest > 0:
-        raise UsageError("--longest must be more than 0")
-    if options.loads:
-        return show_loads(options.rungs, options.dtypes, tuple(options.shape))
-    kernels, shapes = {*(kernel.name for kernel in options.rungs), YARDSTICK}, {*options.sizes}
+class Ladder(frame.MachineExperiment):
+    """How fast is every kernel of the catalogue beside cuBLAS? python -m hybrid.lectures ladder [--json lines.jsonl]
 
-    def wanted(line: Line) -> bool:
-        return line["kernel"] in kernels and line["dtype"] in options.dtypes and (not shapes or shape_of(line) in shapes)
+    On a GPU: for each type and size all rungs are checked against float64, then timed in turns with cuBLAS: in each round every
+    kernel runs once, in changing order. Speeds are from medians; percentages are the median over the rounds of cuBLAS's time /
+    the kernel's. A rung whose launch takes more than --longest seconds is left out.
 
-    return frame.present(options, Results, measured, wanted)
+    `--loads` counts the loads of every element of A and B, on the CPU.
+    """
 
+    command, again = "ladder", "python -m hybrid.lectures ladder"
+    options = (
+        frame.option("--dtype", choices=tuple(OPERAND_SIZES), help="of A and B: only this one (all)"),
+        frame.option("--sizes", nargs="+", type=frame.sizes, default=(), metavar="N",
+                     help=f"N or NxLxM ({' '.join(map(label, SIZES))}; of recorded lines all)"),
+        frame.option("--kernels", nargs="+", metavar="NAME", help="only these rungs, and cuBLAS (all)"),
+        frame.option("--rounds", type=frame.positive, default=7, help="timings of each (7)"),
+        frame.option("--longest", type=float, default=1.0, metavar="S", help="leave out kernels whose launch takes longer (1.0)"),
+        frame.option("--loads", action="store_true", help="count loads on the CPU instead; needs a C++ compiler, no GPU"),
+        frame.option("--shape", nargs=3, type=frame.positive, default=RAGGED, metavar=("N", "L", "M"),
+                     help="of --loads (300 40 290)"),
+    )  # fmt: skip
 
-main = frame.experiment(
-    __doc__, Results, measured,
-    frame.option("--dtype", choices=tuple(OPERAND_SIZES), help="of A and B: only this one (all)"),
-    frame.option("--sizes", nargs="+", type=frame.sizes, default=(), metavar="N",
-                 help=f"N or NxLxM ({' '.join(map(label, SIZES))}; of recorded lines all)"),
-    frame.option("--kernels", nargs="+", metavar="NAME", help="only these rungs, and cuBLAS (all)"),
-    frame.option("--rounds", type=frame.positive, default=7, help="timings of each (7)"),
-    frame.option("--longest", type=float, default=1.0, metavar="S", help="leave out kernels whose launch takes longer (1.0)"),
-    frame.option("--loads", action="store_true", help="count loads on the CPU instead; needs a C++ compiler, no GPU"),
-    frame.option("--shape", nargs=3, type=frame.positive, default=RAGGED, metavar=("N", "L", "M"),
-                 help="of --loads (300 40 290)"),
-    work=work,
-)  # fmt: skip
+    @classmethod
+    def work(cls, options: argparse.Namespace) -> int:
+        for name in options.kernels or ():
+            one_of("rung", name, [kernel.name for kernel in RUNGS])
+        options.rungs = [kernel for kernel in RUNGS if not options.kernels or kernel.name in options.kernels]
+        options.dtypes = [options.dtype] if options.dtype else list(OPERAND_SIZES)
+        if not options.longest > 0:
+            raise UsageError("--longest must be more than 0")
+        if options.loads:
+            return show_loads(options.rungs, options.dtypes, tuple(options.shape))
+        return super().work(options)
+
+    @classmethod
+    def measured(cls, options: argparse.Namespace) -> Iterator[Line]:
+        """A line for each kernel, type and shape that the GPU is capable of; all of one type and shape are timed in turns."""
+        os.environ.update(EXACT_CUBLAS)
+        gpu = usable_gpus()[0]
+        import cupy
+        from cupy_backends.cuda.libs import cublas
+
+        cupy.cuda.Device(gpu.index).use()
+        cuda, library = cupy.cuda.runtime.driverGetVersion(), cublas.getVersion(cupy.cuda.device.get_cublas_handle())
+        software = {"driver": f"for CUDA {cuda // 1000}.{cuda % 1000 // 10}", "cupy": cupy.__version__, "cublas": library}
+        about = {**software, "gpu": gpu.name, "capability": gpu.capability, "rounds": options.rounds}
+        for dtype in options.dtypes:
+            able = [each for each in (*options.rungs, kernel_of(YARDSTICK)) if not refusal(each, dtype, 2, gpu.capability)]
+            multiplications = [(kernel, multiplication(kernel, dtype, gpu.capability)) for kernel in able]
+            for shape in options.sizes or SIZES:
+                try:
+                    bench = Bench(gpu, dtype, shape)
+                except DoesNotFit as refused:
+                    print(f"left out: {refused}", file=sys.stderr)
+                    continue
+                every = [Timed(kernel, multiply) for kernel, multiply in multiplications]
+                works = {one.kernel.name: partial(bench.time, one) for one in every if bench.prepare(one, options.longest)}
+                seconds = frame.in_turns(works, options.rounds, f"{dtype} {label(shape)}")
+                for one in every:
+                    n, l, m = shape
+                    size = {"kernel": one.kernel.name, "dtype": dtype, "n": n, "l": l, "m": m}
+                    numbers = summary(seconds.get(one.kernel.name, []), seconds[YARDSTICK], n * l * m)
+                    yield {**about, **size, **numbers, "launch_seconds": one.launch_seconds, **bench.resources(one)}
+                del bench, works  # free its memory for the next
+
+    @classmethod
+    def recorded(cls, options: argparse.Namespace) -> list[Line]:
+        kernels, lines = {*(kernel.name for kernel in options.rungs), YARDSTICK}, super().recorded(options)
+        lines = [line for line in lines if line["kernel"] in kernels and line["dtype"] in options.dtypes]
+        lines = [line for line in lines if not options.sizes or shape_of(line) in options.sizes]
+        if not lines:
+            raise UsageError(f"{options.source} has no lines of these rungs, types and sizes")
+        return lines
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self._lines = {(line["kernel"], line["dtype"], shape_of(line)): line for line in lines}
+        super().__init__(list(self._lines.values()))
+        self.dtypes = [dtype for dtype in OPERAND_SIZES if any(line["dtype"] == dtype for line in self.lines)]
+
+    @staticmethod
+    def machine_of(line: Line) -> str:
+        return line["gpu"]
+
+    def of(self, kernel: str, dtype: str, shape: Shape) -> Line | None:
+        """None: not measured, or too slow."""
+        line = self._lines.get((kernel, dtype, shape))
+        return line if line and line["seconds"] else None
+
+    def machine(self) -> str:
+        last = self.lines[-1]
+        major, minor, patch = last["cublas"] // 10000, last["cublas"] // 100 % 100, last["cublas"] % 100
+        return f"{last['gpu']}, driver {last['driver']}, CuPy {last['cupy']}, cuBLAS {major}.{minor}.{patch}"
+
+    def blocks(self) -> Iterator[frame.Table]:
+        # Squares first, by size.
+        shapes = sorted({shape_of(line) for line in self.lines}, key=lambda shape: (len(set(shape)) > 1, shape))
+        for dtype in self.dtypes:
+            heads = ["rung", "tile of C", "registers", "shared memory", "loads per multiply-add", *map(label, shapes)]
+            rows = []
+            for kernel in _names(dtype):
+                if lines := [line for line in self.lines if (line["kernel"], line["dtype"]) == (kernel, dtype)]:
+                    rows.append([kernel, *_resources(lines[0]), *(_speed(self.of(kernel, dtype, shape)) for shape in shapes)])
+            yield frame.Table(heads, "ll" + "r" * (len(heads) - 2), rows, f"{dtype}, {unit_of(dtype)} (and % of cuBLAS)")
+
+    def draw(self, path: str) -> None:
+        """Bars of each rung's TF/s at 8192, and cuBLAS's; each dtype has its own scale."""
+        drawn, y = [], 20.0
+        for dtype in self.dtypes:
+            speeds = {name: line["teraflops"] for name in _names(dtype) if (line := self.of(name, dtype, PICTURED))}
+            drawn.append(markup.text(12, y, f"{dtype}, {unit_of(dtype)}", more='style="font-weight: 600"'))
+            for name, speed in speeds.items():
+                y, long = y + _BAR, _LONGEST * speed / max(speeds.values())
+                drawn.append(markup.text(_NAMES - 5, y, name, more='text-anchor="end"'))
+                kind = "fill-second" if name == YARDSTICK else "fill-first"
+                drawn.append(markup.rectangle(_NAMES, y - 11, long, _BAR - 3, kind))
+                drawn.append(markup.text(_NAMES + long + 4, y, f"{speed:.1f}"))
+            y += 2 * _BAR
+        title = f"Matrices of {label(PICTURED)}×{label(PICTURED)} on {self.lines[-1]['gpu']}"
+        markup.write_svg(path, title, (_NAMES + _LONGEST + 50, y), [*drawn, markup.text(12, y - _BAR / 2, title, "fill-soft")])

@@ -4,7 +4,7 @@
 import argparse
 import math
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from itertools import count
 from typing import Any
@@ -21,22 +21,13 @@ from hybrid.devices.cuda_gpus import free_bytes
 from hybrid.errors import CheckFailed, DoesNotFit, UsageError
 from hybrid.host.memory import available_host_bytes
 from hybrid.kernels.catalogue import BOTH, Kernel, fastest
-from hybrid.planning.decision import kernel_asked_for
 from hybrid.runs.operands import fill_rows
 
-_LARGEST = """How large may N×N matrices be? python -m hybrid.lectures largest [--gpu-memory BYTES]
-
-Question 2 of the matrix multiplication module: N by memory alone, floor(sqrt(bytes / (3·bytes an element))), beside the largest N
-that really runs with three matrices on the GPU: searched from above, multiplied and checked exactly. Then the runner multiplies
---times as large matrices out of core, or as large as the host's free memory allows.
-
-On a GPU its free memory counts, or --gpu-memory (HYBRID_GPU_MEMORY) of it; a search in all of a large GPU takes minutes. Without
-one, 1 MiB of the CPU's memory replaces a GPU's (--quick: 256 KiB).
-"""
 PIECE_BYTES = 256 << 20  # of a matrix, on the host
 _THREADS = 16  # for random numbers
 _OF_FREE_HOST_MEMORY = 7 / 8  # free memory may shrink between the search and the product
 PRETENDED_MEMORY, QUICK_MEMORY = 1 << 20, 256 << 10
+TIMES = 4  # how many times as large matrices may be out of core, at most
 MOST_EMULATED = 1024  # rows and columns: seconds on the CPU's CUDA runtime; ten times as many take hours
 PARTS = {  # of lines, and their names
     "theoretical": "by the memory alone",
@@ -89,8 +80,53 @@ def largest_in_core(runtime: cuda.Runtime, kernel: Kernel, dtype: str, most: int
     raise DoesNotFit(f"no three matrices of {dtype} fit beside kernel {kernel.name}")
 
 
-class Largest(frame.Results):
+class Largest(frame.Experiment):
+    """How large may N×N matrices be? python -m hybrid.lectures largest [--gpu-memory BYTES]
+
+    Question 2 of the matrix multiplication module: N by memory alone, floor(sqrt(bytes / (3·bytes an element))), beside the
+    largest N that really runs with three matrices on the GPU: searched from above, multiplied and checked exactly. Then the
+    runner multiplies four times as large matrices out of core, or as large as the host's free memory allows.
+
+    On a GPU its free memory counts, or --gpu-memory (HYBRID_GPU_MEMORY) of it; a search in all of a large GPU takes minutes.
+    Without one, 1 MiB of the CPU's memory replaces a GPU's (--quick: 256 KiB).
+    """
+
     command, again = "largest", "python -m hybrid.lectures largest"
+    options = (
+        frame.DEVICE,
+        frame.QUICK,
+        frame.option("--dtype", choices=BOTH, help="only this one (both; --quick: float32)"),
+        "gpu_memory",
+    )
+
+    @classmethod
+    def measured(cls, options: argparse.Namespace) -> Iterator[frame.Line]:
+        runtime = cuda.Runtime(options.device)
+        memory = Settings.gather({"gpu_memory": options.gpu_memory}).gpu_memory
+        if runtime.gpu:
+            memory = min(memory or free_bytes(runtime.gpu), free_bytes(runtime.gpu))
+        memory = memory or (QUICK_MEMORY if options.quick else PRETENDED_MEMORY)
+        dtypes = [options.dtype] if options.dtype else ["float32"] if options.quick else list(BOTH)
+        if not theoretical(memory, "float64"):
+            raise DoesNotFit(f"{memory} bytes hold no three numbers: a larger --gpu-memory")
+        if not runtime.gpu and theoretical(memory, dtypes[0]) > MOST_EMULATED:
+            remedy = f"--gpu-memory up to {readable(3 * ITEM_SIZES[dtypes[0]] * MOST_EMULATED**2)} without a GPU"
+            raise UsageError(f"{readable(memory)} hold more than the CPU's CUDA runtime multiplies in a short time: {remedy}")
+        for dtype in dtypes:
+            about, most = {**runtime.about, "dtype": dtype, "memory": memory}, theoretical(memory, dtype)
+            yield {**about, "part": "theoretical", "n": most}
+            # With and without shared memory; on a GPU only the fastest kernel, since the others take minutes.
+            fast = [fastest("cuda", dtype, most, runtime.capability)] if runtime.gpu else []
+            for kernel in fast or map(cuda.kernel_of, ("naive", "tiled")):
+                n, seconds = largest_in_core(runtime, kernel, dtype, most)
+                yield {**about, "part": "in core", "n": n, "kernel": kernel.name, "seconds": seconds}
+            of_host = theoretical(int(_OF_FREE_HOST_MEMORY * available_host_bytes()), dtype)
+            if (n := min(TIMES * most, of_host)) > most:
+                a, b = cuda.matrices("lecture", dtype, n, n, n)
+                through = partial(hybrid.multiply, a, b, check="full", device="cuda" if runtime.gpu else "cpu")
+                with hybrid.testing.pretend(gpu_memory=memory, staged=True):
+                    seconds = frame.seconds_of(through)
+                yield {**about, "part": "out of core", "n": n, "seconds": seconds}
 
     def blocks(self) -> Iterator[frame.Table]:
         whose = "of the GPU" if self.of_gpu else "of the CPU, in place of a GPU's"
@@ -109,64 +145,12 @@ def _about(line: frame.Line, most: int) -> str:
     return f"{line.get('kernel', 'the runner')}: multiplied{seconds} and right, {far}"
 
 
-def _largest(options: argparse.Namespace) -> Iterator[frame.Line]:
-    runtime = cuda.Runtime(options.device)
-    memory = Settings.gather({"gpu_memory": options.gpu_memory}).gpu_memory
-    if runtime.gpu:
-        memory = min(memory or free_bytes(runtime.gpu), free_bytes(runtime.gpu))
-    memory = memory or (QUICK_MEMORY if options.quick else PRETENDED_MEMORY)
-    dtypes = [options.dtype] if options.dtype else ["float32"] if options.quick else list(BOTH)
-    if not theoretical(memory, "float64"):
-        raise DoesNotFit(f"{memory} bytes hold no three numbers: a larger --gpu-memory")
-    if not runtime.gpu and theoretical(memory, dtypes[0]) > MOST_EMULATED:
-        remedy = f"--gpu-memory up to {readable(3 * ITEM_SIZES[dtypes[0]] * MOST_EMULATED**2)} without a GPU"
-        raise UsageError(f"{readable(memory)} hold more than the CPU's CUDA runtime multiplies in a short time: {remedy}")
-    for name in options.kernels or ():
-        kernel_asked_for(Settings(device=runtime.device.name, kernel=name))
-    for dtype in dtypes:
-        about, most = {**runtime.about, "dtype": dtype, "memory": memory}, theoretical(memory, dtype)
-        yield {**about, "part": "theoretical", "n": most}
-        # With and without shared memory; on a GPU only the fastest kernel, since the others take minutes.
-        usual = [fastest("cuda", dtype, most, runtime.capability).name] if runtime.gpu else ["naive", "tiled"]
-        for name in options.kernels or usual:
-            n, seconds = largest_in_core(runtime, cuda.kernel_of(name), dtype, most)
-            yield {**about, "part": "in core", "n": n, "kernel": name, "seconds": seconds}
-        of_host = theoretical(int(_OF_FREE_HOST_MEMORY * available_host_bytes()), dtype)
-        if (n := min(int(options.times * most), of_host)) > most:
-            a, b = cuda.matrices("lecture", dtype, n, n, n)
-            through = partial(hybrid.multiply, a, b, check="full", device="cuda" if runtime.gpu else "cpu")
-            with hybrid.testing.pretend(gpu_memory=memory, staged=True):
-                seconds = frame.seconds_of(through)
-            yield {**about, "part": "out of core", "n": n, "seconds": seconds}
-
-
-largest = frame.experiment(
-    _LARGEST, Largest, _largest, frame.DEVICE, frame.QUICK,
-    frame.option("--dtype", choices=BOTH, help="only this one (both; --quick: float32)"),
-    "gpu_memory",
-    frame.option("--kernels", nargs="+", metavar="NAME", help="for in core (the fastest; without a GPU naive and tiled)"),
-    frame.option("--times", type=float, default=4.0, metavar="T", help="out of core, up to T times as large (4)"),
-)  # fmt: skip
-
-
-_PASCAL = """Question 4 of the matrix multiplication lecture: how large may Pascal's triangle be? python -m hybrid.lectures pascal
-
-L[i][j] = C(i, j) and R[i][j] = (-1)^(i+j)·C(i, j) multiply to the identity. For each element type, the largest N of N×N with
-  (a) fit     every entry held exactly by the type,
-  (b) exact   every sum exact in whatever order it is added up: Σ|terms| stays within the integers that the type holds,
-  (c) right   the identity in fact: all sizes up to N multiplied by the runner, with the kernel of choice.
-
-(a) and (b) are computed, (c) is measured; --quick stops at the first size that is wrong.
-"""
 LIMITS = {"int32": 2**31 - 1, "int64": 2**63 - 1, "float32": 2**24, "float64": 2**53}  # of integers held without a gap
 MOST_SHOWN = 20  # rows and columns
 
 
 def multiplied(size: int, dtype: str, options: argparse.Namespace) -> list[np.ndarray]:
-    """L and R, each entry rounded once, and L·R. UsageError for sizes whose entries exceed the type."""
-    most = LIMITS[dtype] if dtype.startswith("int") else int(np.finfo(dtype).max)
-    if math.comb(size - 1, (size - 1) // 2) > most:
-        raise UsageError(f"the triangle of size {size} has entries beyond the largest {dtype}: a smaller --size")
+    """L and R, each entry rounded once, and L·R."""
     whole = np.array([[math.comb(row, column) for column in range(size)] for row in range(size)], object)
     signs = (-1) ** np.add.outer(range(size), range(size))
     left, right = whole.astype(dtype), (whole * signs).astype(dtype)
@@ -190,72 +174,73 @@ def magnitude(row: int, column: int) -> int:
 
 def holds(dtype: str, number: int) -> bool:
     """Whether the type holds this number exactly; floating point also holds large numbers that end in enough zero bits."""
-    if dtype.startswith("int"):
-        return number <= LIMITS[dtype]
-    odd_part = number >> ((number & -number).bit_length() - 1) if number else 0
-    return odd_part <= LIMITS[dtype]
+    if dtype.startswith("float") and number:
+        number >>= (number & -number).bit_length() - 1
+    return number <= LIMITS[dtype]
 
 
 def assess(dtype: str, options: argparse.Namespace) -> frame.Line:
     """All three sizes, and the first wrong element."""
     fit = next(size for size in count(1) if not all(holds(dtype, math.comb(size, each)) for each in range(size + 1)))
     exact = next(size for size in count(1) if max(magnitude(size, each) for each in range(size + 1)) > LIMITS[dtype])
-    right, wrong, again = 0, None, []
+    right, wrong, again = fit, None, []
     for size in frame.shown(range(1, fit + 1), dtype):
         found = first_wrong(multiplied(size, dtype, options)[2])
-        if found is None and wrong is None:
-            right = size
-        elif found is None:
-            again.append(size)
-        wrong = wrong or found
-        if wrong and options.quick:
-            break
+        if wrong is None and found is not None:
+            right, wrong = size - 1, found
+            if options.quick:
+                break
+        elif wrong is not None and found is None:
+            again.append(str(size))
     why = "all that fit: the runner adds integers up exactly, and sums that wrap around would be the identity for every N"
     if wrong:
         why = f"{wrong[2]}; its terms add up to 2^{math.log2(magnitude(*wrong[:2])):.1f}"
     if again:
-        why += f"; right again at {', '.join(map(str, again))}"
+        why += f"; right again at {', '.join(again)}"
     return {"part": "all sizes", "dtype": dtype, "fit": fit, "exact": exact, "right": right, "why": why}
 
 
-class Triangles(frame.Results):
-    """The newest line of each type."""
+class Pascal(frame.Experiment):
+    """Question 4 of the matrix multiplication lecture: how large may Pascal's triangle be? python -m hybrid.lectures pascal
+
+    L[i][j] = C(i, j) and R[i][j] = (-1)^(i+j)·C(i, j) multiply to the identity. For each element type, the largest N of N×N with
+      (a) fit     every entry held exactly by the type,
+      (b) exact   every sum exact in whatever order it is added up: Σ|terms| stays within the integers that the type holds,
+      (c) right   the identity in fact: all sizes up to N multiplied by the runner, with the kernel of choice.
+
+    (a) and (b) are computed, (c) is measured; --quick stops at the first size that is wrong.
+    """
 
     command, again = "pascal", "python -m hybrid.lectures pascal"
+    options = (
+        frame.option("--dtype", nargs="+", choices=LIMITS, default=list(LIMITS), metavar="TYPE", help="only these (all)"),
+        "device",
+        "kernel",
+        frame.option("--show", type=frame.positive, metavar="N", help=f"only print L, R and L·R of size N, to {MOST_SHOWN}"),
+        frame.option("--quick", action="store_true", help="stop at the first size that is wrong"),
+    )
 
     @classmethod
-    def selected(cls, lines: Sequence[frame.Line]) -> list[frame.Line]:
-        return list({line["dtype"]: line for line in lines if line["part"] == "all sizes"}.values())
+    def work(cls, options: argparse.Namespace) -> int:
+        if not options.show:
+            return super().work(options)
+        if options.show > MOST_SHOWN or options.json or options.source:
+            raise UsageError(
+                f"--show takes one size to {MOST_SHOWN} and measures nothing: --dtype, --device and --kernel go with it"
+            )
+        made = multiplied(options.show, options.dtype[-1], options)
+        # Whole numbers in aligned columns, zeros as dots: the triangles can be seen.
+        for name, matrix in zip(("L", "R", f"L·R, {options.dtype[-1]}"), made, strict=True):
+            cells = [[f"{value:.12g}" if value else "·" for value in row] for row in matrix]
+            print(name, *(f"  {line}" for line in aligned(cells)), "", sep="\n")
+        found = first_wrong(made[2])
+        print(found[2] if found else "the identity")
+        return int(found is not None)
+
+    @classmethod
+    def measured(cls, options: argparse.Namespace) -> Iterator[frame.Line]:
+        return ({"device": options.device, **assess(dtype, options)} for dtype in options.dtype)
 
     def blocks(self) -> Iterator[frame.Table]:
         rows = [[line["dtype"], *(str(line[key]) for key in ("fit", "exact", "right")), line["why"]] for line in self.lines]
         yield frame.Table(["type", "(a) fit", "(b) exact", "(c) right", ""], "lrrrl", rows)
-
-
-def _triangles(options: argparse.Namespace) -> Iterator[frame.Line]:
-    return ({"device": options.device, **assess(dtype, options)} for dtype in options.dtype)
-
-
-def work(options: argparse.Namespace) -> int:
-    if not options.show:
-        return frame.present(options, Triangles, _triangles)
-    if options.show > MOST_SHOWN or options.json or options.source:
-        raise UsageError(f"--show takes one size to {MOST_SHOWN} and measures nothing: --dtype, --device and --kernel go with it")
-    made = multiplied(options.show, options.dtype[-1], options)
-    # Whole numbers in aligned columns, zeros as dots: the triangles can be seen.
-    for name, matrix in zip(("L", "R", f"L·R, {options.dtype[-1]}"), made, strict=True):
-        cells = [[f"{value:.12g}" if value else "·" for value in row] for row in matrix]
-        print(name, *(f"  {line}" for line in aligned(cells)), "", sep="\n")
-    found = first_wrong(made[2])
-    print(found[2] if found else "the identity")
-    return int(found is not None)
-
-
-pascal = frame.experiment(
-    _PASCAL, Triangles, _triangles,
-    frame.option("--dtype", nargs="+", choices=LIMITS, default=list(LIMITS), metavar="TYPE", help="only these (all)"),
-    "device", "kernel",
-    frame.option("--show", type=frame.positive, metavar="N", help=f"only print L, R and L·R of size N, to {MOST_SHOWN}"),
-    frame.option("--quick", action="store_true", help="stop at the first size that is wrong"),
-    work=work,
-)  # fmt: skip

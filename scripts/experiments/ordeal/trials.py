@@ -1,19 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Does every job end, soon and by one line? python scripts/ordeal.py [--minutes M] [--trials K] [--ranks P] [--json F]
-
-Starts jobs of 1 to 4 ranks, commands and a program over hybrid.multiply. At a random time one of their processes, or all, gets a
-signal, is stopped for good or paused; or the job has too little memory or too few files. Counts jobs that had not ended after
-30 s plus four times what their work takes alone, the slowest end, failures that were not named by exactly one line of ours, and
-processes and files left behind. Counted apart: what is left where nobody of ours could name the failure or MPI had not started,
-and a launcher that goes on when its job is gone or has not begun. Ends with 1 for anything else. --from gives one table of all
-runs, including interrupted ones.
-
---products K: instead, K random products on --ranks GPUs, or on a fake CuPy without any: is each right, and is all memory
-unpinned and freed with its array? Prints a line of JSON, and ends with 1 if not.
-
---inside: instead, one of 2 to P ranks raises at a random line of a call of hybrid.multiply, or is interrupted there. On which
-ranks is that raised, and is the next call right, or does it say that the communicator is lost?
-"""
+"""Jobs that are killed, stopped and starved at random, and calls in which a rank fails at a random line."""
 
 from __future__ import annotations
 
@@ -215,44 +201,6 @@ def is_faulty(line: frame.Line) -> bool:
     return any(_COUNTED[head](line) for head in ("hangs", "not by one line", "stayed"))
 
 
-class Results(frame.Results):
-    command, again = "ordeal", "python scripts/ordeal.py"
-
-    @classmethod
-    def selected(cls, lines: Sequence[frame.Line]) -> list[frame.Line]:
-        """The lines of all runs, including interrupted ones."""
-        return [line for line in lines if line.get("part") != frame.END]
-
-    def blocks(self) -> Iterator[frame.Table]:
-        groups: dict[tuple[str, str], list[frame.Line]] = {}
-        for line in self.lines:
-            groups.setdefault((line["fault"], line["whom"]), []).append(line)
-        rows = []
-        for kind, lines in [*sorted(groups.items()), (("all", ""), list(self.lines))]:
-            trials, hangs, went_on, *others = (sum(map(bool, map(counts, lines))) for counts in _COUNTED.values())
-            ends = [line["seconds"] for line in lines if line["ended"] and line["exit_code"]]
-            slowest = f"{max(ends):.1f} s" if ends else "–" if went_on else f"over {LIMIT:.0f} s"
-            rows.append([*kind, str(trials), str(hangs), slowest, *map(str, (went_on, *others))])
-        first, second, *heads = _COUNTED
-        yield frame.Table(["fault", "to", first, second, "slowest end", *heads], "ll" + "r" * (1 + len(_COUNTED)), rows)
-
-    def exit_code(self) -> int:
-        """1 for any fault, except what is counted apart."""
-        return int(any(map(is_faulty, self.lines)))
-
-
-def _measured(options: argparse.Namespace) -> Iterator[frame.Line]:
-    if not may_mount():
-        print("files that stay are not looked for: no leave to mount folders of a job's own", file=sys.stderr, flush=True)
-    known = {command: usual(command) for command in COMMANDS}
-    dice, until = random.Random(options.seed), time.monotonic() + 60 * options.minutes  # noqa: S311 (no secret)
-    for number in itertools.takewhile(lambda _: time.monotonic() < until, range(options.trials)):
-        line = trial(number, dice, options.ranks, known)
-        if options.verbose and is_faulty(line):
-            print({key: value for key, value in line.items() if key != "part"}, flush=True)
-        yield {**line, "seed": options.seed}
-
-
 _AT_ONCE = 25  # trials in a job
 _ALONE = 600.0  # seconds that they may take
 _BAD = ("hung or died", "wrong", "neither")
@@ -272,7 +220,7 @@ def tried_inside(options: argparse.Namespace) -> int:
                 print(json.dumps(line), flush=True)
     counts["all"] = sum(counts.values(), Counter())
     rows = [(error, *(str(of_error[head]) for head in _HEADS)) for error, of_error in sorted(counts.items())]
-    print(*frame.printed([frame.Table(("error", *_HEADS), "l" + "r" * len(_HEADS), rows)]), sep="\n", flush=True)
+    frame.show(frame.Table(("error", *_HEADS), "l" + "r" * len(_HEADS), rows))
     return int(any(counts["all"][head] for head in _BAD))
 
 
@@ -318,20 +266,70 @@ def _random_products(options: argparse.Namespace) -> int:
     return subprocess.run([*launch, sys.executable, *player, _PROGRAMS / "random_products.py", *given], check=False).returncode
 
 
-def _work(options: argparse.Namespace) -> int:
-    if options.products and not options.inside:
-        return _random_products(options)
-    return tried_inside(options) if options.inside else frame.present(options, Results, _measured)
+class Ordeal(frame.Experiment):
+    """Does every job end, soon and by one line? python scripts/ordeal.py [--minutes M] [--trials K] [--ranks P] [--json F]
 
+    Starts jobs of 1 to 4 ranks, commands and a program over hybrid.multiply. At a random time one of their processes, or all,
+    gets a signal, is stopped for good or paused; or the job has too little memory or too few files. Counts jobs that had not
+    ended after 30 s plus four times what their work takes alone, the slowest end, failures that were not named by exactly one
+    line of ours, and processes and files left behind. Counted apart: what is left where nobody of ours could name the failure or
+    MPI had not started, and a launcher that goes on when its job is gone or has not begun. Ends with 1 for anything else. --from
+    gives one table of all runs, including interrupted ones.
 
-main = frame.experiment(
-    __doc__, Results, _measured,
-    frame.option("--minutes", type=float, default=2.0, metavar="M", help="start nothing after M minutes (2)"),
-    frame.option("--trials", type=frame.positive, default=10**6, metavar="K", help="at most K trials"),
-    frame.option("--ranks", type=frame.positive, default=4, metavar="P", help="at most P ranks (4)"),
-    frame.option("--seed", type=int, default=secrets.randbits(32), help="of jobs, faults and times"),
-    frame.option("--verbose", action="store_true", help="print each bad trial when it ends"),
-    frame.option("--inside", action="store_true", help="instead, one rank fails at a random line of a call"),
-    frame.option("--products", type=frame.positive, metavar="K", help="instead, at most K random products in M minutes"),
-    work=_work,
-)  # fmt: skip
+    --products K: instead, K random products on --ranks GPUs, or on a fake CuPy without any: is each right, and is all memory
+    unpinned and freed with its array? Prints a line of JSON, and ends with 1 if not.
+
+    --inside: instead, one of 2 to P ranks raises at a random line of a call of hybrid.multiply, or is interrupted there. On which
+    ranks is that raised, and is the next call right, or does it say that the communicator is lost?
+    """
+
+    command, again = "ordeal", "python scripts/ordeal.py"
+    options = (
+        frame.option("--minutes", type=float, default=2.0, metavar="M", help="start nothing after M minutes (2)"),
+        frame.option("--trials", type=frame.positive, default=10**6, metavar="K", help="at most K trials"),
+        frame.option("--ranks", type=frame.positive, default=4, metavar="P", help="at most P ranks (4)"),
+        frame.option("--seed", type=int, default=secrets.randbits(32), help="of jobs, faults and times"),
+        frame.option("--verbose", action="store_true", help="print each bad trial when it ends"),
+        frame.option("--inside", action="store_true", help="instead, one rank fails at a random line of a call"),
+        frame.option("--products", type=frame.positive, metavar="K", help="instead, at most K random products in M minutes"),
+    )
+
+    @classmethod
+    def work(cls, options: argparse.Namespace) -> int:
+        if options.inside:
+            return tried_inside(options)
+        return _random_products(options) if options.products else super().work(options)
+
+    @classmethod
+    def measured(cls, options: argparse.Namespace) -> Iterator[frame.Line]:
+        if not may_mount():
+            print("files that stay are not looked for: no leave to mount folders of a job's own", file=sys.stderr, flush=True)
+        known = {command: usual(command) for command in COMMANDS}
+        dice, until = random.Random(options.seed), time.monotonic() + 60 * options.minutes  # noqa: S311 (no secret)
+        for number in itertools.takewhile(lambda _: time.monotonic() < until, range(options.trials)):
+            line = trial(number, dice, options.ranks, known)
+            if options.verbose and is_faulty(line):
+                print({key: value for key, value in line.items() if key != "part"}, flush=True)
+            yield {**line, "seed": options.seed}
+
+    @classmethod
+    def selected(cls, lines: Sequence[frame.Line]) -> list[frame.Line]:
+        """The lines of all runs, including interrupted ones."""
+        return [line for line in lines if line.get("part") != frame.END]
+
+    def blocks(self) -> Iterator[frame.Table]:
+        groups: dict[tuple[str, str], list[frame.Line]] = {}
+        for line in self.lines:
+            groups.setdefault((line["fault"], line["whom"]), []).append(line)
+        rows = []
+        for kind, lines in [*sorted(groups.items()), (("all", ""), list(self.lines))]:
+            trials, hangs, went_on, *others = (sum(map(bool, map(counts, lines))) for counts in _COUNTED.values())
+            ends = [line["seconds"] for line in lines if line["ended"] and line["exit_code"]]
+            slowest = f"{max(ends):.1f} s" if ends else "–" if went_on else f"over {LIMIT:.0f} s"
+            rows.append([*kind, str(trials), str(hangs), slowest, *map(str, (went_on, *others))])
+        first, second, *heads = _COUNTED
+        yield frame.Table(["fault", "to", first, second, "slowest end", *heads], "ll" + "r" * (1 + len(_COUNTED)), rows)
+
+    def exit_code(self) -> int:
+        """1 for any fault, except what is counted apart."""
+        return int(any(map(is_faulty, self.lines)))

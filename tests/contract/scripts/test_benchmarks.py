@@ -17,7 +17,7 @@ SMALL = {
     "cpu": "100 --pairs 1",
     "hosts": "--device cpu --gpus 1 --sizes 96 --rounds 1 --repeat 1 --only handwritten ours wires library",
     "nodes": "--nodes 2 --rate 1gbit --shapes square --pairs 1",
-    "precision": "--device emulate --sizes 16 --rounds 1 --dtypes float64 --fills normal",
+    "precision": "--device emulate --sizes 16 --rounds 1 --dtypes float64",
     "types": "--device cpu --sizes 64 --rounds 1",
     "detection": "--sizes 96 --faults 2 --seed 5",
     "largest": "--device emulate --quick --gpu-memory 60k",
