@@ -190,10 +190,6 @@ class Table:
     rows: Sequence[Sequence[str]]
     title: str = ""
 
-    def __post_init__(self) -> None:
-        assert self.rows, f"a table without rows: {self.title}"
-        assert {len(row) for row in (self.heads, self.sides, *self.rows)} == {len(self.heads)}, self.title
-
     def markdown(self) -> str:
         if not any(self.heads):
             return "\n".join(f"{line}\n" for line in ([self.title] if self.title else []) + [" ".join(row) for row in self.rows])

@@ -6,8 +6,7 @@ import math
 import os
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -156,15 +155,6 @@ PROBE_UNIT = 16  # a probe's l is a multiple of this: cuBLAS needs multiples of 
 ROUNDINGS, ROUNDINGS_OF_HALVES = 16, 64
 
 
-@dataclass
-class Timed:
-    """A kernel on one type and shape, and the seconds of a launch."""
-
-    kernel: Kernel
-    multiply: Multiply
-    launch_seconds: float = 0.0
-
-
 class Bench:
     """A GPU and new random matrices of one type and shape on it. C is filled with NaN, or a number that no product gives."""
 
@@ -187,10 +177,7 @@ class Bench:
             a, b = (numbers_of(operand).astype(of_sums, copy=False) for operand in (a, b))
         self._check = ProductCheck(a, b, ROUNDINGS_OF_HALVES if dtype in HALVES else ROUNDINGS)
 
-    def _operands_of(self, one: Timed) -> tuple[Any, Any, Any]:
-        return self._of_yardstick if one.kernel.name == YARDSTICK else self._operands
-
-    def _seconds(self, multiply: Multiply, operands: tuple[Any, Any, Any], launches: int, warm_up: int = 0) -> float:
+    def _seconds(self, multiply: Multiply, operands: tuple[Any, Any, Any], launches: int = 1, warm_up: int = 0) -> float:
         """The mean seconds of these launches."""
         begin, end, stream = self._cupy.cuda.Event(), self._cupy.cuda.Event(), self._cupy.cuda.get_current_stream()
         for _ in range(warm_up):
@@ -202,35 +189,34 @@ class Bench:
         end.synchronize()
         return self._cupy.cuda.get_elapsed_time(begin, end) / 1e3 / launches
 
-    def prepare(self, one: Timed, longest: float) -> bool:
-        """Estimate a launch's seconds, and check its product. False: it takes too long. CheckFailed for a wrong product."""
-        a, b, c = self._operands_of(one)
+    def prepared(self, kernel: Kernel, multiply: Multiply, longest: float) -> Callable[[], float] | None:
+        """Check the kernel's product; returns what times a launch, or None if that takes too long. CheckFailed if it is wrong."""
+        a, b, c = operands = self._of_yardstick if kernel.name == YARDSTICK else self._operands
+        most = math.inf if kernel.name == YARDSTICK else longest
         part = PROBE_UNIT * -(-a.shape[1] // (PROBE * PROBE_UNIT))
         short = a[:, :part], b[:part], c
-        self._seconds(one.multiply, short, 1)  # may compile
-        one.launch_seconds = self._seconds(one.multiply, short, 1) * a.shape[1] / part
-        if one.launch_seconds > longest and one.kernel.name != YARDSTICK:
-            return False
+        self._seconds(multiply, short)  # may compile
+        if self._seconds(multiply, short) * a.shape[1] / part > most:
+            return None
         c.fill(self._nothing)
-        one.launch_seconds = self._seconds(one.multiply, (a, b, c), 1)
-        self._check.refuse_wrong(f"kernel {one.kernel.name}", c)
-        if one.launch_seconds < TIMED:  # the first launch included loading the code
-            one.launch_seconds = self._seconds(one.multiply, (a, b, c), 1)
-        return one.launch_seconds <= longest or one.kernel.name == YARDSTICK
+        launch = self._seconds(multiply, operands)
+        self._check.refuse_wrong(f"kernel {kernel.name}", c)
+        if launch < TIMED:  # the first launch included loading the code
+            launch = self._seconds(multiply, operands)
+        if launch > most:
+            return None
+        warm_up = math.ceil(WARM_UP / launch) if launch < NO_WARM_UP else 0
+        return partial(self._seconds, multiply, operands, math.ceil(TIMED / launch), warm_up)
 
-    def time(self, one: Timed) -> float:
-        warm_up = math.ceil(WARM_UP / one.launch_seconds) if one.launch_seconds < NO_WARM_UP else 0
-        return self._seconds(one.multiply, self._operands_of(one), math.ceil(TIMED / one.launch_seconds), warm_up)
-
-    def resources(self, one: Timed) -> Line:
+    def resources(self, kernel: Kernel, multiply: Multiply) -> Line:
         """The kernel's registers, shared memory and spills; unknown for cuBLAS."""
-        if not isinstance(one.multiply, CompiledKernel):
+        if not isinstance(multiply, CompiledKernel):
             return dict.fromkeys(("expression", "tile", "registers", "shared", "spills"))
         a, b, c = self._operands
         width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in place_of(matrix)])
-        launch = launch_of(one.kernel, self._dtype, len(c), c.shape[1], self._gpu.capability, width)
-        registers, shared, spills = resources(one.multiply.compiled(launch))  # of the timed instance
-        about = {"tile": tile_of(one.kernel, self._dtype, self._gpu.capability), "registers": registers, "spills": spills}
+        launch = launch_of(kernel, self._dtype, len(c), c.shape[1], self._gpu.capability, width)
+        registers, shared, spills = resources(multiply.compiled(launch))  # of the timed instance
+        about = {"tile": tile_of(kernel, self._dtype, self._gpu.capability), "registers": registers, "spills": spills}
         return {"expression": launch.expression, **about, "shared": shared + launch.shared_bytes}
 
 
@@ -303,15 +289,17 @@ class Ladder(frame.MachineExperiment):
                 except DoesNotFit as refused:
                     print(f"left out: {refused}", file=sys.stderr)
                     continue
-                every = [Timed(kernel, multiply) for kernel, multiply in multiplications]
-                works = {one.kernel.name: partial(bench.time, one) for one in every if bench.prepare(one, options.longest)}
+                prepared = {
+                    kernel.name: bench.prepared(kernel, multiply, options.longest) for kernel, multiply in multiplications
+                }
+                works = {name: work for name, work in prepared.items() if work}
                 seconds = frame.in_turns(works, options.rounds, f"{dtype} {label(shape)}")
-                for one in every:
-                    n, l, m = shape
-                    size = {"kernel": one.kernel.name, "dtype": dtype, "n": n, "l": l, "m": m}
-                    numbers = summary(seconds.get(one.kernel.name, []), seconds[YARDSTICK], n * l * m)
-                    yield {**about, **size, **numbers, "launch_seconds": one.launch_seconds, **bench.resources(one)}
-                del bench, works  # free its memory for the next
+                n, l, m = shape
+                for kernel, multiply in multiplications:
+                    numbers = summary(seconds.get(kernel.name, []), seconds[YARDSTICK], n * l * m)
+                    size = {"kernel": kernel.name, "dtype": dtype, "n": n, "l": l, "m": m}
+                    yield {**about, **size, **numbers, **bench.resources(kernel, multiply)}
+                del bench, prepared, works  # free its memory for the next
 
     @classmethod
     def recorded(cls, options: argparse.Namespace) -> list[Line]:
