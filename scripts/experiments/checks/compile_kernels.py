@@ -34,21 +34,6 @@ from hybrid.devices import check_operations
 from hybrid.devices.cuda_kernels import SHIPPED, architecture_of, compile_options, packed, shipped_file
 from hybrid.errors import HybridError, UsageError
 from hybrid.kernels import catalogue
-from hybrid.kernels.catalogue import (
-    BOTH,
-    C_TYPES,
-    CATALOGUE,
-    ELEMENTS,
-    KERNELS,
-    OPERAND_SIZES,
-    Kernel,
-    Launch,
-    fastest,
-    lacks_float64,
-    launch_of,
-    sums_type,
-    usual_launches,
-)
 from hybrid.planning.arithmetic import Summary, choose, expected
 from hybrid.planning.schedule import GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE
 
@@ -153,37 +138,37 @@ class Gpu:
     multiprocessors: int = 132
 
 
-def of_kernel(kernel: Kernel, capability: int, *, widest: bool = False) -> Iterator[Launch]:
+def of_kernel(kernel: catalogue.Kernel, capability: int, *, widest: bool = False) -> Iterator[catalogue.Launch]:
     """For each type the form that such a GPU launches, with each width (or only the largest), and once more if the kernel can add
     to C."""
     for dtype in kernel.dtypes if kernel.source else ():
         form = next((form for form in kernel.forms.get(dtype, ()) if form.capability <= capability), None)
         widths = () if form is None else WIDTHS[dtype] if form.by_width else (1,)
         for width, adds in product(widths[-1:] if widest else widths, (False, True) if kernel.adds else (False,)):
-            yield launch_of(kernel, dtype, 1, 1, capability, width, adds=adds)
+            yield catalogue.launch_of(kernel, dtype, 1, 1, capability, width, adds=adds)
 
 
-def of_others(target: str, capability: int) -> Iterator[Launch]:
+def of_others(target: str, capability: int) -> Iterator[catalogue.Launch]:
     """The kernels of the greeting, the check, and products from remainders. A kernel for a single architecture is compiled only
     for that."""
-    yield Launch(hello.SOURCE, hello.KERNEL, (1, 1), (hello.MOST_BLOCK, 1), 0)
-    for dtype, group in product(ELEMENTS, (GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE)):
+    yield catalogue.Launch(hello.SOURCE, hello.KERNEL, (1, 1), (hello.MOST_BLOCK, 1), 0)
+    for dtype, group in product(catalogue.ELEMENTS, (GROUP_COLUMNS, GROUP_COLUMNS_OUT_OF_CORE)):
         yield from _of_check(dtype, group)
     if capability >= catalogue.LEAST_FOR_BYTES:
         yield from (launch for launch in _of_remainders(Gpu(capability)) if launch.architecture in ("", target))
 
 
-def _of_check(dtype: str, group: int) -> Iterator[Launch]:
-    for expression, block in check_operations.blocks_of(sums_type(dtype), dtype, group).items():
-        yield Launch(check_operations.SOURCE, expression, (1, 1), block, 0)
+def _of_check(dtype: str, group: int) -> Iterator[catalogue.Launch]:
+    for expression, block in check_operations.blocks_of(catalogue.sums_type(dtype), dtype, group).items():
+        yield catalogue.Launch(check_operations.SOURCE, expression, (1, 1), block, 0)
 
 
-def _of_remainders(gpu: Gpu) -> Iterator[Launch]:
+def _of_remainders(gpu: Gpu) -> Iterator[catalogue.Launch]:
     yield catalogue.guarding(gpu, 1, 1)
-    yield from (catalogue.products_of(gpu, element, 1, 1, 1) for element in ("", *C_TYPES.values()))
+    yield from (catalogue.products_of(gpu, element, 1, 1, 1) for element in ("", *catalogue.C_TYPES.values()))
     yield from (catalogue.line_kernel(name, 1) for name in ("summarize", "scale_lines"))
     yield catalogue.telling()
-    for dtype, element in C_TYPES.items():
+    for dtype, element in catalogue.C_TYPES.items():
         moduli_of_type = _moduli_of(dtype)
         yield catalogue.row_measuring(element, 1, 1)
         yield catalogue.column_measuring(element, 1, 1)
@@ -212,19 +197,19 @@ CAPABILITIES = (80, 86, 90, 100, 120)  # 8.9 runs the machine code for 8.6
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "pb": 4}]  # instructions have 16 bytes
 
 
-def shipped_launches(capability: int) -> Iterator[Launch]:
+def shipped_launches(capability: int) -> Iterator[catalogue.Launch]:
     """The launches of products with default settings whose matrices fit on the GPU."""
-    for dtype, size in OPERAND_SIZES.items():
-        if dtype not in ELEMENTS:
+    for dtype, size in catalogue.OPERAND_SIZES.items():
+        if dtype not in catalogue.ELEMENTS:
             continue
-        for columns in (1, 2) if dtype in BOTH else (2,):
-            kernel = fastest("cuda", dtype, columns, capability)
+        for columns in (1, 2) if dtype in catalogue.BOTH else (2,):
+            kernel = catalogue.fastest("cuda", dtype, columns, capability)
             for adds in (False, True) if kernel.adds else (False,):
-                yield launch_of(kernel, dtype, 1, 1, capability, copy_width(size, ()), adds=adds)
+                yield catalogue.launch_of(kernel, dtype, 1, 1, capability, copy_width(size, ()), adds=adds)
         yield from _of_check(dtype, GROUP_COLUMNS)
-    for (dtype, element), is_complex in product(C_TYPES.items(), (False, True)):
-        how = {"by_integers": lacks_float64(capability), "is_complex": is_complex}
-        yield from usual_launches(Gpu(capability), element, expected(dtype, fast=False).moduli, **how)
+    for (dtype, element), is_complex in product(catalogue.C_TYPES.items(), (False, True)):
+        how = {"by_integers": catalogue.lacks_float64(capability), "is_complex": is_complex}
+        yield from catalogue.usual_launches(Gpu(capability), element, expected(dtype, fast=False).moduli, **how)
 
 
 def ship(nvrtc: Nvrtc) -> int:
@@ -256,7 +241,7 @@ def capability_of(target: str) -> int:
     return int(match[1])
 
 
-def faults_of(launch: Launch, target: str, done: Compiled) -> Iterator[str]:
+def faults_of(launch: catalogue.Launch, target: str, done: Compiled) -> Iterator[str]:
     """Why the launch cannot start, or is slow, on its target."""
     if done.error:
         yield f"does not compile: {done.error}"
@@ -275,15 +260,15 @@ def faults_of(launch: Launch, target: str, done: Compiled) -> Iterator[str]:
         yield f"spills registers: {used.spilled} bytes stored and loaded"
 
 
-def compile_all(nvrtc: Nvrtc, wanted: Iterable[tuple[str, Launch]]) -> dict[Job, Compiled]:
+def compile_all(nvrtc: Nvrtc, wanted: Iterable[tuple[str, catalogue.Launch]]) -> dict[Job, Compiled]:
     """Compile launches, each for its target, in parallel: NVRTC releases the GIL."""
     expressions: dict[Job, dict[str, None]] = {}
     for target, launch in wanted:
         expressions.setdefault((launch.source, target), {})[launch.expression] = None
     # Long sources first, so that none of them runs alone at the end.
-    jobs = sorted(expressions, key=lambda job: len(expressions[job]) * (KERNELS / job[0]).stat().st_size, reverse=True)
+    jobs = sorted(expressions, key=lambda job: len(expressions[job]) * (catalogue.KERNELS / job[0]).stat().st_size, reverse=True)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        futures = [pool.submit(nvrtc.compile, KERNELS / job[0], [*expressions[job]], job[1]) for job in jobs]
+        futures = [pool.submit(nvrtc.compile, catalogue.KERNELS / job[0], [*expressions[job]], job[1]) for job in jobs]
         return {job: future.result() for job, future in frame.shown(list(zip(jobs, futures, strict=True)), "sources")}
 
 
@@ -293,11 +278,11 @@ def work(options: argparse.Namespace) -> int:
     if options.ship:
         return ship(nvrtc)
     targets = options.targets or [target for target in TARGETS if capability_of(target) in nvrtc.capabilities]
-    wanted: dict[tuple[str, Launch], None] = {}
+    wanted: dict[tuple[str, catalogue.Launch], None] = {}
     for target in targets:
         if (capability := capability_of(target)) not in nvrtc.capabilities:
             raise UsageError(f"NVRTC {nvrtc.version} does not know {target}")
-        for kernel in CATALOGUE:
+        for kernel in catalogue.CATALOGUE:
             wanted |= dict.fromkeys((target, launch) for launch in of_kernel(kernel, capability, widest=options.widest))
         wanted |= dict.fromkeys((target, launch) for launch in of_others(target, capability))
     compiled = compile_all(nvrtc, wanted)

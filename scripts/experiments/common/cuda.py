@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -22,7 +22,7 @@ from hybrid.devices.cuda_gpus import usable_gpus
 from hybrid.emulation.build import compiler
 from hybrid.errors import CheckFailed, DeviceUnavailable
 from hybrid.host.threads import limited_threads
-from hybrid.kernels.catalogue import Form, Kernel, launch_of, named
+from hybrid.kernels.catalogue import Form, Kernel, Launch, launch_of, named
 from hybrid.planning.decision import Gpu
 from hybrid.runs.operands import fill_rows
 
@@ -40,6 +40,12 @@ def with_block(name: str, side: int) -> Kernel:
     kernel = kernel_of(name)
     forms: dict[str, tuple[Form, ...]] = {dtype: (Form((side, side), (side, side)),) for dtype in kernel.forms}
     return replace(kernel, name=f"{name} {side}×{side}", function=name, forms=forms)
+
+
+def launch_on(kernel: Kernel, dtype: str, matrices: Sequence[Any], capability: int) -> Launch:
+    """The kernel's launch on these A, B and C, with the widest copies that they allow."""
+    width = copy_width(matrices[0].itemsize, [number for matrix in matrices for number in place_of(matrix)])
+    return launch_of(kernel, dtype, *matrices[2].shape, capability, width)
 
 
 def matrices(fill: str, dtype: str, n: int, l: int, m: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -132,11 +138,8 @@ class Runtime:
 
     def _call(self, kernel: Kernel, on_device: list[Any]) -> KernelCall:
         """A launch; compiles the kernel."""
-        a, c = on_device[0], on_device[2]
-        width = copy_width(a.itemsize, [number for matrix in on_device for number in place_of(matrix)])
-        call: KernelCall = self.device.kernel(
-            launch_of(kernel, a.dtype.name, len(c), c.shape[1], self.capability, width), on_device
-        )
+        launch = launch_on(kernel, on_device[0].dtype.name, on_device, self.capability)
+        call: KernelCall = self.device.kernel(launch, on_device)
         return call
 
     def _seconds_of(self, call: KernelCall) -> float:

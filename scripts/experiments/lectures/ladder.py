@@ -14,31 +14,15 @@ from typing import Any
 import numpy as np
 
 from experiments.common import frame
-from experiments.common.cuda import ProductCheck, kernel_of
+from experiments.common.cuda import ProductCheck, kernel_of, launch_on
 from experiments.common.frame import Line
 from hybrid.classroom.cuda_run import resources
-from hybrid.core.problem import copy_width
 from hybrid.core.settings import one_of
-from hybrid.devices.base import place_of
 from hybrid.devices.cuda_gpus import free_bytes, usable_gpus
 from hybrid.devices.cuda_kernels import CompiledKernel, Multiply, multiplication
 from hybrid.emulation.kernel import EmulatedKernel
 from hybrid.errors import DoesNotFit, UsageError
-from hybrid.kernels.catalogue import (
-    ALL,
-    BYTES,
-    CATALOGUE,
-    EMULATED_CAPABILITY,
-    HALVES,
-    KERNELS,
-    OPERAND_SIZES,
-    Kernel,
-    launch_of,
-    numbers_of,
-    refusal,
-    storage,
-    sums_type,
-)
+from hybrid.kernels import catalogue
 from hybrid.planning.decision import Gpu
 from hybrid.reporting import markup
 from hybrid.testing.checked_kernels import not_a_number, spread_of, stored
@@ -49,7 +33,7 @@ YARDSTICK = "cublas"
 ROW_BLOCK = (1000, 8000, 8000)  # one of eight ranks' part of 8000×8000
 PICTURED = (8192,) * 3
 # The catalogue's GPU kernels for matrices, from the first to the fastest, without the yardstick.
-RUNGS = [kernel for kernel in CATALOGUE if kernel.device == "cuda" and kernel.source and not kernel.vectors_only]
+RUNGS = [kernel for kernel in catalogue.CATALOGUE if kernel.device == "cuda" and kernel.source and not kernel.vectors_only]
 
 
 def label(shape: Shape) -> str:
@@ -66,7 +50,7 @@ def shape_of(line: Line) -> Shape:
 
 def unit_of(dtype: str) -> str:
     """The unit of a record's teraflops."""
-    return "TOPS" if dtype in BYTES else "TF/s"
+    return "TOPS" if dtype in catalogue.BYTES else "TF/s"
 
 
 _NAMES, _BAR, _LONGEST = 116, 17, 220  # pixels: width of names, height of a bar, length of the longest bar
@@ -79,7 +63,7 @@ def _names(dtype: str) -> list[str]:
 def _resources(line: Line) -> list[str]:
     if line["tile"] is None:
         return ["–"] * 4
-    down, across = (str(length) if length != ALL else name for length, name in zip(line["tile"], "nm", strict=True))
+    down, across = (str(length) if length != catalogue.ALL else name for length, name in zip(line["tile"], "nm", strict=True))
     spilled = f", {line['spills']} bytes spilled" if line["spills"] else ""
     loads = loads_per_multiply_add(line["kernel"], line["tile"])
     return [f"{down}×{across}", f"{line['registers']}{spilled}", f"{line['shared'] / 1024:.4g} KiB", str(loads)]
@@ -96,7 +80,7 @@ ALONE = ("naive", "row_per_thread", "column_per_thread")  # every thread loads a
 Counts = tuple[float, float, float]  # loads of an element: the least, the most, the mean
 
 
-def tile_of(kernel: Kernel, dtype: str, capability: int) -> tuple[int, ...]:
+def tile_of(kernel: catalogue.Kernel, dtype: str, capability: int) -> tuple[int, ...]:
     """The tile of C on a GPU of this compute capability (times ten)."""
     return next(form.tile for form in kernel.forms[dtype] if form.capability <= capability)
 
@@ -111,20 +95,19 @@ def loads_per_multiply_add(kernel: str, tile: Sequence[int]) -> Fraction:
     return Fraction(2) if kernel in ALONE else Fraction(1, tile[0]) + Fraction(1, tile[1])
 
 
-def count_loads(kernel: Kernel, dtype: str, shape: Shape) -> tuple[Counts, Counts]:
+def count_loads(kernel: catalogue.Kernel, dtype: str, shape: Shape) -> tuple[Counts, Counts]:
     """The loads of A and of B, counted by the emulated GPU. DeviceUnavailable without a C++ compiler."""
     n, l, m = shape
-    types = storage(dtype), storage(dtype), sums_type(dtype)
+    types = catalogue.storage(dtype), catalogue.storage(dtype), catalogue.sums_type(dtype)
     matrices = [np.ones(shape, of_matrix) for shape, of_matrix in zip(((n, l), (l, m), (n, m)), types, strict=True)]
-    width = copy_width(OPERAND_SIZES[dtype], [number for matrix in matrices for number in place_of(matrix)])
-    launch = launch_of(kernel, dtype, n, m, EMULATED_CAPABILITY, width)
-    run = EmulatedKernel(KERNELS / launch.source, launch.expression, EMULATED_CAPABILITY, checks="loads")
+    launch = launch_on(kernel, dtype, matrices, catalogue.EMULATED_CAPABILITY)
+    run = EmulatedKernel(catalogue.KERNELS / launch.source, launch.expression, catalogue.EMULATED_CAPABILITY, checks="loads")
     run(launch.grid, launch.block, launch.shared_bytes, matrices)
     a, b = ((float(count.min()), float(count.max()), float(count.mean())) for count in run.reads[:2])
     return a, b
 
 
-def show_loads(kernels: Sequence[Kernel], dtypes: Sequence[str], shape: Shape) -> int:
+def show_loads(kernels: Sequence[catalogue.Kernel], dtypes: Sequence[str], shape: Shape) -> int:
     """Print counts beside formulas; returns 1 if they differ."""
     heads = ["rung", "dtype", *(f"{matrix}: {what}" for matrix in "AB" for what in ("least", "most", "mean", "formula"))]
     n, _, m = shape
@@ -132,7 +115,7 @@ def show_loads(kernels: Sequence[Kernel], dtypes: Sequence[str], shape: Shape) -
     jobs = [(kernel, dtype) for dtype in dtypes for kernel in kernels if dtype in kernel.dtypes]
     for kernel, dtype in frame.shown(jobs, "rungs"):
         counts = count_loads(kernel, dtype, shape)
-        formulas = loads_of_elements(kernel.name, tile_of(kernel, dtype, EMULATED_CAPABILITY), shape)
+        formulas = loads_of_elements(kernel.name, tile_of(kernel, dtype, catalogue.EMULATED_CAPABILITY), shape)
         both = [*zip(counts, formulas, strict=True)]
         told = [(f"{least:g}", f"{most:g}", f"{mean:.2f}", str(formula)) for (least, most, mean), formula in both]
         right = all(each == (formula,) * 3 for each, formula in both)
@@ -162,20 +145,20 @@ class Bench:
         import cupy
 
         self._cupy, self._gpu, self._dtype = cupy, gpu, dtype
-        (n, l, m), of_sums, item = shape, np.dtype(sums_type(dtype)), OPERAND_SIZES[dtype]
+        (n, l, m), of_sums, item = shape, np.dtype(catalogue.sums_type(dtype)), catalogue.OPERAND_SIZES[dtype]
         cupy.get_default_memory_pool().free_all_blocks()
         needed = (item + of_sums.itemsize) * (n * l + l * m) + of_sums.itemsize * n * m + 2 * 8 * l * max(n, m)
         if needed > (free := free_bytes(gpu)):
             raise DoesNotFit(f"{dtype} {label(shape)} needs {needed / 2**30:.1f} GiB, the GPU has {free / 2**30:.1f} GiB free")
-        random, of_random = cupy.random.default_rng(), np.float32 if dtype in (*HALVES, *BYTES) else of_sums
+        random, of_random = cupy.random.default_rng(), np.float32 if dtype in (*catalogue.HALVES, *catalogue.BYTES) else of_sums
         a, b = (stored(spread_of(dtype) * random.standard_normal(size, dtype=of_random), dtype) for size in ((n, l), (l, m)))
         self._nothing = not_a_number(of_sums.name)
         self._operands = a, b, cupy.full((n, m), self._nothing, of_sums)
         # Column-major where cuBLAS has fast kernels only for that; the conversion is not timed.
-        self._of_yardstick = (a, cupy.asfortranarray(b), self._operands[2]) if dtype in BYTES else self._operands
-        if dtype not in BYTES:
-            a, b = (numbers_of(operand).astype(of_sums, copy=False) for operand in (a, b))
-        self._check = ProductCheck(a, b, ROUNDINGS_OF_HALVES if dtype in HALVES else ROUNDINGS)
+        self._of_yardstick = (a, cupy.asfortranarray(b), self._operands[2]) if dtype in catalogue.BYTES else self._operands
+        if dtype not in catalogue.BYTES:
+            a, b = (catalogue.numbers_of(operand).astype(of_sums, copy=False) for operand in (a, b))
+        self._check = ProductCheck(a, b, ROUNDINGS_OF_HALVES if dtype in catalogue.HALVES else ROUNDINGS)
 
     def _seconds(self, multiply: Multiply, operands: tuple[Any, Any, Any], launches: int = 1, warm_up: int = 0) -> float:
         """The mean seconds of these launches."""
@@ -189,7 +172,7 @@ class Bench:
         end.synchronize()
         return self._cupy.cuda.get_elapsed_time(begin, end) / 1e3 / launches
 
-    def prepared(self, kernel: Kernel, multiply: Multiply, longest: float) -> Callable[[], float] | None:
+    def prepared(self, kernel: catalogue.Kernel, multiply: Multiply, longest: float) -> Callable[[], float] | None:
         """Check the kernel's product; returns what times a launch, or None if that takes too long. CheckFailed if it is wrong."""
         a, b, c = operands = self._of_yardstick if kernel.name == YARDSTICK else self._operands
         most = math.inf if kernel.name == YARDSTICK else longest
@@ -208,13 +191,11 @@ class Bench:
         warm_up = math.ceil(WARM_UP / launch) if launch < NO_WARM_UP else 0
         return partial(self._seconds, multiply, operands, math.ceil(TIMED / launch), warm_up)
 
-    def resources(self, kernel: Kernel, multiply: Multiply) -> Line:
+    def resources(self, kernel: catalogue.Kernel, multiply: Multiply) -> Line:
         """The kernel's registers, shared memory and spills; unknown for cuBLAS."""
         if not isinstance(multiply, CompiledKernel):
             return dict.fromkeys(("expression", "tile", "registers", "shared", "spills"))
-        a, b, c = self._operands
-        width = copy_width(a.itemsize, [number for matrix in (a, b, c) for number in place_of(matrix)])
-        launch = launch_of(kernel, self._dtype, len(c), c.shape[1], self._gpu.capability, width)
+        launch = launch_on(kernel, self._dtype, self._operands, self._gpu.capability)
         registers, shared, spills = resources(multiply.compiled(launch))  # of the timed instance
         about = {"tile": tile_of(kernel, self._dtype, self._gpu.capability), "registers": registers, "spills": spills}
         return {"expression": launch.expression, **about, "shared": shared + launch.shared_bytes}
@@ -245,7 +226,7 @@ class Ladder(frame.MachineExperiment):
 
     command, again = "ladder", "python -m hybrid.lectures ladder"
     options = (
-        frame.option("--dtype", choices=tuple(OPERAND_SIZES), help="of A and B: only this one (all)"),
+        frame.option("--dtype", choices=tuple(catalogue.OPERAND_SIZES), help="of A and B: only this one (all)"),
         frame.option("--sizes", nargs="+", type=frame.sizes, default=(), metavar="N",
                      help=f"N or NxLxM ({' '.join(map(label, SIZES))}; of recorded lines all)"),
         frame.option("--kernels", nargs="+", metavar="NAME", help="only these rungs, and cuBLAS (all)"),
@@ -261,7 +242,7 @@ class Ladder(frame.MachineExperiment):
         for name in options.kernels or ():
             one_of("rung", name, [kernel.name for kernel in RUNGS])
         options.rungs = [kernel for kernel in RUNGS if not options.kernels or kernel.name in options.kernels]
-        options.dtypes = [options.dtype] if options.dtype else list(OPERAND_SIZES)
+        options.dtypes = [options.dtype] if options.dtype else list(catalogue.OPERAND_SIZES)
         if not options.longest > 0:
             raise UsageError("--longest must be more than 0")
         if options.loads:
@@ -281,7 +262,9 @@ class Ladder(frame.MachineExperiment):
         software = {"driver": f"for CUDA {cuda // 1000}.{cuda % 1000 // 10}", "cupy": cupy.__version__, "cublas": library}
         about = {**software, "gpu": gpu.name, "capability": gpu.capability, "rounds": options.rounds}
         for dtype in options.dtypes:
-            able = [each for each in (*options.rungs, kernel_of(YARDSTICK)) if not refusal(each, dtype, 2, gpu.capability)]
+            able = [
+                each for each in (*options.rungs, kernel_of(YARDSTICK)) if not catalogue.refusal(each, dtype, 2, gpu.capability)
+            ]
             multiplications = [(kernel, multiplication(kernel, dtype, gpu.capability)) for kernel in able]
             for shape in options.sizes or SIZES:
                 try:
@@ -313,7 +296,7 @@ class Ladder(frame.MachineExperiment):
     def __init__(self, lines: Sequence[Line]) -> None:
         self._lines = {(line["kernel"], line["dtype"], shape_of(line)): line for line in lines}
         super().__init__(list(self._lines.values()))
-        self.dtypes = [dtype for dtype in OPERAND_SIZES if any(line["dtype"] == dtype for line in self.lines)]
+        self.dtypes = [dtype for dtype in catalogue.OPERAND_SIZES if any(line["dtype"] == dtype for line in self.lines)]
 
     @staticmethod
     def machine_of(line: Line) -> str:
