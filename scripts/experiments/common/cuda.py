@@ -45,7 +45,8 @@ def with_block(name: str, side: int) -> Kernel:
 def launch_on(kernel: Kernel, dtype: str, matrices: Sequence[Any], capability: int) -> Launch:
     """The kernel's launch on these A, B and C, with the widest copies that they allow."""
     width = copy_width(matrices[0].itemsize, [number for matrix in matrices for number in place_of(matrix)])
-    return launch_of(kernel, dtype, *matrices[2].shape, capability, width)
+    n, m = matrices[2].shape
+    return launch_of(kernel, dtype, n, m, capability, width)
 
 
 def matrices(fill: str, dtype: str, n: int, l: int, m: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
