@@ -4,9 +4,9 @@
 from collections.abc import Callable
 
 from experiments.bench.nodes import SLOW, Network, why_not
-from experiments.ordeal.job import End, Job, may_mount, open_mpi, private
+from experiments.ordeal.job import End, Job, may_mount, open_mpi
 from hybrid.testing import mpirun
 
-__all__ = ["SLOW", "End", "Job", "Network", "Start", "may_mount", "mpirun", "open_mpi", "private", "why_not"]
+__all__ = ["SLOW", "End", "Job", "Network", "Start", "may_mount", "mpirun", "open_mpi", "why_not"]
 
 Start = Callable[..., Job]

@@ -135,23 +135,11 @@ def trial(number: int, dice: random.Random, most_ranks: int, known: Usual) -> fr
     said = [line for line in end.lines if line not in usual_lines]
     well = _well(fault, code, said, end.out, watched=watched) or young
     return {
-        "part": "trial",
-        "number": number,
-        "ranks": ranks,
-        "command_line": [Path(word).name for word in command],
-        "fault": fault.name,
-        "whom": fault.whom,
-        "at": at,
-        "struck": struck or fault.limit is not None,
-        "seconds": seconds,
-        "exit_code": code,
-        "ended": ended,
-        "lines": said[:4] or end.err.splitlines()[-4:],
-        "left": left,
-        "well": well,
-        "launcher_hung": launcher_hung,
-        "apart": not watched or young or starts or fault.kills_who_would_speak,
-    }
+        "part": "trial", "number": number, "ranks": ranks, "command_line": [Path(word).name for word in command],
+        "fault": fault.name, "whom": fault.whom, "at": at, "struck": struck or fault.limit is not None,
+        "seconds": seconds, "exit_code": code, "ended": ended, "lines": said[:4] or end.err.splitlines()[-4:], "left": left,
+        "well": well, "launcher_hung": launcher_hung, "apart": not watched or young or starts or fault.kills_who_would_speak,
+    }  # fmt: skip
 
 
 def _has_started(worker: int) -> bool:
@@ -266,7 +254,7 @@ def _random_products(options: argparse.Namespace) -> int:
     return subprocess.run([*launch, sys.executable, *player, _PROGRAMS / "random_products.py", *given], check=False).returncode
 
 
-class Ordeal(frame.Experiment):
+class Ordeal(frame.MachineExperiment):
     """Does every job end, soon and by one line? python scripts/ordeal.py [--minutes M] [--trials K] [--ranks P] [--json F]
 
     Starts jobs of 1 to 4 ranks, commands and a program over hybrid.multiply. At a random time one of their processes, or all,
@@ -311,11 +299,6 @@ class Ordeal(frame.Experiment):
             if options.verbose and is_faulty(line):
                 print({key: value for key, value in line.items() if key != "part"}, flush=True)
             yield {**line, "seed": options.seed}
-
-    @classmethod
-    def selected(cls, lines: Sequence[frame.Line]) -> list[frame.Line]:
-        """The lines of all runs, including interrupted ones."""
-        return [line for line in lines if line.get("part") != frame.END]
 
     def blocks(self) -> Iterator[frame.Table]:
         groups: dict[tuple[str, str], list[frame.Line]] = {}
