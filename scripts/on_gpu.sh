@@ -38,7 +38,7 @@ run_step() {
         bytes) measure 200 -m hybrid.lectures ladder --dtype int8 --sizes "${shapes[@]}" --rounds 5 ;;
         types) measure 300 scripts/bench.py types --sizes 4096 --rounds 3 ;;
         precision) measure 300 scripts/bench.py precision --sizes "${shapes[@]}" --rounds 5 ;;
-        hosts) measure 560 scripts/bench.py hosts --gpus "${GPUS[@]}" --sizes 4000 8000 16000 --rounds 3 --total 520 ;;
+        hosts) measure 560 scripts/bench.py hosts --gpus "${GPUS[@]}" --sizes 4000 8000 16000 --rounds 2 --total 520 ;;
         kernels) measure 560 -m hybrid.lectures ladder --rounds 5 --longest 2 ;;
     esac
 }

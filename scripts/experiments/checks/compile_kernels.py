@@ -15,11 +15,10 @@ import math
 import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -63,14 +62,12 @@ def resources_in(log: str, ptx: str) -> dict[str, Resources]:
     return found
 
 
-@dataclass
-class Compiled:
-    """The compiled instances of one source: their resources, or the first error."""
+class Compiled(NamedTuple):
+    """The compiled instances of one source, by expression, or the first error."""
 
-    resources: dict[str, Resources] = field(default_factory=dict)
     error: str = ""
-    warnings: set[str] = field(default_factory=set)
-    names: dict[str, str] = field(default_factory=dict)  # mangled
+    names: dict[str, str] = {}  # mangled
+    resources: dict[str, Resources] = {}
     cubin: bytes = b""  # of all instances
 
 
@@ -91,34 +88,28 @@ class Nvrtc:
 
     def compile(self, source: Path, expressions: Sequence[str], target: str) -> Compiled:
         """Compile all instances of a source together: an error in one fails all."""
-        library, call, done = self._library, self._call, Compiled()
+        library, call = self._library, self._call
         program = call(library.nvrtcCreateProgram, source.read_bytes(), source.name.encode(), 0, None, None)
         try:
             for expression in expressions:
                 call(library.nvrtcAddNameExpression, program, expression.encode())
             options = [*compile_options(target), "--ptxas-options=-v"]
             status, *_ = library.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
-            log = self._text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program)
-            lines = [line.strip() for line in log.splitlines()]
-            # Without the warning about support for the oldest targets.
-            done.warnings = {each for each in lines if re.search(r"\bwarning\b.*:", each) and "Architectures prior" not in each}
+            log = self._made(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program).decode(errors="replace")
             if status != library.nvrtcResult.NVRTC_SUCCESS:
-                done.error = next((line for line in lines if re.search(r"\b(error|fatal)\s*:", line)), status.name)
-                return done
-            found = resources_in(log, self._text(library.nvrtcGetPTXSize, library.nvrtcGetPTX, program))
-            done.names = {each: call(library.nvrtcGetLoweredName, program, each.encode()).decode() for each in expressions}
-            done.resources = {expression: found[name] for expression, name in done.names.items()}
-            cubin = bytearray(call(library.nvrtcGetCUBINSize, program))
-            call(library.nvrtcGetCUBIN, program, cubin)
-            done.cubin = bytes(cubin)
+                return Compiled(next((line for line in log.splitlines() if re.search(r"\b(error|fatal)\s*:", line)), status.name))
+            names = {each: call(library.nvrtcGetLoweredName, program, each.encode()).decode() for each in expressions}
+            ptx = self._made(library.nvrtcGetPTXSize, library.nvrtcGetPTX, program).decode()
+            found = resources_in(log, ptx)
+            cubin = self._made(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program)
+            return Compiled("", names, {expression: found[name] for expression, name in names.items()}, cubin)
         finally:
             call(library.nvrtcDestroyProgram, program)
-        return done
 
-    def _text(self, size: Callable[..., Any], get: Callable[..., Any], program: Any) -> str:
-        text = bytearray(self._call(size, program))
-        self._call(get, program, text)
-        return text.rstrip(b"\0").decode(errors="replace")
+    def _made(self, size: Callable[..., Any], get: Callable[..., Any], program: Any) -> bytes:
+        into = bytearray(self._call(size, program))
+        self._call(get, program, into)
+        return bytes(into)
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         status, *results = function(*arguments)
@@ -286,8 +277,6 @@ def work(options: argparse.Namespace) -> int:
             wanted |= dict.fromkeys((target, launch) for launch in of_kernel(kernel, capability, widest=options.widest))
         wanted |= dict.fromkeys((target, launch) for launch in of_others(target, capability))
     compiled = compile_all(nvrtc, wanted)
-    for warning in sorted(set[str]().union(*(done.warnings for done in compiled.values()))):
-        print(f"warning: {warning}", file=sys.stderr)
     faults: dict[str, list[str]] = {}  # an error shared by many instances is one fault
     for target, launch in wanted:
         for fault in faults_of(launch, target, compiled[launch.source, target]):
