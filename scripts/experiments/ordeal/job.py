@@ -12,7 +12,6 @@ import os
 import re
 import resource
 import secrets
-import select
 import shutil
 import signal
 import subprocess
@@ -208,9 +207,9 @@ class Job:
 
     def end(self) -> End:
         """Wait for the job and all of its processes except its launcher's, which are killed."""
-        _await(self.launcher, self._limit)
-        overdue, end = time.monotonic() - self.began > self._limit, self.ended(LEAVING)
-        assert not overdue, f"it had not ended after {self._limit} s: {end}"
+        in_time = self.has_ended(self._limit - (time.monotonic() - self.began))
+        end = self.ended(LEAVING)
+        assert in_time, f"it had not ended after {self._limit} s: {end}"
         return end
 
     def ended(self, leaving: float) -> End:
@@ -218,8 +217,7 @@ class Job:
         files."""
         deadline = time.monotonic() + leaving
         while (left := self.others()) and time.monotonic() < deadline:
-            for process in left:
-                _await(process, deadline - time.monotonic())
+            time.sleep(0.05)
         told = [f"process {process}: {_command(process)[:60]}" for process in left]
         self.kill()
         self._process.wait()
@@ -254,14 +252,6 @@ def _prepare(limits: Mapping[str, int], ignoring: Sequence[int]) -> None:
         signal.signal(signum, signal.SIG_IGN if signum in ignoring else signal.SIG_DFL)
     for name, most in limits.items():
         resource.setrlimit(getattr(resource, name), (most, most))
-
-
-def _await(process: int, seconds: float) -> None:
-    """Wait at most `seconds` for the process to end."""
-    with suppress(OSError):  # it is gone
-        descriptor = os.pidfd_open(process)
-        select.select([descriptor], [], [], max(0.0, seconds))
-        os.close(descriptor)
 
 
 def _command(process: int) -> str:
