@@ -218,22 +218,15 @@ def main():
         if (place := (name, kind, str(settings))) not in known:
             known[place] = counted(call, WORLD.Dup() if kind == "first" else comm)
         told(None)
-        began, failed_at = time.monotonic(), ""
-        if victim == RANK:
-            said, failed_at = broken(call, comm, error, known[place], dice)
-        else:
-            said = outcome(call, comm)
-        seconds = time.monotonic() - began
-        of_ranks = told((said, failed_at, seconds))
+        of_ranks = told(broken(call, comm, error, known[place], dice) if victim == RANK else (outcome(call, comm), ""))
         afterwards = told(outcome(call, comm))
         comm, before = None if any(afterwards) else comm, (name, settings)
         signal.signal(signal.SIGINT, handler)
         faulthandler.cancel_dump_traceback_later()
         if RANK == 0:
-            said, _, seconds = zip(*of_ranks, strict=True)
+            said, places = zip(*of_ranks, strict=True)
             about = {"number": number, "ranks": SIZE, "victim": victim, "call": name, "kind": kind, "settings": settings}
-            line = about | {"error": error, "at": of_ranks[victim][1], "seconds": max(seconds), "said": said, "next": afterwards}
-            print(json.dumps(line), flush=True)
+            print(json.dumps(about | {"error": error, "at": places[victim], "said": said, "next": afterwards}), flush=True)
 
 
 main()
