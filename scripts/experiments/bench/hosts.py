@@ -266,8 +266,7 @@ def shapes(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
     alone = [[seconds(*each) for _ in range(repeat)] for each in sides]
     in_turn = [[seconds(*each) for each in sides] for _ in range(repeat)]
     yield "shapes, alone", [sum(times) for times in zip(*alone, strict=True)], {"setup": setup}
-    ratios = np.median(in_turn, axis=0) / np.median(alone, axis=1)
-    yield "shapes, in turn", [sum(times) for times in in_turn], {"ratios": frame.spread(list(ratios))}
+    yield "shapes, in turn", [sum(times) for times in in_turn], {}
 
 
 def wires(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:

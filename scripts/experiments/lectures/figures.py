@@ -122,32 +122,33 @@ class Siegel(frame.Experiment):
             yield {**runtime.about, "part": "kernel", "program": program, "n": n, **times}
 
     def blocks(self) -> Iterator[frame.Table]:
-        title = f"{N}×{N}, float64: {N**3:,} multiplications"
-        yield frame.Table(["program", "K40c (lecture)", "here"], "lrl", [*self._of_loops(), *self._of_kernels()], title)
-
-    def _of_loops(self) -> Iterator[list[str]]:
-        for kernel, order in _LOOPS.items():
-            times = {line["n"]: line["seconds"]["median"] for line in self.lines if line.get("kernel") == kernel}
-            here = "not measured"
-            for size, seconds in sorted(times.items())[-1:]:
-                here = f"{frame.duration(seconds)} at {size}, which says nothing of {N}"
-                if size >= _LEAST_EXTRAPOLATED:
-                    whole = frame.duration(seconds * (N / size) ** 3)
-                    here = f"{whole}, extrapolated by n³ from {frame.duration(seconds)} at {size}; not measured"
-            yield [f"seq, {order}", "> 1 h" if kernel == "loops" else "", here]
-
-    def _of_kernels(self) -> Iterator[list[str]]:
         programs = {line["program"]: line for line in self.lines if line["part"] == "kernel"}
-        for program, line in programs.items():
-            here = f"right at {line['n']}, on the CPU's CUDA runtime"
-            if self.of_gpu:
-                size = "" if line["n"] == N else f" at {line['n']}"
-                alone, whole = (frame.duration(line[key]["median"]) for key in ("seconds", "whole"))
-                here = f"{alone}{size}, {whole} with allocation and copies"
-            yield [program, f"{_THREE[program][1]:.1f} s", here]
-        if self.of_gpu and len(programs) == len(_THREE):
+        rows = [
+            [f"seq, {order}", "> 1 h" if kernel == "loops" else "", self._of_loops(kernel)] for kernel, order in _LOOPS.items()
+        ]
+        rows += [[program, f"{_THREE[program][1]:.1f} s", self._of_kernel(line)] for program, line in programs.items()]
+        if self.of_gpu:
             one, two = (line["seconds"]["median"] for line in programs.values())
-            yield ["ratio", f"{_THREE['matmul1'][1] / _THREE['matmul2'][1]:.1f}", f"{one / two:.2f}"]
+            rows.append(["ratio", f"{_THREE['matmul1'][1] / _THREE['matmul2'][1]:.1f}", f"{one / two:.2f}"])
+        yield frame.Table(["program", "K40c (lecture)", "here"], "lrl", rows, f"{N}×{N}, float64: {N**3:,} multiplications")
+
+    def _of_loops(self, kernel: str) -> str:
+        """The time of the largest size, extrapolated."""
+        lines = [line for line in self.lines if line.get("kernel") == kernel]
+        if not lines:
+            return "not measured"
+        size, seconds = lines[-1]["n"], lines[-1]["seconds"]["median"]
+        if size < _LEAST_EXTRAPOLATED:
+            return f"{frame.duration(seconds)} at {size}, which says nothing of {N}"
+        whole = frame.duration(seconds * (N / size) ** 3)
+        return f"{whole}, extrapolated by n³ from {frame.duration(seconds)} at {size}; not measured"
+
+    def _of_kernel(self, line: frame.Line) -> str:
+        if not self.of_gpu:
+            return f"right at {line['n']}, on the CPU's CUDA runtime"
+        size = "" if line["n"] == N else f" at {line['n']}"
+        alone, whole = (frame.duration(line[key]["median"]) for key in ("seconds", "whole"))
+        return f"{alone}{size}, {whole} with allocation and copies"
 
 
 _RUNS, _SIDE, _WIDTH = 5, 32, 1024  # runs, threads of a block's side, the lecture's width
