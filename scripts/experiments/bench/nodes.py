@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from ctypes.util import find_library
@@ -161,7 +160,7 @@ SHAPES = {
     "many columns": (500, 500, 20000),
 }
 OURS, PDGEMM = "ours, checked", "pdgemm, C stays"
-PROGRAMS = {  # their names in the table, and what starts them on every node: MODULE of ours, or arguments of `_program`
+PROGRAMS = {  # their names in the table; the command's module, or arguments of this one
     OURS: ("hybrid.matmul",),
     "Allgatherv": ("allgather",),
     f"{OURS}, C stays": ("rows",),
@@ -208,18 +207,16 @@ class Nodes(frame.Experiment):
         for nodes in options.nodes:
             with Network(nodes, options.rate) as network:
                 for shape in options.shapes:
-                    times, received = defaultdict(list), defaultdict(list)
+                    runs: dict[str, list[tuple[float, int]]] = {name: [] for name in programs}
                     for _ in frame.shown(range(options.pairs), f"{nodes} nodes, {shape}"):
-                        for name in programs:
+                        for name, of_program in runs.items():
                             before = network.bytes_received()
-                            times[name].append(_seconds(network, PROGRAMS[name], SHAPES[shape]))
-                            received[name].append(max(n - before[node] for node, n in network.bytes_received().items()))
-                    of_pdgemm = sorted((statistics.median(times[name]), name) for name in times if name.startswith(PDGEMM))
-                    slower = {name for _, name in of_pdgemm[1:]}  # another block size is faster
-                    about = {"nodes": nodes, "rate": options.rate, "shape": shape, "sizes": list(SHAPES[shape])}
-                    for name in (name for name in programs if name not in slower):
-                        numbers = {"seconds": frame.spread(times[name]), "received": int(statistics.median(received[name]))}
-                        yield {**about, "program": name, **numbers}
+                            seconds = _seconds(network, PROGRAMS[name], SHAPES[shape])
+                            of_program.append((seconds, max(n - before[node] for node, n in network.bytes_received().items())))
+                    for name, of_program in runs.items():
+                        times, received = zip(*of_program, strict=True)
+                        about = {"nodes": nodes, "rate": options.rate, "shape": shape, "sizes": SHAPES[shape], "program": name}
+                        yield {**about, "seconds": frame.spread(times), "received": int(statistics.median(received))}
 
     def blocks(self) -> Iterator[frame.Table]:
         rows = []
