@@ -106,10 +106,12 @@ def cpu() -> int:
     n = frame.option("n", nargs="?", type=frame.positive, default=8000)
     pairs = frame.option("--pairs", type=frame.positive, default=5)
     calls = frame.option("--calls", type=float, metavar="SECONDS", help="of each row of a table of small and thin products")
-    return frame.command(frame.parser_of(_CPU, n, pairs, calls), lambda given: (_small if given.calls else _large)(given))
+    return frame.command(frame.parser_of(_CPU, n, pairs, calls), _beside_numpy)
 
 
-def _large(options: argparse.Namespace) -> int:
+def _beside_numpy(options: argparse.Namespace) -> int:
+    if options.calls:
+        return _small_products(options.calls)
     by_numpy, two_threads = [sys.executable, "-c", _NUMPY, str(options.n)], {"OPENBLAS_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
     by_ours = [*mpirun(2), sys.executable, "-m", "hybrid.matmul", *[str(options.n)] * 3, "--fill", "uniform", "--device", "cpu"]
     names = "numpy alone, 2 threads", "multiply by 2 ranks", "check", "around the multiplication"
@@ -129,7 +131,7 @@ def _large(options: argparse.Namespace) -> int:
     return 0
 
 
-def _small(options: argparse.Namespace) -> int:
+def _small_products(seconds: float) -> int:
     """In one process, beside NumPy with as many BLAS threads as ours."""
     random = np.random.default_rng(0)
     a, b, c = random.random((3, 64, 64))
@@ -144,7 +146,7 @@ def _small(options: argparse.Namespace) -> int:
     with threadpool_limits(len(usable_cores())):
         for name, (numpy, ours) in works.items():
             turns = {"NumPy": partial(_turn, numpy), "ours": partial(_turn, ours)}
-            times = frame.in_turns(turns, math.ceil(options.calls / (4 * REST)))
+            times = frame.in_turns(turns, math.ceil(seconds / (4 * REST)))
             theirs, mine = (1e3 * statistics.median(each) for each in times.values())
             rows.append([name, f"{theirs:.3f}", f"{mine:.3f}", f"{mine / theirs:.2f}"])
     frame.show(frame.Table(["", "NumPy, ms", "ours, ms", "ratio"], "lrrr", rows))
