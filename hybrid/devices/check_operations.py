@@ -205,10 +205,9 @@ def _compare_sums(
     summary: np.ndarray,
 ) -> None:
     variance, per_term, flushed, largest_square = numbers[0, :4].tolist()
-    norms = np.sqrt(row_squares), np.sqrt(column_squares)
     limits = np.array([flushed]), flushed, np.array([largest_square**0.5])
-    allowed = Allowed(norms[1], variance**0.5, per_term, *limits)
-    sizes = sizes_of(differences + subtracted, squares, *norms, allowed)
+    allowed = Allowed(np.sqrt(column_squares), variance**0.5, per_term, *limits)
+    sizes = sizes_of(differences + subtracted, squares, np.sqrt(row_squares), allowed)
     open_ = (sizes < 0).sum(axis=1)
     differences[...] = sizes = np.maximum(sizes, 0.0)
     results = np.minimum(sizes, MOST_IN_TOTAL).sum(axis=1), (sizes > 0).sum(axis=1), sizes.max(axis=1, initial=0.0)

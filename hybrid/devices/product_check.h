@@ -77,16 +77,15 @@ static void look_at(const char* row, int64_t item_size, int64_t count, Look* loo
     if (fractions) look->integral = 0;
 }
 
-// Whether elements must still be looked at.
-static int looks(const Look* look) { return look && __atomic_load_n(&look->integral, __ATOMIC_RELAXED); }
+// A thread's search in some rows of a matrix; ended from the start if that in the whole matrix has ended or is NULL.
+static Look look_in(const Look* whole) { return (Look){0, whole && __atomic_load_n(&whole->integral, __ATOMIC_RELAXED)}; }
 
-static void merge(Pool* pool, Look* into, const Look* looks, int count)
+static void merge(Pool* pool, Look* whole, const Look* look)
 {
+    if (!look_in(whole).integral) return;
     pthread_mutex_lock(&pool->lock);
-    for (int k = 0; k < count; ++k) {
-        if (looks[k].largest > into->largest) into->largest = looks[k].largest;
-        if (!looks[k].integral) __atomic_store_n(&into->integral, 0, __ATOMIC_RELAXED);
-    }
+    if (look->largest > whole->largest) whole->largest = look->largest;
+    if (!look->integral) __atomic_store_n(&whole->integral, 0, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -144,15 +143,14 @@ static INLINE void add_strip(const char* const rows[WIDTH], int64_t item_size, c
 }
 
 // For rows i to i + WIDTH - 1, a lane each: the sums of `add_strip` over `count` columns from `first` on. Rows from `end` on are
-// replaced by row i. `looks`: NULL, or one per row, to be updated.
+// replaced by row i.
 static void sum_strip(const Rows* rows, int64_t i, int64_t end, int64_t first, int64_t count, const double* x, int of_terms,
-                      Vector* sums, Vector* squares, Look* looks)
+                      Vector* sums, Vector* squares, Look* look)
 {
     const char* here[WIDTH];
     for (int r = 0; r < WIDTH; ++r)
         here[r] = rows->elements + (i + r < end ? i + r : i) * rows->row_bytes + first * rows->item_size;
-    for (int r = 0; looks && r < WIDTH; ++r)
-        if (looks[r].integral) look_at(here[r], rows->item_size, count, &looks[r]);
+    for (int r = 0; r < WIDTH && look->integral; ++r) look_at(here[r], rows->item_size, count, look);
     Vector total = {0}, of_squares = {0};
     for (int64_t j = 0, some; j < count; j += some) {
         some = count - j < BLOCK ? count - j : BLOCK;
@@ -232,19 +230,23 @@ static double careful_norm(const Rows* rows, int64_t i, int64_t end, int64_t fir
 
 // ---- sums of groups of columns
 
-// The tolerances of sums: see `Allowed` of row_sums.py.
+// The tolerances of sums, see `Allowed` of row_sums.py. FINE: `deviation` and errors of flushed numbers are multiplied by it, since
+// arithmetic with subnormal numbers takes a hundred times as long.
 typedef struct {
-    const double *norms_a, *norms_b;  // by row of C; by group, for each `rows_together` rows
-    const double *flushed, *overflow;  // by group
-    int64_t rows_together;
+    const double* norms_a;  // by row of C
+    double *norms_b, *flushed, *overflow;  // by group
     double deviation, per_term, flushed_of_a;
-    int64_t integral;  // whether elements with a fraction are wrong
 } Comparison;
+#define FINE 0x1p40
 
-// The results of a comparison: see `Compared` of row_sums.py.
 typedef struct {
     double total, largest;
     int64_t differ, not_judged;
+} Totals;
+
+// The results of a comparison: see `Compared` of row_sums.py.
+typedef struct {
+    Totals totals;
     int64_t rows;  // in the lists below: the row with the largest size first, of equal ones the first in C
     double sizes[MOST_WORST];
     int64_t of_rows[MOST_WORST], of_groups[MOST_WORST];
@@ -273,29 +275,27 @@ static int64_t columns_of(const Call* call, int64_t g)
 static void sum_rows(const void* of_call, int64_t first, int64_t end)
 {
     const Call* call = of_call;
-    Look of_rows[WIDTH];
-    int looks_at = looks(call->look);
-    for (int r = 0; r < WIDTH; ++r) of_rows[r] = (Look){0, 1};
+    Look look = look_in(call->look);
     for (int64_t i = first; i < end; i += WIDTH) {
         for (int64_t g = 0; g < call->groups; ++g) {
             Vector sums, squares;
             int64_t some = end - i < WIDTH ? end - i : WIDTH, at = i * call->groups + g;
-            const double* x = call->x + g * call->group;
-            sum_strip(call->rows, i, end, g * call->group, columns_of(call, g), x, 1, &sums, &squares, looks_at ? of_rows : NULL);
+            sum_strip(call->rows, i, end, g * call->group, columns_of(call, g), call->x + g * call->group, 1, &sums, &squares,
+                      &look);
             put_lanes(sums, some, call->sums + at, call->groups);
             put_lanes(squares, some, call->squares + at, call->groups);
         }
     }
-    if (looks_at) merge(call->pool, call->look, of_rows, WIDTH);
+    merge(call->pool, call->look, &look);
 }
 
 // The sizes of WIDTH rows' differences in a group. `squares`: the sums of squares of C's terms.
-static void sizes_of(const Comparison* with, int64_t g, const double* norms_a, const double* norms_b, const double* differences,
-                     const double* squares, double* sizes)
+static void sizes_of(const Comparison* with, int64_t g, const double* norms_a, const double* differences, const double* squares,
+                     double* sizes)
 {
-    double flushed = with->flushed[g], overflow = with->overflow[g];
+    double norm_b = with->norms_b[g], flushed = with->flushed[g], overflow = with->overflow[g];
     for (int r = 0; r < WIDTH; ++r) {
-        double norm_a = norms_a[r], norm_b = norms_b[r], both = norm_a * norm_b, difference = fabs(differences[r]);
+        double norm_a = norms_a[r], both = norm_a * norm_b, difference = fabs(differences[r]) * FINE;
         int is_zero = ((norm_a == 0) & (norm_b <= INFINITY)) | ((norm_b == 0) & (norm_a <= INFINITY));
         both = is_zero ? 0 : both;  // 0 times what overflowed is 0
         double inverse = 1 / both, part = squares[r] * inverse * inverse;  // C's part of the variance that the norms allow
@@ -337,10 +337,10 @@ static void add_found(const Call* call, int64_t first, int64_t end, const double
     pthread_mutex_lock(&call->pool->lock);
     int adds = found->rows < MOST_WORST;
     for (int r = 0; r < WIDTH; ++r) {
-        found->total += totals[r];
-        found->differ += (int64_t)differ[r];
-        found->not_judged += (int64_t)not_judged[r];
-        if (most[r] > found->largest) found->largest = most[r];
+        found->totals.total += totals[r];
+        found->totals.differ += (int64_t)differ[r];
+        found->totals.not_judged += (int64_t)not_judged[r];
+        if (most[r] > found->totals.largest) found->totals.largest = most[r];
         if (most[r] > found->sizes[MOST_WORST - 1]) adds = 1;
     }
     for (int64_t i = first; adds && i < end; ++i) add_row(found, call->sums + i * call->groups, call->groups, call->first_row + i);
@@ -351,39 +351,24 @@ static void add_found(const Call* call, int64_t first, int64_t end, const double
 static void compare_rows(const void* of_call, int64_t first, int64_t end)
 {
     const Call* call = of_call;
-    const Comparison* with = call->with;
+    int64_t apart = call->groups;
     double totals[WIDTH] = {0}, differ[WIDTH] = {0}, not_judged[WIDTH] = {0}, most[WIDTH] = {0};
-    Look of_rows[WIDTH];
-    int looks_at = looks(call->look);
-    for (int r = 0; r < WIDTH; ++r) of_rows[r] = (Look){0, 1};
+    Look look = look_in(call->look);
     for (int64_t i = first; i < end; i += WIDTH) {
+        int64_t some = end - i < WIDTH ? end - i : WIDTH;
         double norms_a[WIDTH] = {0};
-        const double* norms_b[WIDTH];
-        int64_t some = end - i < WIDTH ? end - i : WIDTH, apart = call->groups;
-        if (some == WIDTH)
-            *(InMemory*)norms_a = *(const InMemory*)&with->norms_a[i];
-        else
-            for (int64_t r = 0; r < some; ++r) norms_a[r] = with->norms_a[i + r];
-        for (int64_t r = 0, of_one = i + WIDTH <= with->rows_together; r < WIDTH; ++r)
-            norms_b[r] = with->norms_b + (of_one || r >= some ? 0 : (i + r) / with->rows_together * apart);
-        for (int64_t g = 0; g < call->groups; ++g) {
-            double squares[WIDTH], of_b[WIDTH], sizes[WIDTH] = {0}, differences[WIDTH] = {0},
-                                                *expected = call->sums + i * apart + g;
+        for (int64_t r = 0; r < some; ++r) norms_a[r] = call->with->norms_a[i + r];
+        for (int64_t g = 0; g < apart; ++g) {
+            double squares[WIDTH], sizes[WIDTH], differences[WIDTH] = {0}, *expected = call->sums + i * apart + g;
             Vector of_c, of_squares;
-            const double* x = call->x + g * call->group;
-            Look* looked = looks_at || with->integral ? of_rows : NULL;
-            sum_strip(call->rows, i, end, g * call->group, columns_of(call, g), x, 1, &of_c, &of_squares, looked);
+            sum_strip(call->rows, i, end, g * call->group, columns_of(call, g), call->x + g * call->group, 1, &of_c, &of_squares,
+                      &look);
             *(InMemory*)squares = of_squares;
             if (some == WIDTH && apart == 1)
                 *(InMemory*)differences = of_c - *(const InMemory*)expected;
             else
                 for (int64_t r = 0; r < some; ++r) differences[r] = of_c[r] - expected[r * apart];
-            for (int64_t r = 0; with->integral && r < some; ++r) {
-                if (!of_rows[r].integral) differences[r] = INFINITY;
-                of_rows[r] = (Look){0, 1};
-            }
-            for (int r = 0; r < WIDTH; ++r) of_b[r] = norms_b[r][g];
-            sizes_of(with, g, norms_a, of_b, differences, squares, sizes);
+            sizes_of(call->with, g, norms_a, differences, squares, sizes);
             put_lanes(*(const InMemory*)sizes, some, expected, apart);
             for (int64_t r = some; r < WIDTH; ++r) sizes[r] = 0;
             for (int r = 0; r < WIDTH; ++r) {
@@ -395,79 +380,8 @@ static void compare_rows(const void* of_call, int64_t first, int64_t end)
             }
         }
     }
-    if (looks_at) merge(call->pool, call->look, of_rows, WIDTH);
+    merge(call->pool, call->look, &look);
     if (call->found) add_found(call, first, end, totals, differ, not_judged, most);
-}
-
-enum { NARROW = 2 * WIDTH };  // columns: for fewer, the overhead of `sum_strip` dominates
-
-// Transposes WIDTH vectors: vector k gets lane k of each.
-static INLINE void transpose(Vector rows[WIDTH])
-{
-    const Bits lane = EACH_LANE;
-#pragma GCC unroll 8
-    for (int apart = 1; apart < WIDTH; apart *= 2) {
-        Bits low = lane + (((lane & apart) != 0) & (WIDTH - apart)), high = low + apart;
-#pragma GCC unroll 8
-        for (int k = 0; k < WIDTH; ++k) {
-            if (k & apart) continue;
-            Vector one = rows[k], other = rows[k + apart];
-            rows[k] = shuffled(one, other, low);
-            rows[k + apart] = shuffled(one, other, high);
-        }
-    }
-}
-
-// `add_strip` for WIDTH rows of few doubles, a lane each.
-static INLINE void add_narrow(const char* row, int64_t row_bytes, const double* x, int64_t count, int of_terms, Vector* sum,
-                              Vector* square)
-{
-    for (int64_t first = 0; first < count; first += WIDTH) {
-        Vector columns[WIDTH];
-#pragma GCC unroll 8
-        for (int r = 0; r < WIDTH; ++r) columns[r] = *(const InMemory*)(row + r * row_bytes + first * (int64_t)sizeof(double));
-        transpose(columns);
-#pragma GCC unroll 8
-        for (int k = 0; k < WIDTH; ++k) {
-            if (first + k == count) break;
-            Vector term = columns[k] * x[first + k];
-            *sum += term;
-            *square += of_terms ? term * term : columns[k] * columns[k];
-        }
-    }
-}
-
-// Compares narrow rows of doubles, a multiple of WIDTH; memory behind the last row must be readable. Returns 0, with `found`
-// unchanged, if squares are so extreme that `sizes_of` is needed.
-static int compare_narrow(const Call* call, const Rows* a, int64_t rows)
-{
-    const Rows* c = call->rows;
-    const Comparison* with = call->with;
-    double totals[WIDTH] = {0}, differ[WIDTH] = {0}, none[WIDTH] = {0}, most[WIDTH] = {0};
-    double square_b = with->norms_b[0] * with->norms_b[0], inverse = 1 / with->deviation;
-    Bits usual = ~(Bits){0};
-    for (int64_t i = 0; i < rows; i += WIDTH) {
-        Vector expected = {0}, of_c = {0}, square_a = {0}, square_c = {0};
-        double differences[WIDTH], both[WIDTH], squares[WIDTH], *sizes = call->sums + i;
-        add_narrow(a->elements + i * a->row_bytes, a->row_bytes, call->y, a->columns, 0, &expected, &square_a);
-        add_narrow(c->elements + i * c->row_bytes, c->row_bytes, call->x, c->columns, 1, &of_c, &square_c);
-        square_a *= square_b;
-        usual &= (square_a > 1e-100) & (square_a < 1e100) & (square_c < 1e100);
-        *(InMemory*)differences = of_c - expected;
-        *(InMemory*)both = square_a;
-        *(InMemory*)squares = square_c;
-        for (int r = 0; r < WIDTH; ++r) {
-            double part = squares[r] < both[r] ? squares[r] : both[r];
-            sizes[r] = fabs(differences[r]) * inverse / sqrt(part + with->per_term * both[r]);
-            totals[r] += sizes[r] < MOST_IN_TOTAL ? sizes[r] : MOST_IN_TOTAL;
-            differ[r] += sizes[r] > 0;
-            most[r] = sizes[r] > most[r] ? sizes[r] : most[r];
-        }
-    }
-    for (int r = 0; r < WIDTH; ++r)
-        if (!usual[r]) return 0;
-    add_found(call, 0, rows, totals, differ, none, most);
-    return 1;
 }
 
 static int enough_threads(int most, int64_t bytes)
@@ -482,7 +396,8 @@ static int64_t at_once(int64_t row_bytes) { return WIDTH * (1 + BYTES_AT_ONCE / 
 void group_sums(Pool* pool, int threads, const Rows* rows, const double* x, int64_t group, double* sums, double* squares,
                 Look* look, const Comparison* with, int64_t first, int64_t end)
 {
-    Call call = {pool, rows, x, group, (rows->columns + group - 1) / group, sums, squares, look, with, NULL, NULL, 0};
+    Call call = {.pool = pool, .rows = rows, .x = x, .group = group, .sums = sums, .squares = squares, .look = look, .with = with};
+    call.groups = (rows->columns + group - 1) / group;
     int64_t most = at_once(rows->columns * rows->item_size);
     run_loop(pool, threads, first, end, WIDTH, most, with ? compare_rows : sum_rows, &call);
 }
@@ -496,10 +411,11 @@ typedef void (*Matmul)(char** matrices, const intptr_t* sizes, const intptr_t* s
 typedef struct {
     Rows a, b, c;
     int64_t rows_of_b, group;
-    double *x, *y, *norms_b, *flushed, *overflow;
+    double *x, *y;
     int64_t step;  // one of `step` rows of B is sampled for the columns' peaks
     int64_t scale, most_scale, most_weight;  // these and the next line: see `Bounds` of row_sums.py
-    double largest_integer, flushed_of_b, largest, smallest_x, deviation, per_term, flushed_of_a;
+    double largest_integer, flushed_of_b, largest, smallest_x;
+    Comparison with;  // without norms of A's rows
     Look in_a, in_b, in_c;  // in_c is not updated if A or B has others than integers
     Matmul multiply;  // computes C; NULL: C is computed
     Pool* pool;
@@ -509,43 +425,27 @@ typedef struct {
     Found found;
 } Check;
 
-enum { PEAKS = 4 * WIDTH };  // columns whose peaks stay in registers
-
-// For `some` columns, over every `step`-th row: the largest magnitude (NaN if there is one), and whether an element is no
+// For columns first..end-1, over every `step`-th row: the largest magnitude (NaN if there is one), and whether an element is no
 // integer.
-static INLINE void add_peaks(const Rows* rows, int64_t item_size, int64_t count, int64_t step, int64_t first, int64_t some,
-                             double* peaks, double* others)
+static INLINE void add_peaks(const Rows* rows, int64_t item_size, int64_t count, int64_t step, int64_t first, int64_t end,
+                             double* restrict peaks, double* restrict others)
 {
-    const char* row = rows->elements + first * item_size;
-    double largest[PEAKS] = {0}, fractions[PEAKS] = {0};
     for (int64_t i = 0; i < count; i += step) {
-        for (int64_t j = 0; j < some; ++j) {
-            double value = element_at(row + i * rows->row_bytes + j * item_size, item_size);
-            largest[j] = larger(largest[j], fabs(value));
-            fractions[j] = rint(value) != value ? 1 : fractions[j];
+        const char* row = rows->elements + i * rows->row_bytes;
+        for (int64_t j = first; j < end; ++j) {
+            double value = element_at(row + j * item_size, item_size);
+            peaks[j] = larger(peaks[j], fabs(value));
+            others[j] = rint(value) != value ? 1 : others[j];
         }
     }
-    for (int64_t j = 0; j < some; ++j) {
-        peaks[first + j] = larger(peaks[first + j], largest[j]);
-        others[first + j] = larger(others[first + j], fractions[j]);
-    }
-}
-
-// The same for columns first..end-1.
-static INLINE void peaks_of(const Rows* rows, int64_t item_size, int64_t count, int64_t step, int64_t first, int64_t end,
-                            double* peaks, double* others)
-{
-    for (; first + PEAKS <= end; first += PEAKS) add_peaks(rows, item_size, count, step, first, PEAKS, peaks, others);
-    for (; first + WIDTH <= end; first += WIDTH) add_peaks(rows, item_size, count, step, first, WIDTH, peaks, others);
-    for (; first < end; ++first) add_peaks(rows, item_size, count, step, first, 1, peaks, others);
 }
 
 static void find_peaks(const Rows* rows, int64_t count, int64_t step, int64_t first, int64_t end, double* peaks, double* others)
 {
     if (rows->item_size == sizeof(double))
-        peaks_of(rows, sizeof(double), count, step, first, end, peaks, others);
+        add_peaks(rows, sizeof(double), count, step, first, end, peaks, others);
     else
-        peaks_of(rows, sizeof(float), count, step, first, end, peaks, others);
+        add_peaks(rows, sizeof(float), count, step, first, end, peaks, others);
 }
 
 // `sampled_peaks` of row_sums.py.
@@ -585,8 +485,8 @@ static void weigh(const Check* check, int64_t g, int64_t count, const double* pe
         if (weight > largest) largest = weight;
         x[j] = ldexp(x[j], (int)weight + scale);
     }
-    check->flushed[g] = ldexp(check->flushed_of_b, (int)largest + scale);
-    check->overflow[g] = ldexp(check->largest, scale) * check->smallest_x;
+    check->with.flushed[g] = ldexp(check->flushed_of_b * FINE, (int)largest + scale);
+    check->with.overflow[g] = ldexp(check->largest, scale) * check->smallest_x;
 }
 
 // ---- A·(B·x)
@@ -644,7 +544,7 @@ static void multiply_in_tiles(const Call* call, int64_t from, int64_t to, Look* 
                     else
                         for (int64_t j = 0; j < terms; ++j) values[r][j] = ((const float*)row)[j];
                     squares[i + r] += square_of(values[r], terms);
-                    if (look && look->integral) look_at((const char*)values[r], sizeof(double), terms, look);
+                    if (look->integral) look_at((const char*)values[r], sizeof(double), terms, look);
                 }
                 add_product(values, some, terms, call->y + first * COLUMNS, columns * COLUMNS, width, product + i * width);
             }
@@ -653,15 +553,16 @@ static void multiply_in_tiles(const Call* call, int64_t from, int64_t to, Look* 
 }
 
 // Multiplies rows by y if that has few columns, WIDTH rows at a time.
-static void multiply_strips(const Call* call, int64_t from, int64_t to, Look looks[WIDTH], int looks_at)
+static void multiply_strips(const Call* call, int64_t from, int64_t to, Look* look)
 {
     const Rows* rows = call->rows;
+    Look none = look_in(NULL);
     int64_t columns = rows->columns, width = call->groups;
     for (int64_t i = from; i < to; i += WIDTH) {
         int64_t some = to - i < WIDTH ? to - i : WIDTH;
         for (int64_t w = 0; w < width; ++w) {
             Vector sums, squares;
-            sum_strip(rows, i, to, 0, columns, call->y + w * columns, 0, &sums, &squares, looks_at && !w ? looks : NULL);
+            sum_strip(rows, i, to, 0, columns, call->y + w * columns, 0, &sums, &squares, w ? &none : look);
             put_lanes(sums, some, call->sums + i * width + w, width);
             if (!w) put_lanes(squares, some, call->squares + i, 1);
         }
@@ -671,14 +572,12 @@ static void multiply_strips(const Call* call, int64_t from, int64_t to, Look loo
 static void multiply_rows(const void* of_call, int64_t from, int64_t to)
 {
     const Call* call = of_call;
-    Look of_rows[WIDTH];
-    int looks_at = looks(call->look);
-    for (int r = 0; r < WIDTH; ++r) of_rows[r] = (Look){0, 1};
+    Look look = look_in(call->look);
     if (call->groups < TILED)
-        multiply_strips(call, from, to, of_rows, looks_at);
+        multiply_strips(call, from, to, &look);
     else
-        multiply_in_tiles(call, from, to, looks_at ? of_rows : NULL);
-    if (looks_at) merge(call->pool, call->look, of_rows, WIDTH);
+        multiply_in_tiles(call, from, to, &look);
+    merge(call->pool, call->look, &look);
 }
 
 // The number of columns of a packed y.
@@ -700,89 +599,30 @@ void pack(const double* y, int64_t terms, int64_t width, double* into)
 void products(Pool* pool, int threads, const Rows* rows, const double* y, int64_t width, double* product, double* squares,
               Look* look, int64_t first, int64_t end)
 {
-    Call call = {pool, rows, NULL, 0, width, product, squares, look, NULL, NULL, y, 0};
+    Call call = {.pool = pool, .rows = rows, .groups = width, .sums = product, .squares = squares, .look = look, .y = y};
     run_loop(pool, threads, first, end, ROWS_AT_ONCE, ROWS_AT_ONCE, multiply_rows, &call);
 }
 
-// ---- sums over a transposed matrix, in memory order
-
-enum { FEW_TERMS = 16 };  // per partial sum: about as few as in a vector lane when rows are summed
-
-// `rows`: the matrix's columns.
-typedef struct {
-    Pool* pool;
-    const Rows* rows;
-    const double* factors;
-    int64_t width, group, groups;  // `group`: rows per sum; 0: all
-    double *sums, *squares;
-    Look* look;
-    int no_memory;
-} Columns;
-
-// Adds the elements times each factor, and their squares, or with `of_terms` the squares of the terms.
-static INLINE void add_elements(const char* row, int64_t item_size, int64_t count, const double* factors, int64_t width,
-                                int of_terms, double* sums, double* squares)
+// Copies `rows` rows of a matrix in Fortran order as doubles, a cache line at a time. `at`: the first row.
+static INLINE void transpose_some(const char* at, int64_t column_bytes, int64_t item_size, int64_t rows, int64_t columns,
+                                  double* into)
 {
-    for (int64_t w = 0; w < width; ++w) {
-        double factor = factors[w], *sum = sums + w * count;
-        for (int64_t j = 0; j < count; ++j) sum[j] += factor * element_at(row + j * item_size, item_size);
-    }
-    double factor = of_terms ? factors[0] : 1;
-    for (int64_t j = 0; j < count; ++j) {
-        double value = factor * element_at(row + j * item_size, item_size);
-        squares[j] += value * value;
-    }
-}
-
-static void sum_columns(const void* of_columns, int64_t first, int64_t end)
-{
-    Columns* of = (Columns*)of_columns;
-    const Rows* rows = of->rows;
-    int64_t count = rows->columns, width = of->width, numbers = count * (width + 1), here = of->group ? first / of->group : 0;
-    double *totals = calloc((size_t)(2 * numbers) + 1, sizeof *totals), *sums = totals + numbers;
-    Look look = {0, 1};
-    int looks_at = looks(of->look);
-    if (!totals) {
-        __atomic_store_n(&of->no_memory, 1, __ATOMIC_RELAXED);
-        return;
-    }
-    for (int64_t i = first; i < end;) {
-        int64_t last = i + FEW_TERMS < end ? i + FEW_TERMS : end;
-        memset(sums, 0, (size_t)numbers * sizeof *sums);
-        for (; i < last; ++i) {
-            const char* row = rows->elements + i * rows->row_bytes;
-            const double* factors = of->factors + i * width;
-            if (rows->item_size == sizeof(double))
-                add_elements(row, sizeof(double), count, factors, width, of->group != 0, sums, sums + count * width);
-            else
-                add_elements(row, sizeof(float), count, factors, width, of->group != 0, sums, sums + count * width);
-            if (looks_at && look.integral) look_at(row, rows->item_size, count, &look);
+    enum { TOGETHER = LINE / sizeof(double) };
+    for (int64_t j = 0; j < columns; j += TOGETHER, at += TOGETHER * column_bytes) {
+        int64_t some = columns - j < TOGETHER ? columns - j : TOGETHER;
+        for (int64_t i = 0; i < rows; ++i) {
+            for (int64_t k = 0; k < some; ++k)
+                into[i * columns + j + k] = element_at(at + k * column_bytes + i * item_size, item_size);
         }
-        for (int64_t k = 0; k < numbers; ++k) totals[k] += sums[k];
     }
-    pthread_mutex_lock(&of->pool->lock);
-    for (int64_t j = 0; j < count; ++j) {
-        for (int64_t w = 0; w < width; ++w) of->sums[j * width * of->groups + w + here] += totals[w * count + j];
-        of->squares[j * of->groups + here] += totals[width * count + j];
-    }
-    pthread_mutex_unlock(&of->pool->lock);
-    if (looks_at) merge(of->pool, of->look, &look, 1);
-    free(totals);
 }
 
-// Adds rowsᵀ · factors to `sums`, for the first `count` rows and `width` factors per row, and the sums of squares to `squares`.
-// With a `group` there are separate sums for each `group` rows, and squares are of terms, as in `group_sums`. Returns 0, or 1
-// without memory.
-int column_sums(Pool* pool, int threads, const Rows* rows, int64_t count, const double* factors, int64_t width, int64_t group,
-                double* sums, double* squares, Look* look)
+void transpose(const char* at, int64_t column_bytes, int64_t item_size, int64_t rows, int64_t columns, double* into)
 {
-    Columns of = {pool, rows, factors, width, group, group ? (count + group - 1) / group : 1, sums, squares, look, 0};
-    int64_t unit = group ? group : TERMS, share = count / threads,
-            most = group           ? group
-                   : share > TERMS ? share - share % TERMS
-                                   : TERMS;
-    run_loop(pool, enough_threads(threads, count * rows->columns * rows->item_size), 0, count, unit, most, sum_columns, &of);
-    return of.no_memory;
+    if (item_size == sizeof(double))
+        transpose_some(at, column_bytes, sizeof(double), rows, columns, into);
+    else
+        transpose_some(at, column_bytes, sizeof(float), rows, columns, into);
 }
 
 // ---- the whole check of some rows
@@ -799,14 +639,15 @@ int sums_of_b(Check* check, int threads)
     sample_peaks(check, peaks, others);
     for (int64_t g = 0, j = 0; g < groups; ++g, j += group)
         weigh(check, g, columns - j < group ? columns - j : group, peaks + j, others + j);
-    Call call = {check->pool, rows, check->x, group, groups, y, squares, &check->in_b, NULL, NULL, NULL, 0};
+    Call call = {.pool = check->pool, .rows = rows, .x = check->x, .group = group, .groups = groups};
+    call.sums = y, call.squares = squares, call.look = &check->in_b;
     run_loop(check->pool, enough_threads(threads, count * bytes), 0, count, WIDTH, at_once(bytes), sum_rows, &call);
     for (int64_t g = 0; g < groups; ++g) {
         double square = 0;
         int64_t j = g * group, some = columns - j < group ? columns - j : group;
         for (int64_t i = 0; i < count; ++i) square += squares[i * groups + g];
         int extreme = !(square > LEAST_SQUARE && square < MOST_SQUARE);
-        check->norms_b[g] = extreme ? careful_norm(rows, 0, count, j, some, check->x + j) : sqrt(square);
+        check->with.norms_b[g] = extreme ? careful_norm(rows, 0, count, j, some, check->x + j) : sqrt(square);
     }
     if (groups > 1) pack(y, count, groups, check->y);
     free(peaks);
@@ -830,7 +671,6 @@ static void multiply(Check* check, const Rows* a, const Rows* c, int64_t rows)
 static void check_rows(const void* of_check, int64_t from, int64_t to)
 {
     Check* check = (Check*)of_check;
-    Pool* pool = check->pool;
     enum { SOME = 4 * ROWS_AT_ONCE };
     int64_t groups = (check->c.columns + check->group - 1) / check->group;
     double norms[SOME], few[SOME * TILED], *sizes = groups < TILED ? few : malloc((size_t)(SOME * groups) * sizeof *sizes);
@@ -838,38 +678,34 @@ static void check_rows(const void* of_check, int64_t from, int64_t to)
     a.elements += from * a.row_bytes;
     c.elements += from * c.row_bytes;
     int64_t made = check->multiply ? from : to;
-    int narrow = a.columns <= NARROW && c.columns <= NARROW && a.item_size == sizeof(double) && a.row_bytes > 0 &&
-                 c.row_bytes > 0 && !(check->in_b.integral && looks(&check->in_a));
-    for (int64_t first = from, done; sizes && first < to; first += done) {
+    Look* in_a = check->in_b.integral ? &check->in_a : NULL;
+    Comparison with = check->with;
+    with.norms_a = norms;
+    Call of_a = {.pool = check->pool, .rows = &a, .y = check->y, .groups = groups, .sums = sizes, .squares = norms, .look = in_a};
+    Call of_c = {.pool = check->pool, .rows = &c, .x = check->x, .group = check->group, .groups = groups, .sums = sizes};
+    of_c.with = &with, of_c.found = &check->found;
+    for (int64_t first = from, rows; sizes && first < to; first += rows) {
         if (first == made) {
             int64_t some = to - made < check->block ? to - made : check->block;
             multiply(check, &a, &c, some);
             made += some;
         }
-        int64_t rows = made - first < SOME ? made - first : SOME, extreme = 0;
-        Comparison with = {norms, check->norms_b,   check->flushed,  check->overflow,
-                           rows,  check->deviation, check->per_term, check->flushed_of_a,
-                           0};
-        Look *in_a = check->in_b.integral ? &check->in_a : NULL, *in_c = looks(in_a) ? &check->in_c : NULL;
-        Call of_a = {pool, &a, NULL, 0, groups, sizes, norms, in_a, NULL, NULL, check->y, 0};
-        Call of_c = {pool, &c, check->x, check->group, groups, sizes, NULL, in_c, &with, &check->found, check->y, first};
-        int64_t readable = first + rows + WIDTH <= to ? rows : rows - WIDTH;
-        done = narrow && readable > 0 ? readable / WIDTH * WIDTH : 0;
-        if (!done || !compare_narrow(&of_c, &a, done)) {
-            done = rows;
-            multiply_rows(&of_a, 0, rows);
-            for (int64_t i = 0; i < rows; ++i) {
-                norms[i] = sqrt(norms[i]);
-                extreme |= !((norms[i] > sqrt(LEAST_SQUARE)) & (norms[i] < sqrt(MOST_SQUARE)));
-            }
-            for (int64_t i = 0; extreme && i < rows; ++i) {
-                if (!(norms[i] > sqrt(LEAST_SQUARE) && norms[i] < sqrt(MOST_SQUARE)))
-                    norms[i] = careful_norm(&a, i, i + 1, 0, a.columns, NULL);
-            }
-            compare_rows(&of_c, 0, rows);
+        rows = made - first < SOME ? made - first : SOME;
+        multiply_rows(&of_a, 0, rows);
+        int extreme = 0;
+        for (int64_t i = 0; i < rows; ++i) {
+            norms[i] = sqrt(norms[i]);
+            extreme |= !((norms[i] > sqrt(LEAST_SQUARE)) & (norms[i] < sqrt(MOST_SQUARE)));
         }
-        a.elements += done * a.row_bytes;
-        c.elements += done * c.row_bytes;
+        for (int64_t i = 0; extreme && i < rows; ++i) {
+            if (!(norms[i] > sqrt(LEAST_SQUARE) && norms[i] < sqrt(MOST_SQUARE)))
+                norms[i] = careful_norm(&a, i, i + 1, 0, a.columns, NULL);
+        }
+        of_c.first_row = first;
+        of_c.look = look_in(in_a).integral ? &check->in_c : NULL;
+        compare_rows(&of_c, 0, rows);
+        a.elements += rows * a.row_bytes;
+        c.elements += rows * c.row_bytes;
     }
     if (!sizes) __atomic_store_n(&check->no_memory, 1, __ATOMIC_RELAXED);
     if (sizes != few) free(sizes);
@@ -898,8 +734,7 @@ int check(Check* check, int threads, int64_t first, int64_t end)
 // ---- the whole check of a stack of products
 
 typedef struct {
-    double total, largest;  // these four as in `Found`
-    int64_t differ, not_judged;
+    Totals totals;
     double largest_a, largest_b;  // magnitudes; NOT_INTEGRAL unless all are integers
     int64_t has_fractions;  // in C, but not in A and B
 } OfProduct;
@@ -921,10 +756,10 @@ static void check_products(const void* of_stack, int64_t from, int64_t to)
     Check one = stack->first;
     int64_t columns = one.c.columns, groups = (columns + one.group - 1) / one.group, failed = 0;
     one.x = malloc((size_t)(columns + 3 * groups + one.rows_of_b * packed_columns(groups)) * sizeof *one.x);
-    one.norms_b = one.x + columns;
-    one.flushed = one.norms_b + groups;
-    one.overflow = one.flushed + groups;
-    one.y = one.overflow + groups;
+    one.with.norms_b = one.x + columns;
+    one.with.flushed = one.with.norms_b + groups;
+    one.with.overflow = one.with.norms_b + 2 * groups;
+    one.y = one.with.norms_b + 3 * groups;
     for (int64_t i = from; one.x && !failed && i < to; ++i) {
         OfProduct* product = &stack->of_products[i];
         one.a.elements = stack->first.a.elements + i * stack->apart_a;
@@ -938,13 +773,8 @@ static void check_products(const void* of_stack, int64_t from, int64_t to)
             failed = sums_of_b(&one, (int)stack->threads);
         }
         failed = failed || check(&one, (int)stack->threads, 0, stack->rows);
-        *product = (OfProduct){one.found.total,
-                               one.found.largest,
-                               one.found.differ,
-                               one.found.not_judged,
-                               largest_of(&one.in_a),
-                               largest_of(&one.in_b),
-                               one.in_a.integral && one.in_b.integral && !one.in_c.integral};
+        int has_fractions = one.in_a.integral && one.in_b.integral && !one.in_c.integral;
+        *product = (OfProduct){one.found.totals, largest_of(&one.in_a), largest_of(&one.in_b), has_fractions};
     }
     if (one.raised) __atomic_fetch_or(&stack->raised, one.raised, __ATOMIC_RELAXED);
     if (!one.x || failed) __atomic_store_n(&stack->no_memory, 1, __ATOMIC_RELAXED);

@@ -40,7 +40,6 @@ _BYTES_A_THREAD = 64 << 20
 # BLAS packs all of B in each call: too slow for larger B with fewer rows of C per thread, which are multiplied in other ways.
 _SMALL_B, _ROWS_A_THREAD = 1 << 13, 128
 _TERMS_A_BYTE = 16  # multiply-adds that count as a byte of _BYTES_A_THREAD
-_FEW = 8  # columns of y up to which a transposed A is read in memory order; for more, converted rows are multiplied faster
 _BYTES_WORTH_A_THREAD = 256 << 10  # waking a thread takes as long as summing fewer
 _ADDRESS, _NUMBER, _COUNT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 
@@ -64,13 +63,11 @@ class _Comparison(ctypes.Structure):
 
     _fields_: ClassVar[Any] = [
         *((name, _ADDRESS) for name in ("norms_a", "norms_b", "flushed", "overflow")),
-        ("rows_together", _NUMBER),
         *((name, ctypes.c_double) for name in ("deviation", "per_term", "flushed_of_a")),
-        ("integral", _NUMBER),
     ]
 
 
-_MOST_WORST = 16
+_FINE, _MOST_WORST = 2.0**40, 16  # as in product_check.h
 
 
 class _Found(ctypes.Structure):
@@ -90,14 +87,26 @@ class _Check(ctypes.Structure):
     _fields_: ClassVar[Any] = [
         *((name, _Rows) for name in "abc"),
         *((name, _NUMBER) for name in ("rows_of_b", "group")),
-        *((name, _ADDRESS) for name in ("x", "y", "norms_b", "flushed", "overflow")),
+        *((name, _ADDRESS) for name in ("x", "y")),
         *((name, _NUMBER) for name in ("step", "scale", "most_scale", "most_weight")),
         *((name, ctypes.c_double) for name in ("largest_integer", "flushed_of_b", "largest", "smallest_x")),
-        *((name, ctypes.c_double) for name in ("deviation", "per_term", "flushed_of_a")),
+        ("with_", _Comparison),
         *((name, _Look) for name in ("in_a", "in_b", "in_c")),
         *((name, _ADDRESS) for name in ("multiply", "pool")),
         *((name, _NUMBER) for name in ("block", "raised", "no_memory")),
         ("found", _Found),
+    ]
+
+
+class _Piece(ctypes.Structure):
+    """`Piece` of row_sums.c."""
+
+    _fields_: ClassVar[Any] = [
+        ("rows", _Rows),
+        *((name, _NUMBER) for name in ("column_bytes", "count")),
+        *((name, _ADDRESS) for name in ("weights", "sums", "total")),
+        ("number", ctypes.c_uint64),
+        *((name, _NUMBER) for name in ("lines", "first_line")),
     ]
 
 
@@ -128,19 +137,17 @@ def _load() -> Any:
     library.put = ctypes.PyDLL(path).put  # keeps the GIL: getting it back would take longer than the call
     library.new_pool.restype = library.new_batch.restype = _ADDRESS
     library.new_batch.argtypes = [_ADDRESS, _COUNT, _COUNT]
-    matrix, sums = [_ADDRESS, *[_NUMBER] * 4], [_ADDRESS, _ADDRESS, ctypes.c_uint64, _ADDRESS, _NUMBER, _NUMBER]
-    library.put.argtypes = [_ADDRESS, _ADDRESS, _NUMBER, *matrix, *sums, _ADDRESS, _ADDRESS, _COUNT]
-    library.sum_again.argtypes = [_NUMBER, *matrix, *sums, _NUMBER]
+    library.put.argtypes, library.sum_again.argtypes = [*[_ADDRESS] * 5, _COUNT], [_ADDRESS, _NUMBER]
     library.wait_for.argtypes = library.drop.argtypes = [_ADDRESS, _ADDRESS]
     pool, some = [_ADDRESS, _COUNT], [_NUMBER, _NUMBER]
     library.group_sums.argtypes = [*pool, *[_ADDRESS] * 2, _NUMBER, *[_ADDRESS] * 4, *some]
     library.products.argtypes = [*pool, *[_ADDRESS] * 2, _NUMBER, *[_ADDRESS] * 3, *some]
     library.check.argtypes = library.check_stack.argtypes = [_ADDRESS, _COUNT, *some]
     library.sums_of_b.argtypes = [_ADDRESS, _COUNT]
-    library.column_sums.argtypes = [*pool, _ADDRESS, _NUMBER, _ADDRESS, _NUMBER, _NUMBER, *[_ADDRESS] * 3]
+    library.transpose.argtypes = [_ADDRESS, *[_NUMBER] * 4, _ADDRESS]
     library.pack.argtypes = [_ADDRESS, _NUMBER, _NUMBER, _ADDRESS]
     library.packed_columns.argtypes, library.packed_columns.restype = [_NUMBER], _NUMBER
-    for function in (library.drop, library.sum_again, library.group_sums, library.products, library.pack):
+    for function in (library.drop, library.sum_again, library.group_sums, library.products, library.pack, library.transpose):
         function.restype = None
     return library
 
@@ -183,6 +190,7 @@ def _rows(matrix: np.ndarray, first: int = 0) -> _Rows:
 
 
 _PART_BYTES = 1 << 20  # of rows as float64: few enough to stay in a core's cache, enough to amortize NumPy's overhead
+_LEAST_ROWS = 8  # converted at a time: a cache line of each column of a matrix in Fortran order
 _SQUARES = 1e-280, 1e280  # sums of squares between these have neither overflowed nor lost accuracy to underflow
 _TERMS = 128  # per partial sum: short sums are more accurate, as the check's must be for a product in float64
 
@@ -224,49 +232,35 @@ def _are_integers(values: np.ndarray) -> bool:
 def _for_parts(matrix: np.ndarray, threads: int, work: Callable[[Span, np.ndarray, int, Any], None]) -> None:
     """Call `work(which, rows, threads, library)` for some rows at a time, which C can read, or which are float64 if there is no
     library. Rows that C cannot read in place are converted first, by several threads, each of which calls `work`."""
-    rows, of_row, readable = Span(0, len(matrix)), max(1, matrix.shape[1] * matrix.itemsize), can_sum(matrix)
-    library = adder().loaded
-    if readable:
-        threads = max(1, min(threads, 1 + len(rows) * of_row // _BYTES_WORTH_A_THREAD))
-        for some in rows_of_about(_BYTES_A_THREAD * threads, rows, of_row):
+    rows, (width, item_size), library = Span(0, len(matrix)), (matrix.shape[1], matrix.itemsize), adder().loaded
+    if can_sum(matrix):
+        threads = max(1, min(threads, 1 + len(rows) * width * item_size // _BYTES_WORTH_A_THREAD))
+        for some in rows_of_about(_BYTES_A_THREAD * threads, rows, max(1, width * item_size)):
             work(some, matrix[some.slice], threads, library)
         return
+    in_fortran_order = can_sum(matrix.T)
 
     def convert(some: Span) -> None:
-        with np.errstate(all="ignore"):  # overflow and NaN are handled when sums are compared
-            work(some, np.ascontiguousarray(numbers_of(matrix[some.slice]), np.float64), 1, library)
+        if in_fortran_order:
+            part, into = matrix[some.slice], np.empty((len(some), width))
+            library.transpose(part.ctypes.data, part.strides[1], item_size, *part.shape, into.ctypes.data)
+            work(some, into, 1, library)
+        else:
+            with np.errstate(all="ignore"):  # overflow and NaN are handled when sums are compared
+                work(some, np.ascontiguousarray(numbers_of(matrix[some.slice]), np.float64), 1, library)
 
-    on_threads(threads, convert, rows_of_about(_PART_BYTES, rows, 8 * matrix.shape[1]))
-
-
-def _transposed(matrix: np.ndarray) -> np.ndarray | None:
-    """The transpose, if C can read that in place, but not the matrix itself; else None."""
-    return matrix.T if not can_sum(matrix) and matrix.size and can_sum(matrix.T) else None
-
-
-def _column_sums(
-    rows: np.ndarray, factors: np.ndarray, group: int, groups: int, integers: Integers, threads: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """rowsᵀ · factors, and the sums of squares; with a `group`, `group_sums` of rowsᵀ."""
-    width = 1 if group else factors.shape[1]
-    sums, squares = np.zeros((rows.shape[1], width * groups)), np.zeros((rows.shape[1], groups))
-    into, of_rows = (sums.ctypes.data, squares.ctypes.data, integers.address), ctypes.byref(_rows(rows))
-    if adder().loaded.column_sums(adder().pool, threads, of_rows, len(rows), factors.ctypes.data, width, group, *into):
-        raise MemoryError("no memory for the check")
-    return sums, squares
+    on_threads(threads, convert, pieces(rows, max(_LEAST_ROWS, _PART_BYTES // max(1, 8 * width))))
 
 
 def sums_and_squares(values: np.ndarray, x: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each row and each group of columns, the sum of the terms x[j]·values[i,j], and of their squares."""
+    """For each row and each group of columns, the sum of the terms x[j]·values[...,j], and of their squares."""
     terms, starts = values * x, np.arange(0, len(x), group)
-    return np.add.reduceat(terms, starts, axis=1), np.add.reduceat(terms * terms, starts, axis=1)
+    return np.add.reduceat(terms, starts, axis=-1), np.add.reduceat(terms * terms, starts, axis=-1)
 
 
 def group_sums(matrix: np.ndarray, x: np.ndarray, group: int, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
     """`sums_and_squares` of a matrix, by several threads. Updates `integers`."""
     x = np.ascontiguousarray(x)
-    if (transposed := _transposed(matrix)) is not None:
-        return _column_sums(transposed, x, group, -(-matrix.shape[1] // group), integers, threads)
     sums, squares = np.empty((2, len(matrix), -(-matrix.shape[1] // group)))
 
     def add(some: Span, rows: np.ndarray, threads: int, library: Any) -> None:
@@ -287,7 +281,7 @@ def group_sums(matrix: np.ndarray, x: np.ndarray, group: int, integers: Integers
 class Allowed:
     """The tolerances of the sums of C's rows, apart from the norms of A's rows. Norms and limits include the factor x."""
 
-    norms_b: np.ndarray  # of all of B, by product of a stack and group of columns
+    norms_b: np.ndarray  # of all of B, by group of columns
     deviation: float  # the standard deviation of rounding errors, relative to the norms
     per_term: float  # 1/l
     flushed: np.ndarray  # by group: the error from subnormal numbers in B, or products, that are flushed to zero
@@ -296,15 +290,14 @@ class Allowed:
     integral: bool = False  # whether elements with a fraction are wrong
 
 
-def sizes_of(
-    differences: np.ndarray, squares: np.ndarray, norms_a: np.ndarray, norms_b: np.ndarray, allowed: Allowed
-) -> np.ndarray:
+def sizes_of(differences: np.ndarray, squares: np.ndarray, norms_a: np.ndarray, allowed: Allowed) -> np.ndarray:
     """The sizes of these differences: ratios to the largest expected standard deviation of rounding errors; NOT_JUDGED if A·B may
     overflow, or holds NaN or infinities.
 
     `compare_sums` of kernels/check.cu and `sizes_of` of product_check.h have the same formula. `squares`: the sums of squares of
     C's terms, capped by A's and B's norms, which bound a right C: wrong large elements must not raise their own tolerance.
     """
+    norms_b = allowed.norms_b
     with np.errstate(all="ignore"):
         both = norms_a * norms_b
         both[(norms_a == 0) & (norms_b <= np.inf) | (norms_a <= np.inf) & (norms_b == 0)] = 0  # also 0 times an overflowed norm
@@ -322,34 +315,34 @@ def sizes_of(
 def compare(
     c: np.ndarray, x: np.ndarray, group: int, sums: np.ndarray, norms_a: np.ndarray, allowed: Allowed, threads: int
 ) -> None:
-    """Replace the expected `sums` of C's rows by the sizes of their differences from C's. `norms_a`: of A's row, by row of C. The
-    products of a stack follow each other."""
-    together = -(-max(1, len(c)) // len(allowed.norms_b))
-    x, norms_a = np.ascontiguousarray(x), np.ascontiguousarray(norms_a)
-    wanted, _kept = _comparison(allowed)
-    wanted.norms_a, wanted.rows_together = norms_a.ctypes.data, together
+    """Replace the expected `sums` of C's rows by the sizes of their differences from C's. `norms_a`: of A's row, by row of C."""
+    arrays = x, norms_a, allowed.norms_b, allowed.flushed * _FINE, allowed.overflow
+    x, *of_comparison = (np.ascontiguousarray(each) for each in arrays)
+    wanted, integers = _comparison(allowed, *(each.ctypes.data for each in of_comparison)), Integers()
 
     def replace(some: Span, rows: np.ndarray, threads: int, library: Any) -> None:
-        where = some.slice
+        where, look = some.slice, integers.address if allowed.integral else None
         if library is not None:
-            of_rows, how = ctypes.byref(_rows(rows, some.lo)), (None, None, ctypes.byref(wanted))
-            library.group_sums(adder().pool, threads, of_rows, x.ctypes.data, group, sums.ctypes.data, *how, some.lo, some.hi)
+            of_rows, into = ctypes.byref(_rows(rows, some.lo)), (sums.ctypes.data, None, look, ctypes.byref(wanted))
+            library.group_sums(adder().pool, threads, of_rows, x.ctypes.data, group, *into, some.lo, some.hi)
             return
+        if look is not None:
+            integers.look(rows)
         found, squares = sums_and_squares(rows, x, group)
-        found -= sums[where]
-        if allowed.integral and not _are_integers(rows):
-            found[np.logical_or.reduceat(np.rint(rows) != rows, np.arange(0, len(x), group), axis=1)] = np.inf
-        norms_b = allowed.norms_b[np.arange(some.lo, some.hi) // together]
-        sums[where] = sizes_of(found, squares, norms_a[where, None], norms_b, allowed)
+        sums[where] = sizes_of(found - sums[where], squares, norms_a[where, None], allowed)
+
+    def refuse_fractions(some: Span) -> None:
+        fractions, sizes = np.rint(rows := c[some.slice]) != rows, sums[some.slice]
+        sizes[np.logical_or.reduceat(fractions, np.arange(0, len(x), group), axis=1) & (sizes >= 0)] = NOT_INTEGRAL
 
     _for_parts(c, threads, replace)
+    if allowed.integral and not integers.integral:
+        on_threads(threads, refuse_fractions, rows_of_about(_PART_BYTES, Span(0, len(c)), c.shape[1] * c.itemsize))
 
 
-def _comparison(allowed: Allowed) -> tuple[_Comparison, list[np.ndarray]]:
-    """The tolerances for C functions, without the norms of A's rows, and the arrays that they point to."""
-    arrays = [np.ascontiguousarray(each) for each in (allowed.norms_b, allowed.flushed, allowed.overflow)]
-    numbers = allowed.deviation, allowed.per_term, allowed.flushed_of_a, allowed.integral
-    return _Comparison(None, *(each.ctypes.data for each in arrays), 1, *numbers), arrays
+def _comparison(how: Allowed | Bounds, norms_a: int | None, norms_b: int, flushed: int, overflow: int) -> _Comparison:
+    """The tolerances for C functions; the last four are addresses."""
+    return _Comparison(norms_a, norms_b, flushed, overflow, how.deviation * _FINE, how.per_term, how.flushed_of_a * _FINE)
 
 
 @record
@@ -393,9 +386,7 @@ def check_product(
     library, groups = adder().loaded, -(-m // group)
     memory = np.empty(m + 3 * groups + l * library.packed_columns(groups))
     memory[:m] = x
-    at = memory.__array_interface__["data"][0]
-    places = [at + 8 * first for first in (0, m + 3 * groups, m, m + groups, m + 2 * groups)]
-    check = _check_of(a, b, c, group, bounds, loop, *places)
+    check = _check_of(a, b, c, group, bounds, loop, memory.ctypes.data)
     row_bytes = a.shape[1] * a.itemsize + m * c.itemsize + (l * m // _TERMS_A_BYTE if multiplies else 0)
     at_once = max(1, threads * _BYTES_A_THREAD // max(1, row_bytes))
     with limited_blas(1) if multiplies and n * l * m > OF_ONE_THREAD else nullcontext():
@@ -414,10 +405,13 @@ def check_product(
     return Compared(totals, largest, worst), bool(check.in_a.integral and check.in_b.integral and not check.in_c.integral)
 
 
-def _check_of(a: np.ndarray, b: np.ndarray, c: np.ndarray, group: int, bounds: Bounds, loop: int, *room: int | None) -> _Check:
-    """The C code's check. `loop`: NumPy's, to compute C; 0: C is computed. `room`: addresses for x, y, norms_b, flushed and
-    overflow."""
-    check = _Check(_rows(a), _rows(b), _rows(c), len(b), group, *(room or [None] * 5), max(1, len(b) // SAMPLE), *bounds)
+def _check_of(a: np.ndarray, b: np.ndarray, c: np.ndarray, group: int, bounds: Bounds, loop: int, memory: int = 0) -> _Check:
+    """The C code's check. `loop`: NumPy's, to compute C; 0: C is computed. `memory`: the address of x, before the norms and two
+    limits of each group, and packed y; 0: C allocates it."""
+    (l, m), groups = b.shape, -(-b.shape[1] // group)
+    y, *of_groups = (memory + 8 * (m + groups * number) for number in (3, 0, 1, 2))
+    with_ = _comparison(bounds, None, *of_groups)
+    check = _Check(_rows(a), _rows(b), _rows(c), l, group, memory, y, max(1, l // SAMPLE), *bounds[:7], with_)
     check.multiply, check.pool = loop, adder().pool
     check.in_a.integral = check.in_b.integral = check.in_c.integral = 1
     return check
@@ -457,9 +451,6 @@ def _packed(y: np.ndarray) -> np.ndarray:
 
 def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
     """A·y in float64, and the 2-norms of A's rows. Updates `integers` with A."""
-    if y.shape[1] <= _FEW and (transposed := _transposed(a)) is not None:
-        product, squares = _column_sums(transposed, np.ascontiguousarray(y), 0, 1, integers, threads)
-        return product, norms_from(squares[:, 0], lambda some: a[some])
     product, squares, width = np.zeros((len(a), y.shape[1])), np.zeros(len(a)), y.shape[1]
     packed = _packed(y) if adder().loaded is not None else None
 
@@ -692,7 +683,7 @@ class RowChecksums:
     def __init__(self, threads: int, links: int = 1, sample: Sample = ALL, *, in_c: bool = True) -> None:
         """`links`: the number of devices that copy these rows. `sample`: the lines to sum in each piece."""
         self._threads, self._sample, self._by_numpy = threads, sample, list[RowsToSum]()
-        self._of_c: list[tuple[int, ...]] = []  # rows of C: arguments of `sum_again`
+        self._of_c: list[_Piece] = []  # rows of C, to be summed again
         self._arrays: dict[int, tuple[np.ndarray, int]] = {}  # by id, the arrays that the threads use, with their addresses
         self._events: list[Event] = []  # that the threads wait for
         self._process, self._library, self._batch = os.getpid(), adder(), None
@@ -718,8 +709,8 @@ class RowChecksums:
         """Wait until all rows are summed. Some rows of C are then summed again. Call it when all copies are complete."""
         if self._batch and (failure := self._library.loaded.wait_for(self._library.pool, self._batch)):
             raise DeviceUnavailable(f"a copy from or to the device failed (CUDA error {failure})", code="gpu-failed")
-        for where in self._of_c:
-            self._library.loaded.sum_again(*where, _AGAIN)
+        for piece in self._of_c:
+            self._library.loaded.sum_again(ctypes.byref(piece), _AGAIN)
         for rows in self._by_numpy:
             elements, weights = rows.matrix[rows.rows.slice, rows.columns.slice], rows.weights[rows.columns.slice]
             into = rows.checksums[rows.first : rows.first + len(rows.rows)]
@@ -740,13 +731,13 @@ class RowChecksums:
         matrix, columns, address = rows.matrix, rows.columns, self._address
         (stride, column_stride), item_size = matrix.strides, matrix.itemsize
         first = address(matrix) + rows.rows.lo * stride + columns.lo * column_stride
-        weights, checksums = address(rows.weights) + 8 * columns.lo, address(rows.checksums) + 8 * rows.first
-        layout, total = (len(rows.rows), len(columns), stride, item_size), address(rows.totals) + 8 * rows.place
-        where = column_stride, first, *layout, weights, checksums, rows.number, total, *self._sample
-        if self._library.loaded.put(self._library.pool, self._batch, *where, how, event, lane):
+        of_rows, into = _Rows(first, len(columns), stride, item_size), address(rows.checksums) + 8 * rows.first
+        weights, total = address(rows.weights) + 8 * columns.lo, address(rows.totals) + 8 * rows.place
+        piece = _Piece(of_rows, column_stride, len(rows.rows), weights, into, total, rows.number, *self._sample)
+        if self._library.loaded.put(self._library.pool, self._batch, ctypes.byref(piece), how, event, lane):
             raise MemoryError("no memory for checksums")
         if rows.operand == "C" and len(rows.rows):
-            self._of_c.append(where)
+            self._of_c.append(piece)
 
     def _address(self, array: np.ndarray) -> int:
         known = self._arrays.get(id(array))

@@ -37,6 +37,8 @@ from hybrid.devices.row_sums import (
     norms_from,
     norms_of,
     sampled_peaks,
+    sizes_of,
+    sums_and_squares,
     times,
 )
 from hybrid.host.blas import some_matrices
@@ -80,10 +82,7 @@ _MARGIN = 16.0  # safety factor: columns that reach 1/16 of the overflow limit c
 
 
 class _HostSums:
-    """The sums A·(B·x), and their differences from C·x, of one product or a stack of products.
-
-    Arrays have three axes: products (one if an operand is the same for all), rows, and columns or groups of columns.
-    """
+    """The terms of a product's sums: the weighted x, B·x and tolerances."""
 
     def __init__(self, problem: Problem, x: np.ndarray, threads: int, peaks: np.ndarray, others: np.ndarray) -> None:
         """`x`: from `random_x`, to be weighted here. `peaks`, `others`: of B's columns, from `_peaks`."""
@@ -98,47 +97,17 @@ class _HostSums:
 
     def of_b(self, b: np.ndarray, columns: Span) -> tuple[np.ndarray, np.ndarray]:
         """B·x for these columns, and the norm of each group's terms."""
-        (count, l, _), x = b.shape, self.x[columns.slice]
-        sums, squares = group_sums(b[:, :, columns.slice].reshape(count * l, len(x)), x, GROUP_COLUMNS, self.in_b, self._threads)
-        groups = squares.shape[1]
+        sums, squares = group_sums(b[:, columns.slice], self.x[columns.slice], GROUP_COLUMNS, self.in_b, self._threads)
 
-        def terms(some: np.ndarray) -> np.ndarray:
-            found = np.zeros((len(some), l, GROUP_COLUMNS))
-            for into, (product, group) in zip(found, (divmod(int(each), groups) for each in some), strict=True):
-                part = columns_of(group, Span(0, len(x)))
-                into[:, : len(part)] = b[product][:, columns.lo + part.lo : columns.lo + part.hi] * x[part.slice]
-            return found.reshape(len(some), -1)
+        def terms(groups: np.ndarray) -> np.ndarray:
+            found = np.zeros((len(groups), len(b), GROUP_COLUMNS))
+            for into, group in zip(found, groups.tolist(), strict=True):
+                part = columns_of(group, columns)
+                into[:, : len(part)] = b[:, part.slice] * self.x[part.slice]
+            return found.reshape(len(groups), -1)
 
         with np.errstate(all="ignore"):
-            norms = norms_from(squares.reshape(count, l, groups).sum(axis=1).ravel(), terms)
-        return sums.reshape(count, l, groups), norms.reshape(count, groups)
-
-    def times(self, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A·y, and the norms of A's rows, for each product."""
-        count, n, l = max(len(a), len(y)), a.shape[1], a.shape[2]
-        products, norms = np.zeros((count, n, y.shape[2])), np.empty((count, n))
-        if count == 1 or 8 * n * l > _STACK_BYTES:
-            for index in range(count):
-                products[index], norms[index] = times(a[index % len(a)], y[index % len(y)], self.in_a, self._threads)
-            return products, norms
-
-        def multiply(some: Span) -> None:
-            with np.errstate(all="ignore"):
-                values, right = some_matrices(a, some).astype(np.float64), some_matrices(y, some)
-                self.in_a.look(values)
-                norms[some.slice] = norms_of(values)
-                for part in pieces(Span(0, l), _TERMS_AT_ONCE):
-                    products[some.slice] += np.matmul(values[:, :, part.slice], right[:, part.slice])
-
-        on_threads(self._threads, multiply, pieces(Span(0, count), max(1, _STACK_BYTES // max(1, 8 * n * l))))
-        return products, norms
-
-    def sizes(self, c: np.ndarray, columns: Span, expected: np.ndarray, norms_a: np.ndarray, allowed: Allowed) -> np.ndarray:
-        """The sizes of the differences in these columns of C. Overwrites `expected`."""
-        count, n, _ = c.shape
-        sums, rows = expected.reshape(count * n, expected.shape[2]), c[:, :, columns.slice].reshape(count * n, len(columns))
-        compare(rows, self.x[columns.slice], GROUP_COLUMNS, sums, norms_a.reshape(-1), allowed, self._threads)
-        return sums.reshape(expected.shape)
+            return sums, norms_from(squares.sum(axis=0), terms)
 
     def allowed(self, columns: Span, norms_b: np.ndarray, *, integral: bool) -> Allowed:
         """The tolerance of sums in these columns of C. `integral`: elements with a fraction are wrong."""
@@ -417,29 +386,29 @@ class HostCheck:
     def _compared_columns(self, columns: Span, sums: _HostSums, b: np.ndarray) -> Compared:
         """Compare these columns in this rank's rows of C. `b`: the rows of B that this rank sums."""
         plan, team = self._plan, self._team
-        of_ranks = [(*sums.of_b(b[None], columns), sums.in_b.largest)]
+        of_ranks = [(*sums.of_b(b, columns), sums.in_b.largest)]
         if not self._by_itself:
             with team.phase("check") as through_b:
                 through_b.mine = of_ranks[0]
             of_ranks = through_b.all
         of_b, norms, in_b = zip(*of_ranks, strict=True)
         with np.errstate(all="ignore"):
-            norms_b = norms_of(np.concatenate(norms).T)[None] if len(norms) > 1 else norms[0]
-        y, largest_b = joined_by_rows(plan, of_b, "b_rows", axis=1), max(in_b)
+            norms_b = norms_of(np.stack(norms, axis=1)) if len(norms) > 1 else norms[0]
+        y, largest_b = joined_by_rows(plan, of_b, "b_rows"), max(in_b)
         # Usually each rank compares the rows of C for which it has A's rows, and exchanges only the result.
         if plan.has_row_blocks or len(plan.topology.nodes) == 1:
-            expected, norms_a = sums.times(self._a[None], y)
+            expected, norms_a = times(self._a, y, sums.in_a, self._threads)
             largest_a = sums.in_a.largest
         else:
             with team.phase("check") as through_a:
-                through_a.mine = *sums.times(self._a[None], y), sums.in_a.largest
+                through_a.mine = *times(self._a, y, sums.in_a, self._threads), sums.in_a.largest
             products, of_a, in_a = zip(*through_a.all, strict=True)
             rows, largest_a = self._rows_of_c.slice, max(in_a)
-            expected = joined_by_rows(plan, products, "rows", axis=1)[:, rows].copy()
-            norms_a = joined_by_rows(plan, of_a, "rows", axis=1)[:, rows]
+            expected, norms_a = joined_by_rows(plan, products, "rows")[rows].copy(), joined_by_rows(plan, of_a, "rows")[rows]
         allowed = sums.allowed(columns, norms_b, integral=max(largest_a, largest_b) < NOT_INTEGRAL)
-        sizes = sums.sizes(self._c[None], columns, expected, norms_a, allowed)[0]
-        return _compared(sizes, largest_a, largest_b)
+        c, x = self._c[:, columns.slice], sums.x[columns.slice]
+        compare(c, x, GROUP_COLUMNS, expected, norms_a, allowed, self._threads)
+        return _compared(expected, largest_a, largest_b)
 
     def _with_hidden_columns(self, judged: Check, note: str) -> Check:
         """Collective: also check finite columns in groups that were not judged because another of their columns holds NaN or
@@ -482,13 +451,13 @@ class HostCheck:
         return Check("exact", float(len(found)), 0.0, not found, faults)
 
 
-def joined_by_rows(plan: Plan, parts: Sequence[np.ndarray], by: str, axis: int = 0) -> np.ndarray:
+def joined_by_rows(plan: Plan, parts: Sequence[np.ndarray], by: str) -> np.ndarray:
     """All ranks' parts, joined in the order of the matrix's rows. `by`: the attribute of a rank's share that tells its rows,
     "rows" or "b_rows"."""
     if len(parts) == 1:
         return parts[0]
     order = sorted(range(len(parts)), key=lambda rank: getattr(plan.shares[rank], by))
-    return np.concatenate([parts[rank] for rank in order], axis=axis)
+    return np.concatenate([parts[rank] for rank in order])
 
 
 class StackCheck:
@@ -507,13 +476,13 @@ class StackCheck:
 
     def __init__(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> None:
         self._a, self._b, self._c, self._threads = a, b, c, threads
-        self._problem = Problem(c.shape[1], a.shape[2], c.shape[2], c.dtype.name)
-        self._x = _x_of(c.shape[2], new_seed())
+        self._problem, self._seed = Problem(c.shape[1], a.shape[2], c.shape[2], c.dtype.name), new_seed()
+        self._sizes, self._fractions = np.zeros(len(c)), np.zeros(len(c), bool)
 
     def compared_in_c(self, *, multiplies: bool = False) -> bool:
         """Compare all products by the C code, which with `multiplies` computes them first. Returns whether it can."""
         a, b = (each if can_sum(each[0]) else np.ascontiguousarray(each) for each in (self._a, self._b))
-        how = self._x, GROUP_COLUMNS, bounds_of(self._problem), self._threads
+        how = _x_of(self._problem.m, self._seed), GROUP_COLUMNS, bounds_of(self._problem), self._threads
         found = check_stack(a, b, self._c, *how, multiplies=multiplies)
         if found is None:
             return False
@@ -523,44 +492,54 @@ class StackCheck:
         self._largest = tuple(float(found[each].max()) for each in ("largest_a", "largest_b"))
         return True
 
-    def _compare(self) -> None:
-        """Compare all products by NumPy."""
-        sizes, self._largest = self._compared(self._a, self._b, self._c)
+    def _compared_by_numpy(self) -> bool:
+        """The same by NumPy, a part of the stack at a time. Returns whether products are small enough."""
+        (n, l), (_, m) = self._a.shape[1:], self._b.shape[1:]
+        if (of_one := 8 * (n * l + l * m + n * m)) > _STACK_BYTES:
+            return False
+        parts = on_threads(self._threads, self._compared, rows_of_about(_STACK_BYTES, Span(0, len(self._c)), of_one))
+        sizes, fractions = (np.concatenate(each) for each in list(zip(*parts, strict=True))[:2])
+        self._largest = _largest([largest for *_, largest in parts])
         self._totals, self._counts = np.clip(sizes, 0, MOST_IN_TOTAL).sum(axis=(1, 2)), (sizes > 0).sum(axis=(1, 2))
         self._sizes, self._judged = sizes.max(axis=(1, 2)), int((sizes >= 0).sum())
-        self._fractions = np.zeros(len(sizes), bool)  # fractions count in the sizes
+        self._fractions = fractions & (max(self._largest) < NOT_INTEGRAL)
+        return True
 
-    def _compared(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, tuple[float, float]]:
-        """The sizes of the differences of some products, and the largest magnitudes in A and in B."""
-        count, m, parts = len(c), self._problem.m, []
-        with limited_threads(1):  # one BLAS thread: the products are divided among our own threads
-            sums = _HostSums(self._problem, self._x, self._threads, *_peaks(self._problem, b.reshape(-1, m)))
-            for columns in pieces(Span(0, m), COLUMNS_AT_ONCE):
-                of_b, norms_b = sums.of_b(b, columns)
-                expected, norms_a = sums.times(a, of_b)
-                expected, norms_a = (np.array(np.broadcast_to(each, (count, *each.shape[1:]))) for each in (expected, norms_a))
-                allowed = sums.allowed(columns, norms_b, integral=sums.in_a.integral and sums.in_b.integral)
-                parts.append(sums.sizes(c, columns, expected, norms_a, allowed))
-        return np.concatenate(parts, axis=2), (sums.in_a.largest, sums.in_b.largest)
+    def _compared(self, part: Span) -> tuple[np.ndarray, np.ndarray, tuple[float, float]]:
+        """Of some products: the sizes of all differences, whether C has fractions, and the largest magnitudes in A and in B."""
+        with np.errstate(all="ignore"):
+            a, b = (some_matrices(each, part).astype(np.float64) for each in (self._a, self._b))
+            c, m = self._c[part.slice].astype(np.float64), self._problem.m
+            sums = _HostSums(self._problem, _x_of(m, self._seed), 1, *_peaks(self._problem, b.reshape(-1, m)))
+            sums.in_a.look(a)
+            sums.in_b.look(b)
+            of_b, _ = sums_and_squares(b, sums.x, GROUP_COLUMNS)
+            of_c, squares = sums_and_squares(c, sums.x, GROUP_COLUMNS)
+            for some in pieces(Span(0, a.shape[2]), _TERMS_AT_ONCE):
+                of_c -= a[:, :, some.slice] @ of_b[:, some.slice]
+            by_group = np.split(b * sums.x, range(GROUP_COLUMNS, m, GROUP_COLUMNS), axis=2)
+            norms_b = np.stack([norms_of(each.reshape(len(b), 1, -1)) for each in by_group], axis=2)
+            sizes = sizes_of(of_c, squares, norms_of(a)[:, :, None], sums.allowed(Span(0, m), norms_b, integral=False))
+            return sizes, (np.rint(c) != c).any(axis=(1, 2)), (sums.in_a.largest, sums.in_b.largest)
 
     def faults(self) -> dict[int, tuple[Fault, ...]]:
         """The faults of each wrong product, by its number."""
-        if not (self._largest or self.compared_in_c()):
-            self._compare()
-        problem, counts, wrong = self._problem, self._counts, dict[int, tuple[Fault, ...]]()
-        exact = is_exact(problem, GROUP_COLUMNS, *self._largest)
-        limits = np.zeros(len(counts))
-        if not exact and is_exact_product(problem.dtype, problem.l, *self._largest):
-            exact, limits = True, limits - np.inf  # check each product by itself
-        elif not exact:
-            of_all = spread_of(self._totals.sum(), counts.sum()) if counts.sum() >= FEW else 1.0
-            spreads = np.where(counts >= FEW, spread_of(self._totals, counts), of_all)
-            limits = usual_largest(self._judged) * spreads
+        problem, wrong = self._problem, dict[int, tuple[Fault, ...]]()
+        exact, limits = True, np.full(len(self._c), -np.inf)  # each product is checked by itself
+        if self._largest or self.compared_in_c() or self._compared_by_numpy():
+            if is_exact(problem, GROUP_COLUMNS, *self._largest):
+                limits[:] = 0
+            elif not is_exact_product(problem.dtype, problem.l, *self._largest):
+                exact, counts = False, self._counts
+                of_all = spread_of(self._totals.sum(), counts.sum()) if counts.sum() >= FEW else 1.0
+                limits = usual_largest(self._judged) * np.where(counts >= FEW, spread_of(self._totals, counts), of_all)
         for index in np.flatnonzero((self._sizes > limits) | (self._fractions & exact)).tolist():
-            a, b, c = matrices = self._a[index % len(self._a)], self._b[index % len(self._b)], self._c[index]
+            matrices = self._a[index % len(self._a)], self._b[index % len(self._b)], self._c[index]
             suspects: Sequence[Suspect] = ()
             if not exact:
-                suspects = _suspects(_worst(self._compared(a[None], b[None], c[None])[0][0]), limits[index], problem.m)
+                views = [RowView(matrix, Span(0, len(matrix))) for matrix in matrices]
+                found = HostCheck(Team(), plan_alone(problem), views, self._threads, unsaid).compared(self._seed)
+                suspects = _suspects(found.worst, limits[index], problem.m)
             check = verify_alone(*matrices, self._threads, suspects)
             if not check.ok:
                 wrong[index] = check.faults

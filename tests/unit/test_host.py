@@ -316,9 +316,8 @@ def test_comparison_of_sums(rows, columns, more, dtype, kind, of_norms, integral
     with np.errstate(all="ignore"):
         right = sums_and_squares(np.nan_to_num(c.astype(np.float64)), x, 64)[0]
         sums = right + 1e-3 * (1 + np.abs(right)) * rng.standard_normal((rows, groups))
-    products = int(rng.integers(1, 1 + rows))
     limits = np.full(groups, 1e-300), 1e-301, rng.uniform(1e30, 1e300, groups)
-    norms_a, norms_b = (np.abs(numbers(rng, shape, "float64", of_norms)) for shape in ((rows,), (products, groups)))
+    norms_a, norms_b = (np.abs(numbers(rng, size, "float64", of_norms)) for size in (rows, groups))
     norms_a *= 100.0 ** rng.integers(4)  # C's sums are small beside them where terms cancel
     allowed, found = Allowed(norms_b, 1e-8, 0.02, *limits, integral), []
     for (each,) in both_ways(more, c):
