@@ -206,17 +206,20 @@ static int have_threads(Pool* pool, int threads)
     return pool->threads;
 }
 
-// Enqueues a loop, to start at once or, in a lane, after its event. Returns whether the caller must then wake a thread, after
-// releasing the lock, since that takes some time.
-static int enqueue(Pool* pool, Loop* loop, Lane* lane)
+// Enqueues a loop, to start at once or, in a lane, after its event. Called without the lock.
+static void submit(Pool* pool, Loop* loop, Lane* lane)
 {
+    pthread_mutex_lock(&pool->lock);
+    loop->batch->left += loop->end;
     append(lane ? &lane->loops : &pool->loops, loop);
-    if (!lane) return 1;
-    if (lane->served) return 0;
-    lane->served = 1;
-    lane->next = pool->lanes;
-    pool->lanes = lane;
-    return 1;
+    int wakes = !(lane && lane->served);
+    if (lane && wakes) {
+        lane->served = 1;
+        lane->next = pool->lanes;
+        pool->lanes = lane;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    if (wakes) pthread_cond_signal(&pool->work);  // without the lock, since waking takes some time
 }
 
 static void wait_until_done(Pool* pool, const Batch* batch)
@@ -241,7 +244,7 @@ static void run_loop(Pool* pool, int threads, int64_t first, int64_t end, int64_
     pthread_mutex_lock(&pool->lock);
     if (threads > 1) {
         have_threads(pool, threads - 1);
-        enqueue(pool, &loop, NULL);
+        append(&pool->loops, &loop);
     }
     work_at(pool, &loop);
     wait_until_done(pool, &batch);
@@ -288,17 +291,13 @@ void drop(Pool* pool, Batch* batch)
         loop->begun = loop->end;
         if (!loop->working) free(loop);
     }
-    for (Lane** at = &pool->lanes; *at;) {  // loops of unserved lanes are freed here, others by their serving thread
+    for (Lane** at = &pool->lanes; *at;) {
         Lane* lane = *at;
-        if (lane->batch != batch) {
+        if (lane->batch == batch) {
+            *at = lane->next;
+            serve(pool, lane);  // which only frees its loops
+        } else {
             at = &lane->next;
-            continue;
-        }
-        *at = lane->next;
-        for (Loop* loop; (loop = lane->loops.first);) {
-            leave(&lane->loops, loop);
-            batch->left -= loop->end;
-            free(loop);
         }
     }
     wait_until_done(pool, batch);

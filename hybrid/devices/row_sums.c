@@ -142,11 +142,7 @@ int put(Pool* pool, Batch* batch, const Piece* piece, const EventWait* how, void
         work->loop.how = *how;
         work->loop.event = event;
     }
-    pthread_mutex_lock(&pool->lock);
-    batch->left += piece->count;
-    int wakes = enqueue(pool, &work->loop, how ? &batch->lanes[lane % LANES] : NULL);
-    pthread_mutex_unlock(&pool->lock);
-    if (wakes) pthread_cond_signal(&pool->work);
+    submit(pool, &work->loop, how ? &batch->lanes[lane % LANES] : NULL);
     return 0;
 }
 

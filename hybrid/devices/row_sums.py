@@ -186,7 +186,12 @@ def can_sum(rows: np.ndarray) -> bool:
 def _rows(matrix: np.ndarray, first: int = 0) -> _Rows:
     """The rows for C functions, in which the first one has the number `first`."""
     step = matrix.strides[0]
-    return _Rows(matrix.__array_interface__["data"][0] - first * step, matrix.shape[1], step, matrix.itemsize)
+    return _Rows(_address_of(matrix) - first * step, matrix.shape[1], step, matrix.itemsize)
+
+
+def _address_of(array: np.ndarray) -> int:
+    address: int = array.__array_interface__["data"][0]  # twice as fast as array.ctypes.data
+    return address
 
 
 _PART_BYTES = 1 << 20  # of rows as float64: few enough to stay in a core's cache, enough to amortize NumPy's overhead
@@ -656,10 +661,8 @@ _AGAIN = 256  # one of these rows of C is summed again at the end: a tile's copy
 
 
 class RowsToSum(NamedTuple):
-    """Rows and columns of a matrix in host memory, and the destinations of their checksums.
-
-    Arrays are whole, with indices, because slicing NumPy arrays would take longer.
-    """
+    """Rows and columns of a matrix in host memory, and where their checksums go. Arrays are whole, with indices, because slicing
+    NumPy arrays would take longer."""
 
     operand: str
     matrix: np.ndarray
@@ -680,14 +683,13 @@ class RowChecksums:
     No array that it was given may be freed before `wait` or `abandon` has returned.
     """
 
-    def __init__(self, threads: int, links: int = 1, sample: Sample = ALL, *, in_c: bool = True) -> None:
+    def __init__(self, threads: int, links: int = 1, sample: Sample = ALL) -> None:
         """`links`: the number of devices that copy these rows. `sample`: the lines to sum in each piece."""
         self._threads, self._sample, self._by_numpy = threads, sample, list[RowsToSum]()
         self._of_c: list[_Piece] = []  # rows of C, to be summed again
-        self._arrays: dict[int, tuple[np.ndarray, int]] = {}  # by id, the arrays that the threads use, with their addresses
-        self._events: list[Event] = []  # that the threads wait for
+        self._kept: list[tuple[RowsToSum, Event]] = []  # arrays that the threads use, and events that they wait for
         self._process, self._library, self._batch = os.getpid(), adder(), None
-        if in_c and self._library.loaded is not None:
+        if self._library.loaded is not None:
             some, lanes = max(1, min(threads, links * _MOST_THREADS)), min(_LANES, 2 * links)
             self._batch = self._library.loaded.new_batch(self._library.pool, some, lanes)
 
@@ -696,14 +698,21 @@ class RowChecksums:
 
     def sum(self, rows: RowsToSum, event: Event, device: Device, link: int = 0) -> None:
         """Sum these rows after the device's event. Events of one link and direction must complete in the order of the calls."""
-        how = device.event_wait
         if not self._batch:
             self._by_numpy.append(rows)
-        elif how is None:
-            self._put(rows)
-        else:
-            self._events.append(event)
-            self._put(rows, ctypes.byref(how), event.ptr, 2 * link + (rows.operand == "C"))
+            return
+        matrix, columns, how = rows.matrix, rows.columns, device.event_wait
+        (stride, column_stride), item_size = matrix.strides, matrix.itemsize
+        first = _address_of(matrix) + rows.rows.lo * stride + columns.lo * column_stride
+        of_rows, into = _Rows(first, len(columns), stride, item_size), _address_of(rows.checksums) + 8 * rows.first
+        weights, total = _address_of(rows.weights) + 8 * columns.lo, _address_of(rows.totals) + 8 * rows.place
+        piece = _Piece(of_rows, column_stride, len(rows.rows), weights, into, total, rows.number, *self._sample)
+        waits = (None, 0, 0) if how is None else (ctypes.byref(how), event.ptr, 2 * link + (rows.operand == "C"))
+        self._kept.append((rows, event))
+        if self._library.loaded.put(self._library.pool, self._batch, ctypes.byref(piece), *waits):
+            raise MemoryError("no memory for checksums")
+        if rows.operand == "C" and len(rows.rows):
+            self._of_c.append(piece)
 
     def wait(self) -> None:
         """Wait until all rows are summed. Some rows of C are then summed again. Call it when all copies are complete."""
@@ -723,24 +732,5 @@ class RowChecksums:
         batch, self._batch = self._batch, None
         if batch and self._process == os.getpid():  # a forked child has no such threads
             self._library.loaded.drop(self._library.pool, batch)
-        self._arrays.clear()
-        for kept in (self._events, self._of_c, self._by_numpy):
+        for kept in (self._kept, self._of_c, self._by_numpy):
             kept.clear()
-
-    def _put(self, rows: RowsToSum, how: Any = None, event: int = 0, lane: int = 0) -> None:
-        matrix, columns, address = rows.matrix, rows.columns, self._address
-        (stride, column_stride), item_size = matrix.strides, matrix.itemsize
-        first = address(matrix) + rows.rows.lo * stride + columns.lo * column_stride
-        of_rows, into = _Rows(first, len(columns), stride, item_size), address(rows.checksums) + 8 * rows.first
-        weights, total = address(rows.weights) + 8 * columns.lo, address(rows.totals) + 8 * rows.place
-        piece = _Piece(of_rows, column_stride, len(rows.rows), weights, into, total, rows.number, *self._sample)
-        if self._library.loaded.put(self._library.pool, self._batch, ctypes.byref(piece), how, event, lane):
-            raise MemoryError("no memory for checksums")
-        if rows.operand == "C" and len(rows.rows):
-            self._of_c.append(piece)
-
-    def _address(self, array: np.ndarray) -> int:
-        known = self._arrays.get(id(array))
-        if known is None:
-            known = self._arrays[id(array)] = array, array.ctypes.data
-        return known[1]

@@ -62,6 +62,15 @@ typedef struct {
     Worker workers[];
 } Workers;
 
+// A matrix in host memory and on the device. In host memory rows are contiguous, or, only H2D, columns. The copy starts after the
+// CUDA event `ready`, unless NULL; H2D: `done` is recorded after it.
+typedef struct {
+    char *host, *device;
+    int64_t rows, columns, item;  // item: bytes of an element
+    int64_t row_bytes, column_bytes, pitch;  // row and column stride in host memory; row stride on the device
+    void *ready, *done;
+} Matrix;
+
 typedef struct Copies Copies;
 
 // The copy of one matrix, in parts. Copies of one direction are reached in the order of the calls of `copy`.
@@ -69,11 +78,8 @@ typedef struct Transfer {
     struct Transfer* next;
     Copies* of;
     int out;  // D2H
-    char *host, *device;
-    int64_t rows, columns, item;
-    int64_t row_bytes, column_bytes, pitch;  // row and column stride in host memory; row stride on the device
+    Matrix matrix;
     int64_t part_rows, part_columns, parts_across;
-    void *ready, *done;  // CUDA events: the copy starts after `ready`, unless NULL; H2D: `done` is recorded after it
     int64_t left;  // H2D: parts that are not enqueued; D2H: that are not in host memory
     uint64_t workers;  // bit mask of those that enqueued parts
     void* ipc_event;  // H2D: to be recorded with `done`
@@ -84,20 +90,16 @@ typedef struct Transfer {
     double begun, ended;  // seconds; `ended`: D2H only
 } Transfer;
 
-typedef struct {
-    Transfer *first, *last;
-} Order;
-
 // The copies of one device.
 struct Copies {
     Workers* workers;
     Pool* pool;
-    Batch *in, *out, *populating;
+    Batch* batches[3];  // H2D and D2H transfers, pages to populate
     int threads;  // per direction
     void* stream;  // on which `done` is recorded
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    Order orders[2];  // H2D and D2H transfers that are not reached
+    Transfer* orders[2];  // H2D and D2H transfers that are not reached, in order
     int failure;
 };
 
@@ -172,7 +174,7 @@ static Part part_of(const Transfer* transfer, int64_t number)
 {
     int64_t row = number / transfer->parts_across * transfer->part_rows;
     int64_t column = number % transfer->parts_across * transfer->part_columns;
-    int64_t rows = transfer->rows - row, columns = transfer->columns - column;
+    int64_t rows = transfer->matrix.rows - row, columns = transfer->matrix.columns - column;
     if (rows > transfer->part_rows) rows = transfer->part_rows;
     if (columns > transfer->part_columns) columns = transfer->part_columns;
     return (Part){row, column, rows, columns};
@@ -204,7 +206,7 @@ static inline void transpose(char* to, const char* from, int64_t rows, int64_t c
     }
 }
 
-static void fill(char* slot, const Transfer* of, const Part* part)
+static void fill(char* slot, const Matrix* of, const Part* part)
 {
     const char* from = of->host + part->row * of->row_bytes + part->column * of->column_bytes;
     int64_t width = part->columns * of->item;
@@ -220,21 +222,21 @@ static void fill(char* slot, const Transfer* of, const Part* part)
         transpose(slot, from, part->rows, part->columns, of->column_bytes, of->item);
 }
 
-static void empty(const char* slot, const Transfer* transfer, const Part* part)
+static void empty(const char* slot, const Matrix* of, const Part* part)
 {
-    char* to = transfer->host + part->row * transfer->row_bytes + part->column * transfer->item;
-    int64_t width = part->columns * transfer->item;
-    for (int64_t i = 0; i < part->rows; ++i) memcpy(to + i * transfer->row_bytes, slot + i * width, (size_t)width);
+    char* to = of->host + part->row * of->row_bytes + part->column * of->item;
+    int64_t width = part->columns * of->item;
+    for (int64_t i = 0; i < part->rows; ++i) memcpy(to + i * of->row_bytes, slot + i * width, (size_t)width);
 }
 
-static int submit(const Driver* driver, const Transfer* transfer, const Part* part, char* slot, void* stream)
+static int copy_slot(const Driver* driver, const Transfer* transfer, const Part* part, char* slot, void* stream)
 {
-    size_t width = (size_t)(part->columns * transfer->item);
-    char* at = transfer->device + part->row * transfer->pitch + part->column * transfer->item;
+    const Matrix* of = &transfer->matrix;
+    size_t width = (size_t)(part->columns * of->item), rows = (size_t)part->rows;
+    char* at = of->device + part->row * of->pitch + part->column * of->item;
     Side in_slot = {.kind = HOST, .host = slot, .pitch = width};
-    Side on_device = {.kind = DEVICE, .device = (uint64_t)(uintptr_t)at, .pitch = (size_t)transfer->pitch};
-    Copy copy = transfer->out ? (Copy){on_device, in_slot, width, (size_t)part->rows}
-                              : (Copy){in_slot, on_device, width, (size_t)part->rows};
+    Side on_device = {.kind = DEVICE, .device = (uint64_t)(uintptr_t)at, .pitch = (size_t)of->pitch};
+    Copy copy = transfer->out ? (Copy){on_device, in_slot, width, rows} : (Copy){in_slot, on_device, width, rows};
     return driver->copy(&copy, stream);
 }
 
@@ -252,7 +254,7 @@ static int join(Copies* copies, Transfer* transfer)
         if (transfer->workers >> i & 1)
             failure = driver->follow(copies->stream, worker->events[__atomic_load_n(&worker->latest, __ATOMIC_RELAXED)], 0);
     }
-    if (!failure) failure = driver->record(transfer->done, copies->stream);
+    if (!failure) failure = driver->record(transfer->matrix.done, copies->stream);
     if (!failure && transfer->ipc_event) failure = driver->record(transfer->ipc_event, copies->stream);
     if (!failure && transfer->flag) __atomic_store_n(transfer->flag, transfer->round, __ATOMIC_RELEASE);
     return failure;
@@ -271,13 +273,13 @@ static void end_transfer(Transfer* transfer, int failure)
 static void end_part(Transfer* transfer, const Worker* worker, int failure)
 {
     Copies* copies = transfer->of;
-    Order* order = &copies->orders[transfer->out];
+    Transfer** order = &copies->orders[transfer->out];
     pthread_mutex_lock(&copies->lock);
     transfer->workers |= (uint64_t)1 << (worker - copies->workers->workers);
     if (failure && !copies->failure) copies->failure = failure;
     --transfer->left;
-    for (Transfer* first; (first = order->first) && !first->left;) {
-        order->first = first->next;
+    for (Transfer* first; (first = *order) && !first->left;) {
+        *order = first->next;
         first->ended = now();
         if (!copies->failure && !first->out) copies->failure = join(copies, first);
         end_transfer(first, copies->failure);
@@ -308,13 +310,13 @@ static void copy_part(const void* of_transfer, int64_t number, int64_t end)
     int slot = (worker->latest + 1) % worker->slots;
     char* memory = worker->memory + slot * workers->slot_bytes;
     if (!failure) failure = driver->wait(worker->events[slot]);
-    if (!failure && !out) fill(memory, transfer, &part);
-    if (!failure && !out && transfer->ready) failure = driver->follow(worker->stream, transfer->ready, 0);
-    if (!failure) failure = submit(driver, transfer, &part, memory, worker->stream);
+    if (!failure && !out) fill(memory, &transfer->matrix, &part);
+    if (!failure && !out && transfer->matrix.ready) failure = driver->follow(worker->stream, transfer->matrix.ready, 0);
+    if (!failure) failure = copy_slot(driver, transfer, &part, memory, worker->stream);
     if (!failure) failure = driver->record(worker->events[slot], worker->stream);
     if (!failure) __atomic_store_n(&worker->latest, slot, __ATOMIC_RELAXED);
     if (!failure && out) failure = driver->wait(worker->events[slot]);
-    if (!failure && out) empty(memory, transfer, &part);
+    if (!failure && out) empty(memory, &transfer->matrix, &part);
     end_part(transfer, worker, failure);  // which may free the transfer
     put_back(workers, worker, out);
 }
@@ -331,7 +333,7 @@ static int wait_until_ready(void* of_transfer)
     Transfer* transfer = of_transfer;
     const Driver* driver = &transfer->of->workers->driver;
     int failure = driver->enter(driver->context);
-    if (!failure) failure = driver->wait(transfer->ready);
+    if (!failure) failure = driver->wait(transfer->matrix.ready);
     if (!failure) return 0;
     pthread_mutex_lock(&transfer->of->lock);
     if (!transfer->of->failure) transfer->of->failure = failure;
@@ -341,10 +343,13 @@ static int wait_until_ready(void* of_transfer)
 
 static int have_batches(Copies* copies)
 {
-    if (!copies->in) copies->in = new_batch(copies->pool, copies->threads, 0);
-    if (!copies->out) copies->out = new_batch(copies->pool, copies->threads, 1);
-    if (!copies->populating) copies->populating = new_batch(copies->pool, POPULATING, 0);
-    return copies->in && copies->out && copies->populating;
+    const int threads[] = {copies->threads, copies->threads, POPULATING}, lanes[] = {0, 1, 0};
+    int all = 1;
+    for (int i = 0; i < 3; ++i) {
+        if (!copies->batches[i]) copies->batches[i] = new_batch(copies->pool, threads[i], lanes[i]);
+        all &= copies->batches[i] != NULL;
+    }
+    return all;
 }
 
 // `stream`: records H2D transfers' `done`. `threads`: per direction. `links`: GPUs that copy at once. NULL without memory.
@@ -366,10 +371,8 @@ Copies* new_copies(Pool* pool, Workers* workers, void* stream, int threads, int 
     return copies;
 }
 
-// Starts a copy of a matrix with elements of `item` bytes. In host memory rows are contiguous, or, only H2D, columns. `ready`,
-// `done`: as in Transfer. NULL without memory or threads.
-Transfer* copy(Copies* copies, int out, char* host, int64_t row_bytes, int64_t column_bytes, char* device, int64_t pitch,
-               int64_t rows, int64_t columns, int64_t item, void* ready, void* done)
+// Starts a copy. NULL without memory or threads.
+Transfer* copy(Copies* copies, int out, const Matrix* of)
 {
     Transfer* transfer = calloc(1, sizeof *transfer);
     Loop* loop = calloc(1, sizeof *loop);
@@ -378,57 +381,37 @@ Transfer* copy(Copies* copies, int out, char* host, int64_t row_bytes, int64_t c
         free(loop);
         return NULL;
     }
-    int64_t most = copies->workers->slot_bytes, share = rows * columns * item / copies->threads;
-    int64_t bytes = share < LEAST_PART ? LEAST_PART : share;
+    int64_t rows = of->rows, columns = of->columns, item = of->item, most = copies->workers->slot_bytes;
+    int64_t bytes = rows * columns * item / copies->threads;
+    if (bytes < LEAST_PART) bytes = LEAST_PART;
     if (bytes > most) bytes = most;
-    int64_t part_rows = rows, part_columns = columns;
-    if (column_bytes == item) {
-        if (part_columns > most / item) part_columns = most / item;
-        part_rows = bytes / (part_columns * item);
+    if (of->column_bytes == item) {
+        if (columns > most / item) columns = most / item;
+        rows = bytes / (columns * item);
     } else {
-        if (part_rows > WIDTH / item) part_rows = WIDTH / item;
-        part_columns = bytes / (part_rows * item);
-        if (part_columns > columns) part_columns = columns;
+        if (rows > WIDTH / item) rows = WIDTH / item;
+        columns = bytes / (rows * item);
+        if (columns > of->columns) columns = of->columns;
     }
-    if (part_rows < 1) part_rows = 1;
-    if (part_columns < 1) part_columns = 1;
-    int64_t across = (columns + part_columns - 1) / part_columns, parts = (rows + part_rows - 1) / part_rows * across;
-    *transfer = (Transfer){.of = copies,
-                           .out = out,
-                           .host = host,
-                           .device = device,
-                           .rows = rows,
-                           .columns = columns,
-                           .item = item,
-                           .row_bytes = row_bytes,
-                           .column_bytes = column_bytes,
-                           .pitch = pitch,
-                           .part_rows = part_rows,
-                           .part_columns = part_columns,
-                           .parts_across = across,
-                           .ready = ready,
-                           .done = done,
-                           .left = parts};
-    Batch* batch = out ? copies->out : copies->in;
+    if (rows < 1) rows = 1;
+    if (columns < 1) columns = 1;
+    int64_t across = (of->columns + columns - 1) / columns, parts = (of->rows + rows - 1) / rows * across;
+    *transfer = (Transfer){.of = copies, .out = out, .matrix = *of, .parts_across = across, .left = parts};
+    transfer->part_rows = rows;
+    transfer->part_columns = columns;
+    Batch* batch = copies->batches[out];
     *loop = (Loop){.batch = batch, .body = copy_part, .operands = transfer, .end = parts, .unit = 1, .most = 1, .freed = 1};
-    int waits = out && ready;
+    int waits = out && of->ready;
     if (waits) {
         loop->how = (EventWait){enter_nothing, NULL, wait_until_ready};
         loop->event = transfer;
     }
-    Order* order = &copies->orders[out];
     pthread_mutex_lock(&copies->lock);
-    if (order->first)
-        order->last->next = transfer;
-    else
-        order->first = transfer;
-    order->last = transfer;
+    Transfer** end = &copies->orders[out];
+    while (*end) end = &(*end)->next;
+    *end = transfer;
     pthread_mutex_unlock(&copies->lock);
-    pthread_mutex_lock(&copies->pool->lock);
-    batch->left += parts;
-    int wakes = enqueue(copies->pool, loop, waits ? &batch->lanes[0] : NULL);
-    pthread_mutex_unlock(&copies->pool->lock);
-    if (wakes) pthread_cond_signal(&copies->pool->work);
+    submit(copies->pool, loop, waits ? &batch->lanes[0] : NULL);
     return transfer;
 }
 
@@ -477,7 +460,7 @@ int wait_for_event(void* event)
     if (!((uintptr_t)event & 1)) return wait_for_cuda(event);
     Transfer* transfer = (Transfer*)((char*)event - 1);
     int failure = reached(transfer, -1);
-    return failure || transfer->out ? failure : wait_for_cuda(transfer->done);
+    return failure || transfer->out ? failure : wait_for_cuda(transfer->matrix.done);
 }
 
 void times(const Transfer* transfer, double* begun, double* ended)
@@ -502,20 +485,15 @@ void populate(Copies* copies, char* memory, int64_t bytes)
     Loop* loop = parts > 0 && have_batches(copies) ? calloc(1, sizeof *loop) : NULL;
     if (!loop) return;
     *loop = (Loop){
-        .batch = copies->populating, .body = populate_pages, .operands = first, .end = parts, .unit = 1, .most = 1, .freed = 1};
-    pthread_mutex_lock(&copies->pool->lock);
-    loop->batch->left += parts;
-    enqueue(copies->pool, loop, NULL);
-    pthread_mutex_unlock(&copies->pool->lock);
-    pthread_cond_signal(&copies->pool->work);
+        .batch = copies->batches[2], .body = populate_pages, .operands = first, .end = parts, .unit = 1, .most = 1, .freed = 1};
+    submit(copies->pool, loop, NULL);
 }
 
 // Waits until no thread touches host memory. Call it when all transfers are reached.
 void settle(Copies* copies)
 {
-    if (copies->in) wait_for(copies->pool, copies->in);
-    if (copies->out) wait_for(copies->pool, copies->out);
-    if (copies->populating) wait_for(copies->pool, copies->populating);
+    for (int i = 0; i < 3; ++i)
+        if (copies->batches[i]) wait_for(copies->pool, copies->batches[i]);
     copies->failure = 0;
 }
 
@@ -523,21 +501,19 @@ void settle(Copies* copies)
 // not reached have failed. The context must be current.
 void give_up(Copies* copies)
 {
-    Batch** batches[] = {&copies->in, &copies->out, &copies->populating};
     for (int i = 0; i < 3; ++i) {
-        if (*batches[i]) drop(copies->pool, *batches[i]);
-        *batches[i] = NULL;
+        if (copies->batches[i]) drop(copies->pool, copies->batches[i]);
+        copies->batches[i] = NULL;
     }
     Workers* workers = copies->workers;
     for (int i = 0; i < workers->count; ++i)
         for (int k = 0; k < workers->workers[i].slots; ++k) workers->driver.wait(workers->workers[i].events[k]);
     pthread_mutex_lock(&copies->lock);
     for (int i = 0; i < 2; ++i) {
-        for (Transfer *each = copies->orders[i].first, *next; each; each = next) {
-            next = each->next;
-            end_transfer(each, FAILED);
+        for (Transfer* first; (first = copies->orders[i]);) {
+            copies->orders[i] = first->next;
+            end_transfer(first, FAILED);
         }
-        copies->orders[i] = (Order){NULL, NULL};
     }
     copies->failure = 0;
     pthread_mutex_unlock(&copies->lock);

@@ -43,6 +43,16 @@ class Driver(ctypes.Structure):
     _fields_: ClassVar[Any] = [(name, _ADDRESS) for name in ("enter", "context", "copy", "record", "follow", "wait")]
 
 
+class _Matrix(ctypes.Structure):
+    """`Matrix` of staging.c."""
+
+    _fields_: ClassVar[Any] = [
+        *((name, _ADDRESS) for name in ("host", "device")),
+        *((name, _NUMBER) for name in ("rows", "columns", "item", "row_bytes", "column_bytes", "pitch")),
+        *((name, _ADDRESS) for name in ("ready", "done")),
+    ]
+
+
 def driver_in_context() -> Driver:
     """The CUDA driver's functions, for the current context."""
     driver, context = cuda_driver(), _ADDRESS()
@@ -60,9 +70,7 @@ def _load() -> Any:
         function.restype = _ADDRESS
     library.new_workers.argtypes = [_ADDRESS, _COUNT, _ADDRESS, _NUMBER, _ADDRESS, _ADDRESS]
     library.new_copies.argtypes = [_ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _COUNT]
-    library.copy.argtypes = [
-        _ADDRESS, _COUNT, _ADDRESS, _NUMBER, _NUMBER, _ADDRESS, *[_NUMBER] * 4, _ADDRESS, _ADDRESS
-    ]  # fmt: skip
+    library.copy.argtypes = [_ADDRESS, _COUNT, _ADDRESS]
     library.announce.argtypes = [_ADDRESS, _ADDRESS, _ADDRESS, _NUMBER]
     library.reached.argtypes = [_ADDRESS, _COUNT]
     library.times.argtypes = [_ADDRESS, *[ctypes.POINTER(ctypes.c_double)] * 2]
@@ -140,11 +148,11 @@ class SlotCopies:
     def copy(self, host: np.ndarray, on_device: tuple[int, int], ready: Any, done: Any, *, out: bool) -> SlotCopy:
         """Start an H2D copy of a matrix, or with `out` a D2H copy. `on_device`: address and row stride on the device. `ready`:
         the event to wait for, or None. `done`: for H2D, the event to record after the copy; else None."""
-        (rows, columns), (row_bytes, column_bytes), item = host.shape, host.strides, host.itemsize
-        column_bytes = item if columns == 1 else column_bytes
-        where = host.ctypes.data, row_bytes, column_bytes, *on_device
+        (row_bytes, column_bytes), item, (address_there, pitch) = host.strides, host.itemsize, on_device
+        column_bytes = item if host.shape[1] == 1 else column_bytes
         events = (None if each is None else each.ptr for each in (ready, done))
-        address = self._library.copy(self.address, out, *where, rows, columns, item, *events)
+        matrix = _Matrix(host.ctypes.data, address_there, *host.shape, item, row_bytes, column_bytes, pitch, *events)
+        address = self._library.copy(self.address, out, ctypes.byref(matrix))
         if not address:
             raise MemoryError("no memory for copies")
         made = SlotCopy(self, address, done)

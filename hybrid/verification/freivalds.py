@@ -131,9 +131,11 @@ def _peaks(problem: Problem, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _compared(sizes: np.ndarray, *largest: float) -> Compared:
     """The statistics of these sizes. `largest`: magnitudes in A and in B."""
-    open_ = int(np.count_nonzero(sizes < 0))
-    total, count = float(np.clip(sizes, 0, MOST_IN_TOTAL).sum()), int(np.count_nonzero(sizes > 0))
-    return Compared((total, count, open_, sizes.size - open_), (float(sizes.max(initial=0.0)), *largest), _worst(sizes))
+    open_, count, of_rows = (sizes < 0).sum(), (sizes > 0).sum(), sizes.max(axis=1, initial=0.0)
+    totals = float(np.clip(sizes, 0, MOST_IN_TOTAL).sum()), int(count), int(open_), int(sizes.size - open_)
+    rows = np.argsort(-of_rows, kind="stable")[:MOST_SUSPECTS]
+    worst = list(zip(rows.tolist(), sizes[rows].argmax(axis=1).tolist(), of_rows[rows].tolist(), strict=True))
+    return Compared(totals, (float(of_rows.max(initial=0.0)), *largest), worst)
 
 
 def _joined(parts: Sequence[Compared], first_row: int) -> Compared:
@@ -152,13 +154,6 @@ def _sums(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
 
 def _largest(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
     return tuple(map(max, zip(*rows, strict=True)))
-
-
-def _worst(sizes: np.ndarray) -> list[tuple[int, int, float]]:
-    """`Compared.worst`: the largest sizes of rows, with row and group."""
-    of_rows = sizes.max(axis=1, initial=0.0)
-    rows = np.argsort(-of_rows, kind="stable")[:MOST_SUSPECTS]
-    return list(zip(rows.tolist(), sizes[rows].argmax(axis=1).tolist(), of_rows[rows].tolist(), strict=True))
 
 
 def _suspects(worst: Sequence[tuple[int, int, float]], limit: float, columns: int) -> list[Suspect]:

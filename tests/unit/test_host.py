@@ -397,8 +397,11 @@ def test_checksums_of_rows(rows, columns, first, dtype, operand, sample, order, 
     lines = (np.arange(columns) * whole.itemsize // 64 + np.arange(rows)[:, None] + sample.first) % sample.step == 0
     bits = np.ascontiguousarray(whole[:, where.slice]).view(f"u{whole.itemsize}")
     np.testing.assert_array_equal(wanted, by_definition(np.where(lines, bits, 0), weights[where.slice]))
-    for in_c in (True, False):
-        sums, checksums, totals = RowChecksums(3, 1, sample, in_c=in_c), np.full(rows + 3, 7, np.uint64), np.full(3, 8, np.uint64)
+    for loaded in (row_sums.adder().loaded, None):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(row_sums.adder(), "loaded", loaded)
+            sums = RowChecksums(3, 1, sample)
+        checksums, totals = np.full(rows + 3, 7, np.uint64), np.full(3, 8, np.uint64)
         if operand == "C":
             whole[1:2] = 0
         sums.sum(RowsToSum(operand, whole, Span(0, rows), where, weights, checksums, 2, totals, 1, 5), None, Device())
