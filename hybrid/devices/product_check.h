@@ -415,7 +415,7 @@ typedef struct {
     int64_t step;  // one of `step` rows of B is sampled for the columns' peaks
     int64_t scale, most_scale, most_weight;  // these and the next line: see `Bounds` of row_sums.py
     double largest_integer, flushed_of_b, largest, smallest_x;
-    Comparison with;  // without norms of A's rows
+    Comparison tolerances;  // without norms of A's rows
     Look in_a, in_b, in_c;  // in_c is not updated if A or B has others than integers
     Matmul multiply;  // computes C; NULL: C is computed
     Pool* pool;
@@ -485,8 +485,8 @@ static void weigh(const Check* check, int64_t g, int64_t count, const double* pe
         if (weight > largest) largest = weight;
         x[j] = ldexp(x[j], (int)weight + scale);
     }
-    check->with.flushed[g] = ldexp(check->flushed_of_b * FINE, (int)largest + scale);
-    check->with.overflow[g] = ldexp(check->largest, scale) * check->smallest_x;
+    check->tolerances.flushed[g] = ldexp(check->flushed_of_b * FINE, (int)largest + scale);
+    check->tolerances.overflow[g] = ldexp(check->largest, scale) * check->smallest_x;
 }
 
 // ---- A·(B·x)
@@ -647,7 +647,7 @@ int sums_of_b(Check* check, int threads)
         int64_t j = g * group, some = columns - j < group ? columns - j : group;
         for (int64_t i = 0; i < count; ++i) square += squares[i * groups + g];
         int extreme = !(square > LEAST_SQUARE && square < MOST_SQUARE);
-        check->with.norms_b[g] = extreme ? careful_norm(rows, 0, count, j, some, check->x + j) : sqrt(square);
+        check->tolerances.norms_b[g] = extreme ? careful_norm(rows, 0, count, j, some, check->x + j) : sqrt(square);
     }
     if (groups > 1) pack(y, count, groups, check->y);
     free(peaks);
@@ -679,7 +679,7 @@ static void check_rows(const void* of_check, int64_t from, int64_t to)
     c.elements += from * c.row_bytes;
     int64_t made = check->multiply ? from : to;
     Look* in_a = check->in_b.integral ? &check->in_a : NULL;
-    Comparison with = check->with;
+    Comparison with = check->tolerances;
     with.norms_a = norms;
     Call of_a = {.pool = check->pool, .rows = &a, .y = check->y, .groups = groups, .sums = sizes, .squares = norms, .look = in_a};
     Call of_c = {.pool = check->pool, .rows = &c, .x = check->x, .group = check->group, .groups = groups, .sums = sizes};
@@ -756,10 +756,10 @@ static void check_products(const void* of_stack, int64_t from, int64_t to)
     Check one = stack->first;
     int64_t columns = one.c.columns, groups = (columns + one.group - 1) / one.group, failed = 0;
     one.x = malloc((size_t)(columns + 3 * groups + one.rows_of_b * packed_columns(groups)) * sizeof *one.x);
-    one.with.norms_b = one.x + columns;
-    one.with.flushed = one.with.norms_b + groups;
-    one.with.overflow = one.with.norms_b + 2 * groups;
-    one.y = one.with.norms_b + 3 * groups;
+    one.tolerances.norms_b = one.x + columns;
+    one.tolerances.flushed = one.tolerances.norms_b + groups;
+    one.tolerances.overflow = one.tolerances.norms_b + 2 * groups;
+    one.y = one.tolerances.norms_b + 3 * groups;
     for (int64_t i = from; one.x && !failed && i < to; ++i) {
         OfProduct* product = &stack->of_products[i];
         one.a.elements = stack->first.a.elements + i * stack->apart_a;

@@ -15,12 +15,13 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hybrid.core.problem import Span, pieces, record
 from hybrid.devices.base import Device, Event
+from hybrid.devices.c_library import declare, structure
 from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.loaded_soon import LoadedSoon
 from hybrid.errors import DeviceUnavailable
@@ -41,91 +42,39 @@ _BYTES_A_THREAD = 64 << 20
 _SMALL_B, _ROWS_A_THREAD = 1 << 13, 128
 _TERMS_A_BYTE = 16  # multiply-adds that count as a byte of _BYTES_A_THREAD
 _BYTES_WORTH_A_THREAD = 256 << 10  # waking a thread takes as long as summing fewer
-_ADDRESS, _NUMBER, _COUNT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 
-
-class _Rows(ctypes.Structure):
-    """`Rows` of product_check.h."""
-
-    _fields_: ClassVar[Any] = [
-        ("elements", _ADDRESS), *((name, _NUMBER) for name in ("columns", "row_bytes", "item_size"))
-    ]  # fmt: skip
-
-
-class _Look(ctypes.Structure):
-    """`Look` of product_check.h."""
-
-    _fields_: ClassVar[Any] = [("largest", ctypes.c_double), ("integral", _NUMBER)]
-
-
-class _Comparison(ctypes.Structure):
-    """`Comparison` of product_check.h."""
-
-    _fields_: ClassVar[Any] = [
-        *((name, _ADDRESS) for name in ("norms_a", "norms_b", "flushed", "overflow")),
-        *((name, ctypes.c_double) for name in ("deviation", "per_term", "flushed_of_a")),
-    ]
-
-
-_FINE, _MOST_WORST = 2.0**40, 16  # as in product_check.h
-
-
-class _Found(ctypes.Structure):
-    """`Found` of product_check.h."""
-
-    _fields_: ClassVar[Any] = [
-        *((name, ctypes.c_double) for name in ("total", "largest")),
-        *((name, _NUMBER) for name in ("differ", "not_judged", "rows")),
-        ("sizes", ctypes.c_double * _MOST_WORST),
-        *((name, _NUMBER * _MOST_WORST) for name in ("of_rows", "of_groups")),
-    ]
-
-
-class _Check(ctypes.Structure):
-    """`Check` of product_check.h."""
-
-    _fields_: ClassVar[Any] = [
-        *((name, _Rows) for name in "abc"),
-        *((name, _NUMBER) for name in ("rows_of_b", "group")),
-        *((name, _ADDRESS) for name in ("x", "y")),
-        *((name, _NUMBER) for name in ("step", "scale", "most_scale", "most_weight")),
-        *((name, ctypes.c_double) for name in ("largest_integer", "flushed_of_b", "largest", "smallest_x")),
-        ("with_", _Comparison),
-        *((name, _Look) for name in ("in_a", "in_b", "in_c")),
-        *((name, _ADDRESS) for name in ("multiply", "pool")),
-        *((name, _NUMBER) for name in ("block", "raised", "no_memory")),
-        ("found", _Found),
-    ]
-
-
-class _Piece(ctypes.Structure):
-    """`Piece` of row_sums.c."""
-
-    _fields_: ClassVar[Any] = [
-        ("rows", _Rows),
-        *((name, _NUMBER) for name in ("column_bytes", "count")),
-        *((name, _ADDRESS) for name in ("weights", "sums", "total")),
-        ("number", ctypes.c_uint64),
-        *((name, _NUMBER) for name in ("lines", "first_line")),
-    ]
-
-
-# `OfProduct` of product_check.h.
-_OF_PRODUCT = np.dtype(
-    [*((name, float) for name in ("total", "largest")), *((name, np.int64) for name in ("differ", "not_judged")),
-     *((name, float) for name in ("largest_a", "largest_b")), ("has_fractions", np.int64)]
+# Structures of product_check.h, and `Piece` of row_sums.c.
+_FINE = 2.0**40
+_Rows = structure("void* elements; int64_t columns, row_bytes, item_size")
+_Look = structure("double largest; int64_t integral")
+_Comparison = structure("void* norms_a, norms_b, flushed, overflow; double deviation, per_term, flushed_of_a")
+_Found = structure(
+    "double total, largest; int64_t differ, not_judged, rows; double sizes[16]; int64_t of_rows[16], of_groups[16]"
+)
+_Check = structure(
+    "Rows a, b, c; int64_t rows_of_b, group; void* x, y; int64_t step, scale, most_scale, most_weight; "
+    "double largest_integer, flushed_of_b, largest, smallest_x; Comparison tolerances; Look in_a, in_b, in_c; "
+    "void* multiply, pool; int64_t block, raised, no_memory; Found found",
+    Rows=_Rows, Comparison=_Comparison, Look=_Look, Found=_Found,
 )  # fmt: skip
-
-
-class _Stack(ctypes.Structure):
-    """`Stack` of product_check.h."""
-
-    _fields_: ClassVar[Any] = [
-        ("first", _Check),
-        *((name, _NUMBER) for name in ("rows", "apart_a", "apart_b", "apart_c")),
-        *((name, _ADDRESS) for name in ("x", "of_products")),
-        *((name, _NUMBER) for name in ("threads", "raised", "no_memory")),
-    ]
+_OF_PRODUCT = np.dtype(
+    structure("double total, largest; int64_t differ, not_judged; double largest_a, largest_b; int64_t has_fractions")
+)
+_Stack = structure(
+    "Check first; int64_t rows, apart_a, apart_b, apart_c; void* x, of_products; int64_t threads, raised, no_memory", Check=_Check
+)
+_Piece = structure(
+    "Rows rows; int64_t column_bytes, count; void* weights, sums, total; uint64_t number; int64_t lines, first_line", Rows=_Rows
+)
+_FUNCTIONS = (
+    "void* new_pool(); void* new_batch(void*, int, int); int wait_for(void*, void*); void drop(void*, void*); "
+    "int put(void*, void*, void*, void*, void*, int); void sum_again(void*, int64_t); "
+    "void group_sums(void*, int, void*, void*, int64_t, void*, void*, void*, void*, int64_t, int64_t); "
+    "void products(void*, int, void*, void*, int64_t, void*, void*, void*, int64_t, int64_t); "
+    "void transpose(void*, int64_t, int64_t, int64_t, int64_t, void*); "
+    "void pack(void*, int64_t, int64_t, void*); int64_t packed_columns(int64_t); "
+    "int sums_of_b(void*, int); int check(void*, int, int64_t, int64_t); int check_stack(void*, int, int64_t, int64_t)"
+)
 
 
 def _load() -> Any:
@@ -135,20 +84,7 @@ def _load() -> Any:
     path = str(build_plain(c_compiler(), SOURCE, _FLAGS))
     library: Any = ctypes.CDLL(path)
     library.put = ctypes.PyDLL(path).put  # keeps the GIL: getting it back would take longer than the call
-    library.new_pool.restype = library.new_batch.restype = _ADDRESS
-    library.new_batch.argtypes = [_ADDRESS, _COUNT, _COUNT]
-    library.put.argtypes, library.sum_again.argtypes = [*[_ADDRESS] * 5, _COUNT], [_ADDRESS, _NUMBER]
-    library.wait_for.argtypes = library.drop.argtypes = [_ADDRESS, _ADDRESS]
-    pool, some = [_ADDRESS, _COUNT], [_NUMBER, _NUMBER]
-    library.group_sums.argtypes = [*pool, *[_ADDRESS] * 2, _NUMBER, *[_ADDRESS] * 4, *some]
-    library.products.argtypes = [*pool, *[_ADDRESS] * 2, _NUMBER, *[_ADDRESS] * 3, *some]
-    library.check.argtypes = library.check_stack.argtypes = [_ADDRESS, _COUNT, *some]
-    library.sums_of_b.argtypes = [_ADDRESS, _COUNT]
-    library.transpose.argtypes = [_ADDRESS, *[_NUMBER] * 4, _ADDRESS]
-    library.pack.argtypes = [_ADDRESS, _NUMBER, _NUMBER, _ADDRESS]
-    library.packed_columns.argtypes, library.packed_columns.restype = [_NUMBER], _NUMBER
-    for function in (library.drop, library.sum_again, library.group_sums, library.products, library.pack, library.transpose):
-        function.restype = None
+    declare(library, _FUNCTIONS)
     return library
 
 
@@ -183,7 +119,7 @@ def can_sum(rows: np.ndarray) -> bool:
     return readable and rows.strides[1] == rows.itemsize and adder().loaded is not None
 
 
-def _rows(matrix: np.ndarray, first: int = 0) -> _Rows:
+def _rows(matrix: np.ndarray, first: int = 0) -> Any:
     """The rows for C functions, in which the first one has the number `first`."""
     step = matrix.strides[0]
     return _Rows(_address_of(matrix) - first * step, matrix.shape[1], step, matrix.itemsize)
@@ -345,7 +281,7 @@ def compare(
         on_threads(threads, refuse_fractions, rows_of_about(_PART_BYTES, Span(0, len(c)), c.shape[1] * c.itemsize))
 
 
-def _comparison(how: Allowed | Bounds, norms_a: int | None, norms_b: int, flushed: int, overflow: int) -> _Comparison:
+def _comparison(how: Allowed | Bounds, norms_a: int | None, norms_b: int, flushed: int, overflow: int) -> Any:
     """The tolerances for C functions; the last four are addresses."""
     return _Comparison(norms_a, norms_b, flushed, overflow, how.deviation * _FINE, how.per_term, how.flushed_of_a * _FINE)
 
@@ -410,13 +346,13 @@ def check_product(
     return Compared(totals, largest, worst), bool(check.in_a.integral and check.in_b.integral and not check.in_c.integral)
 
 
-def _check_of(a: np.ndarray, b: np.ndarray, c: np.ndarray, group: int, bounds: Bounds, loop: int, memory: int = 0) -> _Check:
+def _check_of(a: np.ndarray, b: np.ndarray, c: np.ndarray, group: int, bounds: Bounds, loop: int, memory: int = 0) -> Any:
     """The C code's check. `loop`: NumPy's, to compute C; 0: C is computed. `memory`: the address of x, before the norms and two
     limits of each group, and packed y; 0: C allocates it."""
     (l, m), groups = b.shape, -(-b.shape[1] // group)
     y, *of_groups = (memory + 8 * (m + groups * number) for number in (3, 0, 1, 2))
-    with_ = _comparison(bounds, None, *of_groups)
-    check = _Check(_rows(a), _rows(b), _rows(c), l, group, memory, y, max(1, l // SAMPLE), *bounds[:7], with_)
+    tolerances = _comparison(bounds, None, *of_groups)
+    check = _Check(_rows(a), _rows(b), _rows(c), l, group, memory, y, max(1, l // SAMPLE), *bounds[:7], tolerances)
     check.multiply, check.pool = loop, adder().pool
     check.in_a.integral = check.in_b.integral = check.in_c.integral = 1
     return check
@@ -686,7 +622,7 @@ class RowChecksums:
     def __init__(self, threads: int, links: int = 1, sample: Sample = ALL) -> None:
         """`links`: the number of devices that copy these rows. `sample`: the lines to sum in each piece."""
         self._threads, self._sample, self._by_numpy = threads, sample, list[RowsToSum]()
-        self._of_c: list[_Piece] = []  # rows of C, to be summed again
+        self._of_c: list[Any] = []  # rows of C, to be summed again
         self._kept: list[tuple[RowsToSum, Event]] = []  # arrays that the threads use, and events that they wait for
         self._process, self._library, self._batch = os.getpid(), adder(), None
         if self._library.loaded is not None:

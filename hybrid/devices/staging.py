@@ -12,11 +12,12 @@ import os
 import weakref
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from hybrid.devices.base import EventWait
+from hybrid.devices.c_library import declare, structure
 from hybrid.devices.cuda_gpus import GpuContext, cuda_driver, pinned_memory
 from hybrid.emulation.build import build_plain, c_compiler
 from hybrid.emulation.loaded_soon import LoadedSoon
@@ -34,26 +35,21 @@ _FLAGS = ("-std=c11", "-O3", "-pthread")
 _MOST_THREADS = {1: 13, 2: 10}
 _MOST_THREADS_OF_MANY = 8
 _PATIENCE = 100  # milliseconds per wait: Python handles an interrupt (SIGINT) only between waits
-_ADDRESS, _NUMBER, _COUNT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+_ADDRESS = ctypes.c_void_p
 
 
-class Driver(ctypes.Structure):
-    """`Driver` of staging.c: functions of the CUDA driver, and the context in which threads call them."""
-
-    _fields_: ClassVar[Any] = [(name, _ADDRESS) for name in ("enter", "context", "copy", "record", "follow", "wait")]
-
-
-class _Matrix(ctypes.Structure):
-    """`Matrix` of staging.c."""
-
-    _fields_: ClassVar[Any] = [
-        *((name, _ADDRESS) for name in ("host", "device")),
-        *((name, _NUMBER) for name in ("rows", "columns", "item", "row_bytes", "column_bytes", "pitch")),
-        *((name, _ADDRESS) for name in ("ready", "done")),
-    ]
+# Structures of staging.c.
+Driver = structure("void* enter, context, copy, record, follow, wait")
+_Matrix = structure("void* host, device; int64_t rows, columns, item, row_bytes, column_bytes, pitch; void* ready, done")
+_FUNCTIONS = (
+    "void* new_pool(); void* new_workers(void*, int, void*, int64_t, void*, void*); void free_workers(void*); "
+    "void* new_copies(void*, void*, void*, int, int); void free_copies(void*); void* copy(void*, int, void*); "
+    "int announce(void*, void*, void*, int64_t); int reached(void*, int); void times(void*, void*, void*); "
+    "void free_transfer(void*); void populate(void*, void*, int64_t); void settle(void*); void give_up(void*)"
+)
 
 
-def driver_in_context() -> Driver:
+def driver_in_context() -> Any:
     """The CUDA driver's functions, for the current context."""
     driver, context = cuda_driver(), _ADDRESS()
     if status := driver.cuCtxGetCurrent(ctypes.byref(context)):
@@ -66,17 +62,7 @@ def driver_in_context() -> Driver:
 def _load() -> Any:
     """The compiled library. HybridError without a C compiler."""
     library: Any = ctypes.CDLL(str(build_plain(c_compiler(), SOURCE, _FLAGS)))
-    for function in (library.new_pool, library.new_workers, library.new_copies, library.copy):
-        function.restype = _ADDRESS
-    library.new_workers.argtypes = [_ADDRESS, _COUNT, _ADDRESS, _NUMBER, _ADDRESS, _ADDRESS]
-    library.new_copies.argtypes = [_ADDRESS, _ADDRESS, _ADDRESS, _COUNT, _COUNT]
-    library.copy.argtypes = [_ADDRESS, _COUNT, _ADDRESS]
-    library.announce.argtypes = [_ADDRESS, _ADDRESS, _ADDRESS, _NUMBER]
-    library.reached.argtypes = [_ADDRESS, _COUNT]
-    library.times.argtypes = [_ADDRESS, *[ctypes.POINTER(ctypes.c_double)] * 2]
-    library.populate.argtypes = [_ADDRESS, _ADDRESS, _NUMBER]
-    for function in (library.free_workers, library.free_copies, library.free_transfer, library.settle, library.give_up):
-        function.argtypes = [_ADDRESS]
+    declare(library, _FUNCTIONS)
     library.pool = library.new_pool()
     return library if library.pool else None
 
