@@ -133,7 +133,7 @@ def _address_of(array: np.ndarray) -> int:
 _PART_BYTES = 1 << 20  # of rows as float64: few enough to stay in a core's cache, enough to amortize NumPy's overhead
 _LEAST_ROWS = 8  # converted at a time: a cache line of each column of a matrix in Fortran order
 _SQUARES = 1e-280, 1e280  # sums of squares between these have neither overflowed nor lost accuracy to underflow
-_TERMS = 128  # per partial sum: short sums are more accurate, as the check's must be for a product in float64
+TERMS = 128  # per partial sum: short sums are more accurate, as the check's must be for a product in float64
 
 
 class Integers:
@@ -403,7 +403,7 @@ def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tup
         rows = rows.astype(np.float64, copy=False)
         integers.look(rows)
         squares[some.slice] = np.einsum("ij,ij->i", rows, rows)
-        for inner in pieces(Span(0, len(y)), _TERMS):
+        for inner in pieces(Span(0, len(y)), TERMS):
             product[some.slice] += rows[:, inner.slice] @ y[inner.slice]
 
     _for_parts(a, threads, multiply)

@@ -40,7 +40,7 @@ _FALSELY_SUSPECTED = 0.05  # the share of right products that are suspected in v
 _ENOUGH = 1000  # nonzero differences, to estimate the product's accuracy
 FEW = 100  # the same where a wrong estimate only recomputes some elements
 _MEAN_OF_NORMAL = 0.7979  # of |z|, z normally distributed with variance 1
-_TERMS_OF_A_STEP = 16  # products that a matrix unit adds to a sum at a time (float16 and bfloat16)
+TERMS_OF_A_STEP = 16  # products that a matrix unit adds to a sum at a time (float16 and bfloat16)
 _EXACT_UP_TO = {"float32": 2**24, "float64": 2**53}  # the type holds every integer up to this magnitude
 
 
@@ -78,7 +78,7 @@ def comparison_numbers(problem: Problem, group: int) -> np.ndarray:
     of_type, terms = np.finfo(problem.dtype), max(1, problem.l)
     u_product, u_check = float(of_type.eps) / 2, 2.0**-53
     # The check's own rounding: in A·(B·x), as in the product; in B·x and C·x, as in sums of a few terms.
-    steps = terms / 9 + ((terms / _TERMS_OF_A_STEP) ** 2 if problem.short_operands else 0.0)
+    steps = terms / 9 + ((terms / TERMS_OF_A_STEP) ** 2 if problem.short_operands else 0.0)
     variance = steps * u_product**2 + (terms / 9 + 3) * u_check**2
     # Subnormal numbers may be flushed to zero, in A, in B or as a product.
     flushed = float(of_type.tiny) * 2 * smallest_x(group) * group * terms**0.5

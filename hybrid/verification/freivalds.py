@@ -24,6 +24,7 @@ from hybrid.devices.row_sums import (
     MOST_IN_TOTAL,
     MOST_WEIGHT,
     NOT_INTEGRAL,
+    TERMS,
     Allowed,
     Bounds,
     Compared,
@@ -54,6 +55,7 @@ from hybrid.verification.check import (
     FEW,
     MOST_NAMED,
     MOST_SUSPECTS,
+    TERMS_OF_A_STEP,
     THRESHOLD,
     Check,
     Fault,
@@ -70,7 +72,6 @@ from hybrid.verification.check import (
 _SCALE = -14  # exponent of 2 that scales the integers in x, so that no sum over a group overflows unless C's elements do
 _MOST_SCALE = 700  # exponent of 2: x times larger or smaller numbers may overflow or underflow
 _STACK_BYTES = 1 << 20  # of a stack's matrices, as float64, that are multiplied together: they stay in a core's cache
-_TERMS_AT_ONCE = 128  # per sum: short sums are more accurate than the product's
 _SMALL_B = 1 << 20  # elements of B: summing them takes a rank about as long as getting the sums of other ranks
 _SMALL_B_OF_ALL = 1 << 25  # the same, over all ranks together
 _SAMPLED_ROWS = 1000  # of A, sampled for the norm of a typical row
@@ -510,7 +511,7 @@ class StackCheck:
             sums.in_b.look(b)
             of_b, _ = sums_and_squares(b, sums.x, GROUP_COLUMNS)
             of_c, squares = sums_and_squares(c, sums.x, GROUP_COLUMNS)
-            for some in pieces(Span(0, a.shape[2]), _TERMS_AT_ONCE):
+            for some in pieces(Span(0, a.shape[2]), TERMS):
                 of_c -= a[:, :, some.slice] @ of_b[:, some.slice]
             by_group = np.split(b * sums.x, range(GROUP_COLUMNS, m, GROUP_COLUMNS), axis=2)
             norms_b = np.stack([norms_of(each.reshape(len(b), 1, -1)) for each in by_group], axis=2)
@@ -573,7 +574,6 @@ _BLOCK = 128  # terms per partial sum, as in BLAS
 _TERMS_AGAIN = 4096  # terms recomputed at a time: a multiple of all above
 # Right products of structured matrices, by NumPy and in other orders of kernels, had errors up to 3 times the worst order's.
 _TIMES_WORST = 6.0
-_TERMS_OF_A_STEP = 16  # products that a matrix unit adds to a sum at a time (float16 and bfloat16)
 
 
 class Verdict(NamedTuple):
@@ -590,7 +590,7 @@ def verdict(a: np.ndarray, b: np.ndarray, c: np.ndarray, problem: Problem) -> Ve
     Matrix units with 16-bit operands truncate each partial sum to float32: up to 2u of it, always towards zero. The magnitudes of
     all partial sums add up to at most √l times their 2-norm.
     """
-    times = _TIMES_WORST + (2 * problem.l**0.5 / _TERMS_OF_A_STEP if problem.short_operands else 0.0)
+    times = _TIMES_WORST + (2 * problem.l**0.5 / TERMS_OF_A_STEP if problem.short_operands else 0.0)
     exact = np.zeros(b.shape[1], np.longdouble)
     with np.errstate(all="ignore"):
         for some in pieces(Span(0, len(a)), _TERMS_AGAIN):
