@@ -62,11 +62,10 @@ typedef struct {
     int threads;
 } Pool;
 
-// A new pool, without threads; NULL without memory. It is never freed.
+// A new pool, without threads. It is never freed.
 Pool* new_pool(void)
 {
     Pool* pool = calloc(1, sizeof *pool);
-    if (!pool) return NULL;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->done, NULL);
@@ -252,20 +251,17 @@ static void run_loop(Pool* pool, int threads, int64_t first, int64_t end, int64_
 }
 
 // A new batch, worked on by up to `threads` threads, and by one for each of `lanes` to wait for events; by fewer if no more can be
-// started. NULL without memory or any thread.
+// started. NULL without any thread.
 Batch* new_batch(Pool* pool, int threads, int lanes)
 {
-    Batch* batch = calloc(1, sizeof *batch);
     pthread_mutex_lock(&pool->lock);
     int some = have_threads(pool, threads + lanes);
     pthread_mutex_unlock(&pool->lock);
-    if (batch && some) {
-        batch->threads = threads;
-        for (int i = 0; i < LANES; ++i) batch->lanes[i].batch = batch;
-        return batch;
-    }
-    free(batch);
-    return NULL;
+    if (!some) return NULL;
+    Batch* batch = calloc(1, sizeof *batch);
+    batch->threads = threads;
+    for (int i = 0; i < LANES; ++i) batch->lanes[i].batch = batch;
+    return batch;
 }
 
 // Waits until all loops of the batch are done. Returns 0, or the error of an event.

@@ -122,16 +122,15 @@ static void sum_bits(const void* of_piece, int64_t first, int64_t end)
     __atomic_fetch_add(of->total, total, __ATOMIC_RELAXED);
 }
 
-// Enqueues the rows of a piece, to be summed after this event of a lane, or at once if `how` is NULL. Returns 0, or 1 without
-// memory.
-int put(Pool* pool, Batch* batch, const Piece* piece, const EventWait* how, void* event, int lane)
+// Enqueues the rows of a piece, to be summed after this event of a lane, or at once if `how` is NULL.
+void put(Pool* pool, Batch* batch, const Piece* piece, const EventWait* how, void* event, int lane)
 {
     typedef struct {
         Loop loop;
         Piece piece;
     } Work;  // freed together
-    Work* work = piece->count ? malloc(sizeof *work) : NULL;
-    if (!work) return piece->count > 0;
+    if (!piece->count) return;
+    Work* work = malloc(sizeof *work);
     // Fixed: smaller parts would contend for the lock.
     int64_t together = 1 + piece->lines * BYTES_AT_ONCE / (piece->rows.columns * piece->rows.item_size + 1);
     if (piece->column_bytes != piece->rows.item_size) together = ROWS_BY_COLUMNS;
@@ -143,7 +142,6 @@ int put(Pool* pool, Batch* batch, const Piece* piece, const EventWait* how, void
         work->loop.event = event;
     }
     submit(pool, &work->loop, how ? &batch->lanes[lane % LANES] : NULL);
-    return 0;
 }
 
 // Sums one of `step` rows of a piece again.

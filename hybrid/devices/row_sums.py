@@ -68,7 +68,7 @@ _Piece = structure(
 )
 _FUNCTIONS = (
     "void* new_pool(); void* new_batch(void*, int, int); int wait_for(void*, void*); void drop(void*, void*); "
-    "int put(void*, void*, void*, void*, void*, int); void sum_again(void*, int64_t); "
+    "void put(void*, void*, void*, void*, void*, int); void sum_again(void*, int64_t); "
     "void group_sums(void*, int, void*, void*, int64_t, void*, void*, void*, void*, int64_t, int64_t); "
     "void products(void*, int, void*, void*, int64_t, void*, void*, void*, int64_t, int64_t); "
     "void transpose(void*, int64_t, int64_t, int64_t, int64_t, void*); "
@@ -100,10 +100,8 @@ class _Library(LoadedSoon):
     def pool(self) -> Any:
         process = os.getpid()
         if process not in self._pools:
-            pool = self.loaded.new_pool()
-            if not pool:
-                raise MemoryError("no memory for a pool of threads")
-            self._pools.setdefault(process, pool)  # if another thread was faster, ours is never used, and has no threads
+            # If another thread is faster, this one's is never used, and has no threads.
+            self._pools.setdefault(process, self.loaded.new_pool())
         return self._pools[process]
 
 
@@ -645,8 +643,7 @@ class RowChecksums:
         piece = _Piece(of_rows, column_stride, len(rows.rows), weights, into, total, rows.number, *self._sample)
         waits = (None, 0, 0) if how is None else (ctypes.byref(how), event.ptr, 2 * link + (rows.operand == "C"))
         self._kept.append((rows, event))
-        if self._library.loaded.put(self._library.pool, self._batch, ctypes.byref(piece), *waits):
-            raise MemoryError("no memory for checksums")
+        self._library.loaded.put(self._library.pool, self._batch, ctypes.byref(piece), *waits)
         if rows.operand == "C" and len(rows.rows):
             self._of_c.append(piece)
 

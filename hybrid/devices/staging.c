@@ -115,11 +115,10 @@ static double now(void)
 // ---- workers
 
 // `each`: workers per direction. `memory`, pinned: SLOTS slots for each H2D worker, and one for each D2H worker, which waits for
-// each copy. `streams`: one per worker; `events`: one per slot. NULL without memory.
+// each copy. `streams`: one per worker; `events`: one per slot.
 Workers* new_workers(const Driver* driver, int each, char* memory, int64_t slot_bytes, void** streams, void** events)
 {
     Workers* workers = calloc(1, sizeof *workers + 2 * (size_t)each * sizeof *workers->workers);
-    if (!workers) return NULL;
     workers->driver = *driver;
     workers->slot_bytes = slot_bytes;
     workers->count = 2 * each;
@@ -352,11 +351,10 @@ static int have_batches(Copies* copies)
     return all;
 }
 
-// `stream`: records H2D transfers' `done`. `threads`: per direction. `links`: GPUs that copy at once. NULL without memory.
+// `stream`: records H2D transfers' `done`. `threads`: per direction. `links`: GPUs that copy at once.
 Copies* new_copies(Pool* pool, Workers* workers, void* stream, int threads, int links)
 {
     Copies* copies = calloc(1, sizeof *copies);
-    if (!copies) return NULL;
     *copies = (Copies){.workers = workers, .pool = pool, .threads = threads, .stream = stream};
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
@@ -371,16 +369,10 @@ Copies* new_copies(Pool* pool, Workers* workers, void* stream, int threads, int 
     return copies;
 }
 
-// Starts a copy. NULL without memory or threads.
+// Starts a copy. NULL if no thread can be started.
 Transfer* copy(Copies* copies, int out, const Matrix* of)
 {
-    Transfer* transfer = calloc(1, sizeof *transfer);
-    Loop* loop = calloc(1, sizeof *loop);
-    if (!transfer || !loop || !have_batches(copies)) {
-        free(transfer);
-        free(loop);
-        return NULL;
-    }
+    if (!have_batches(copies)) return NULL;
     int64_t rows = of->rows, columns = of->columns, item = of->item, most = copies->workers->slot_bytes;
     int64_t bytes = rows * columns * item / copies->threads;
     if (bytes < LEAST_PART) bytes = LEAST_PART;
@@ -396,10 +388,12 @@ Transfer* copy(Copies* copies, int out, const Matrix* of)
     if (rows < 1) rows = 1;
     if (columns < 1) columns = 1;
     int64_t across = (of->columns + columns - 1) / columns, parts = (of->rows + rows - 1) / rows * across;
+    Transfer* transfer = malloc(sizeof *transfer);
     *transfer = (Transfer){.of = copies, .out = out, .matrix = *of, .parts_across = across, .left = parts};
     transfer->part_rows = rows;
     transfer->part_columns = columns;
     Batch* batch = copies->batches[out];
+    Loop* loop = malloc(sizeof *loop);
     *loop = (Loop){.batch = batch, .body = copy_part, .operands = transfer, .end = parts, .unit = 1, .most = 1, .freed = 1};
     int waits = out && of->ready;
     if (waits) {
@@ -482,8 +476,8 @@ void populate(Copies* copies, char* memory, int64_t bytes)
 {
     char* first = (char*)(((uintptr_t)memory + POPULATED - 1) / POPULATED * POPULATED);
     int64_t parts = (memory + bytes - first) / POPULATED;
-    Loop* loop = parts > 0 && have_batches(copies) ? calloc(1, sizeof *loop) : NULL;
-    if (!loop) return;
+    if (parts <= 0 || !have_batches(copies)) return;
+    Loop* loop = malloc(sizeof *loop);
     *loop = (Loop){
         .batch = copies->batches[2], .body = populate_pages, .operands = first, .end = parts, .unit = 1, .most = 1, .freed = 1};
     submit(copies->pool, loop, NULL);

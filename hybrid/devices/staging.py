@@ -64,7 +64,7 @@ def _load() -> Any:
     library: Any = ctypes.CDLL(str(build_plain(c_compiler(), SOURCE, _FLAGS)))
     declare(library, _FUNCTIONS)
     library.pool = library.new_pool()
-    return library if library.pool else None
+    return library
 
 
 @cache
@@ -93,8 +93,6 @@ class Workers:
         self.address = self._library.new_workers(
             ctypes.byref(self.driver), each, self._memory.ctypes.data, SLOT_BYTES, streams, events
         )
-        if not self.address:
-            raise MemoryError("no memory for copies")
         _workers[gpu] = self
 
     def __del__(self) -> None:
@@ -120,8 +118,6 @@ class SlotCopies:
         """`stream`: records that H2D copies are complete. `threads`: at most, per direction. `links`: GPUs that copy at once."""
         self._library, self._workers, self._process = copier().loaded, workers, os.getpid()
         self.address = self._library.new_copies(self._library.pool, workers.address, stream, threads, links)
-        if not self.address:
-            raise MemoryError("no memory for copies")
         wait = ctypes.cast(self._library.wait_for_event, _ADDRESS)
         self.event_wait = EventWait(workers.driver.enter, workers.driver.context, wait)
         self._running: list[tuple[SlotCopy, object]] = []  # with references to what the threads use
@@ -140,7 +136,7 @@ class SlotCopies:
         matrix = _Matrix(host.ctypes.data, address_there, *host.shape, item, row_bytes, column_bytes, pitch, *events)
         address = self._library.copy(self.address, out, ctypes.byref(matrix))
         if not address:
-            raise MemoryError("no memory for copies")
+            raise MemoryError("no thread can be started for copies")
         made = SlotCopy(self, address, done)
         self._running.append((made, (host, ready)))
         return made
