@@ -171,13 +171,14 @@ def _are_integers(values: np.ndarray) -> bool:
 def _for_parts(matrix: np.ndarray, threads: int, work: Callable[[Span, np.ndarray, int, Any], None]) -> None:
     """Call `work(which, rows, threads, library)` for some rows at a time, which C can read, or which are float64 if there is no
     library. Rows that C cannot read in place are converted first, by several threads, each of which calls `work`."""
-    rows, (width, item_size), library = Span(0, len(matrix)), (matrix.shape[1], matrix.itemsize), adder().loaded
-    if can_sum(matrix):
+    rows, width, item_size = Span(0, len(matrix)), matrix.shape[1], matrix.itemsize
+    readable, in_fortran_order = can_sum(matrix), can_sum(matrix.T)
+    library = adder().loaded  # last: it may be loaded meanwhile
+    if readable:
         threads = max(1, min(threads, 1 + len(rows) * width * item_size // _BYTES_WORTH_A_THREAD))
         for some in rows_of_about(_BYTES_A_THREAD * threads, rows, max(1, width * item_size)):
             work(some, matrix[some.slice], threads, library)
         return
-    in_fortran_order = can_sum(matrix.T)
 
     def convert(some: Span) -> None:
         if in_fortran_order:
@@ -344,7 +345,7 @@ def check_product(
     return Compared(totals, largest, worst), bool(check.in_a.integral and check.in_b.integral and not check.in_c.integral)
 
 
-def _check_of(a: np.ndarray, b: np.ndarray, c: np.ndarray, group: int, bounds: Bounds, loop: int, memory: int = 0) -> Any:
+def _check_of(a: np.ndarray, b: np.ndarray, c: np.ndarray, group: int, bounds: Bounds, loop: int, memory: int) -> Any:
     """The C code's check. `loop`: NumPy's, to compute C; 0: C is computed. `memory`: the address of x, before the norms and two
     limits of each group, and packed y; 0: C allocates it."""
     (l, m), groups = b.shape, -(-b.shape[1] // group)
@@ -369,7 +370,7 @@ def check_stack(
     x, found = np.ascontiguousarray(x), np.zeros(count, _OF_PRODUCT)
     apart = [each.strides[0] if len(each) > 1 else 0 for each in (a, b, c)]
     each = 1 if count >= threads else threads
-    stack = _Stack(_check_of(*first, group, bounds, loop), n, *apart, x.ctypes.data, found.ctypes.data, each)
+    stack = _Stack(_check_of(*first, group, bounds, loop, 0), n, *apart, x.ctypes.data, found.ctypes.data, each)
     bytes_of_one = sum(each.nbytes for each in first) + (n * len(first[1]) * m // _TERMS_A_BYTE if loop else 0)
     with limited_blas(1) if loop and n * len(first[1]) * m > OF_ONE_THREAD else nullcontext():
         for some in rows_of_about(_BYTES_A_THREAD * threads, Span(0, count), bytes_of_one):
