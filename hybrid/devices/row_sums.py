@@ -57,7 +57,7 @@ _Check = structure(
     "void* multiply, pool; int64_t block, raised, no_memory; Found found",
     Rows=_Rows, Comparison=_Comparison, Look=_Look, Found=_Found,
 )  # fmt: skip
-_OF_PRODUCT = np.dtype(
+OF_PRODUCT = np.dtype(
     structure("double total, largest; int64_t differ, not_judged; double largest_a, largest_b; int64_t has_fractions")
 )
 _Stack = structure(
@@ -367,7 +367,7 @@ def check_stack(
     loop = matmul_loop(c.dtype.char) if multiplies and count >= threads else 0
     if not all(map(can_sum, first)) or (multiplies and not loop):
         return None
-    x, found = np.ascontiguousarray(x), np.zeros(count, _OF_PRODUCT)
+    x, found = np.ascontiguousarray(x), np.zeros(count, OF_PRODUCT)
     apart = [each.strides[0] if len(each) > 1 else 0 for each in (a, b, c)]
     each = 1 if count >= threads else threads
     stack = _Stack(_check_of(*first, group, bounds, loop, 0), n, *apart, x.ctypes.data, found.ctypes.data, each)

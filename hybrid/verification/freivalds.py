@@ -24,6 +24,7 @@ from hybrid.devices.row_sums import (
     MOST_IN_TOTAL,
     MOST_WEIGHT,
     NOT_INTEGRAL,
+    OF_PRODUCT,
     TERMS,
     Allowed,
     Bounds,
@@ -461,48 +462,20 @@ class StackCheck:
     for all products. The accuracy of right products is estimated from each product's differences if they are enough, else from
     those of all."""
 
-    # By product: the sizes' total and nonzero count, as in Compared, the largest, and whether an integer C has fractions. For
-    # all: how many sums were judged, and the largest magnitudes in A and in B.
-    _totals: np.ndarray
-    _counts: np.ndarray
-    _sizes: np.ndarray
-    _fractions: np.ndarray
-    _judged: int
-    _largest: tuple[float, ...] = ()  # (): nothing has been compared
-
     def __init__(self, a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: int) -> None:
         self._a, self._b, self._c, self._threads = a, b, c, threads
         self._problem, self._seed = Problem(c.shape[1], a.shape[2], c.shape[2], c.dtype.name), new_seed()
-        self._sizes, self._fractions = np.zeros(len(c)), np.zeros(len(c), bool)
+        self._found: np.ndarray | None = None  # by product, of OF_PRODUCT; None: nothing has been compared
 
     def compared_in_c(self, *, multiplies: bool = False) -> bool:
         """Compare all products by the C code, which with `multiplies` computes them first. Returns whether it can."""
         a, b = (each if can_sum(each[0]) else np.ascontiguousarray(each) for each in (self._a, self._b))
         how = _x_of(self._problem.m, self._seed), GROUP_COLUMNS, bounds_of(self._problem), self._threads
-        found = check_stack(a, b, self._c, *how, multiplies=multiplies)
-        if found is None:
-            return False
-        self._totals, self._counts, self._sizes = (found[each] for each in ("total", "differ", "largest"))
-        self._fractions, sums = found["has_fractions"] != 0, self._problem.n * -(-self._problem.m // GROUP_COLUMNS)
-        self._judged = sums * len(found) - int(found["not_judged"].sum())
-        self._largest = tuple(float(found[each].max()) for each in ("largest_a", "largest_b"))
-        return True
+        self._found = check_stack(a, b, self._c, *how, multiplies=multiplies)
+        return self._found is not None
 
-    def _compared_by_numpy(self) -> bool:
-        """The same by NumPy, a part of the stack at a time. Returns whether products are small enough."""
-        (n, l), (_, m) = self._a.shape[1:], self._b.shape[1:]
-        if (of_one := 8 * (n * l + l * m + n * m)) > _STACK_BYTES:
-            return False
-        parts = on_threads(self._threads, self._compared, rows_of_about(_STACK_BYTES, Span(0, len(self._c)), of_one))
-        sizes, fractions = (np.concatenate(each) for each in list(zip(*parts, strict=True))[:2])
-        self._largest = _largest([largest for *_, largest in parts])
-        self._totals, self._counts = np.clip(sizes, 0, MOST_IN_TOTAL).sum(axis=(1, 2)), (sizes > 0).sum(axis=(1, 2))
-        self._sizes, self._judged = sizes.max(axis=(1, 2)), int((sizes >= 0).sum())
-        self._fractions = fractions & (max(self._largest) < NOT_INTEGRAL)
-        return True
-
-    def _compared(self, part: Span) -> tuple[np.ndarray, np.ndarray, tuple[float, float]]:
-        """Of some products: the sizes of all differences, whether C has fractions, and the largest magnitudes in A and in B."""
+    def _compared(self, part: Span) -> np.ndarray:
+        """Compare some products by NumPy."""
         with np.errstate(all="ignore"):
             a, b = (some_matrices(each, part).astype(np.float64) for each in (self._a, self._b))
             c, m = self._c[part.slice].astype(np.float64), self._problem.m
@@ -516,26 +489,39 @@ class StackCheck:
             by_group = np.split(b * sums.x, range(GROUP_COLUMNS, m, GROUP_COLUMNS), axis=2)
             norms_b = np.stack([norms_of(each.reshape(len(b), 1, -1)) for each in by_group], axis=2)
             sizes = sizes_of(of_c, squares, norms_of(a)[:, :, None], sums.allowed(Span(0, m), norms_b, integral=False))
-            return sizes, (np.rint(c) != c).any(axis=(1, 2)), (sums.in_a.largest, sums.in_b.largest)
+            has_fractions = (np.rint(c) != c).any(axis=(1, 2)) & sums.in_a.integral & sums.in_b.integral
+        found, of_product = np.zeros(len(c), OF_PRODUCT), (1, 2)
+        found["total"], found["differ"] = np.clip(sizes, 0, MOST_IN_TOTAL).sum(of_product), (sizes > 0).sum(of_product)
+        found["largest"], found["not_judged"] = sizes.max(of_product), (sizes < 0).sum(of_product)
+        found["largest_a"], found["largest_b"], found["has_fractions"] = sums.in_a.largest, sums.in_b.largest, has_fractions
+        return found
 
     def faults(self) -> dict[int, tuple[Fault, ...]]:
         """The faults of each wrong product, by its number."""
-        problem, wrong = self._problem, dict[int, tuple[Fault, ...]]()
-        exact, limits = True, np.full(len(self._c), -np.inf)  # each product is checked by itself
-        if self._largest or self.compared_in_c() or self._compared_by_numpy():
-            if is_exact(problem, GROUP_COLUMNS, *self._largest):
+        problem, wrong, count = self._problem, dict[int, tuple[Fault, ...]](), len(self._c)
+        of_one = 8 * (problem.n * problem.l + problem.l * problem.m + problem.n * problem.m)
+        if self._found is None and not self.compared_in_c() and of_one <= _STACK_BYTES:
+            parts = rows_of_about(_STACK_BYTES, Span(0, count), of_one)
+            self._found = np.concatenate(on_threads(self._threads, self._compared, parts))
+        exact, limits, found = True, np.full(count, -np.inf), self._found
+        suspected = limits < 0  # each product is checked by itself
+        if found is not None:
+            largest = float(found["largest_a"].max()), float(found["largest_b"].max())
+            if is_exact(problem, GROUP_COLUMNS, *largest):
                 limits[:] = 0
-            elif not is_exact_product(problem.dtype, problem.l, *self._largest):
-                exact, counts = False, self._counts
-                of_all = spread_of(self._totals.sum(), counts.sum()) if counts.sum() >= FEW else 1.0
-                limits = usual_largest(self._judged) * np.where(counts >= FEW, spread_of(self._totals, counts), of_all)
-        for index in np.flatnonzero((self._sizes > limits) | (self._fractions & exact)).tolist():
+            elif not is_exact_product(problem.dtype, problem.l, *largest):
+                exact, totals, counts = False, found["total"], found["differ"]
+                judged = count * problem.n * -(-problem.m // GROUP_COLUMNS) - int(found["not_judged"].sum())
+                of_all = spread_of(totals.sum(), counts.sum()) if counts.sum() >= FEW else 1.0
+                limits = usual_largest(judged) * np.where(counts >= FEW, spread_of(totals, counts), of_all)
+            suspected = (found["largest"] > limits) | ((found["has_fractions"] != 0) & exact)
+        for index in np.flatnonzero(suspected).tolist():
             matrices = self._a[index % len(self._a)], self._b[index % len(self._b)], self._c[index]
             suspects: Sequence[Suspect] = ()
             if not exact:
                 views = [RowView(matrix, Span(0, len(matrix))) for matrix in matrices]
-                found = HostCheck(Team(), plan_alone(problem), views, self._threads, unsaid).compared(self._seed)
-                suspects = _suspects(found.worst, limits[index], problem.m)
+                alone = HostCheck(Team(), plan_alone(problem), views, self._threads, unsaid).compared(self._seed)
+                suspects = _suspects(alone.worst, limits[index], problem.m)
             check = verify_alone(*matrices, self._threads, suspects)
             if not check.ok:
                 wrong[index] = check.faults
