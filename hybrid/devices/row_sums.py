@@ -326,7 +326,7 @@ def check_product(
     library, groups = adder().loaded, -(-m // group)
     memory = np.empty(m + 3 * groups + l * library.packed_columns(groups))
     memory[:m] = x
-    check = _check_of(a, b, c, group, bounds, loop, memory.ctypes.data)
+    check = _check_of(a, b, c, group, bounds, loop, _address_of(memory))
     row_bytes = a.shape[1] * a.itemsize + m * c.itemsize + (l * m // _TERMS_A_BYTE if multiplies else 0)
     at_once = max(1, threads * _BYTES_A_THREAD // max(1, row_bytes))
     with limited_blas(1) if multiplies and n * l * m > OF_ONE_THREAD else nullcontext():
