@@ -12,7 +12,6 @@ import math
 import os
 import shlex
 import sys
-import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -45,7 +44,7 @@ from hybrid.ranks.launcher import launched
 from hybrid.ranks.team import Team
 from hybrid.reporting.run_report import parts_line
 from hybrid.runs.matrix_file import MatrixOutput, matrix_name, new_matrix
-from hybrid.runs.measured import NOTHING, Outcome, Parts, Room, RunOptions, run_product
+from hybrid.runs.measured import NOTHING, Outcome, Parts, RepeatedProduct, Room
 from hybrid.runs.operands import TypedProduct
 from hybrid.verification.check import Check
 
@@ -352,18 +351,13 @@ class _PartsFile:
     def _sum_of_groups(self, part: Tile, digest: Callable[[Span], int], phase: str) -> int:
         """The sum of `digest` over this rank's share of the part's row groups, which do not depend on the number of ranks and
         threads."""
-        members, here = self._team.topology.nodes[self._team.topology.node_of(_WRITING)], threading.get_ident()
+        members = self._team.topology.nodes[self._team.topology.node_of(_WRITING)]
         if self._team.rank not in members:
             return 0
         groups = list(rows_of_about(_GROUP_BYTES, part.rows, len(part.columns) * self._output.dtype.itemsize))
-
-        def done(group: Span) -> int:
-            if threading.get_ident() == here:
-                self._team.enter(phase)
-            return digest(group)
-
         own = Span(0, len(groups)).part(len(members), members.index(self._team.rank))
-        return sum(on_threads(self._threads, done, groups[own.slice]))
+        self._team.enter(phase)
+        return sum(on_threads(self._threads, digest, groups[own.slice], lambda digests: self._team.enter(phase)))
 
 
 def _group_digest(rows: Span, data: np.ndarray) -> int:
@@ -449,8 +443,8 @@ class ProductInParts:
             plan, p = decision.plan, part.problem
             reads_a = following is not None and following.rows != tile.rows
             reading = self._begin_reading(rooms[-1], following) if reads_a else None
-            how = RunOptions(progress=tell, room=rooms[0], there=there)
-            outcome = run_product(self._session, decision, *part.sources(), self._settings, how)
+            how: Any = {"progress": tell, "room": rooms[0], "there": there}
+            outcome = RepeatedProduct(self._session, decision, part.sources(), self._settings, **how).outcome()
             plans.append(plan)
             held = {"A": p.operand_bytes(p.n, p.l), "B": p.operand_bytes(p.l, p.m)}
             spared += sum(held[key] for key in there)

@@ -36,7 +36,7 @@ from hybrid.ranks.team import Team
 from hybrid.reporting import run_report
 from hybrid.reporting.progress import Progress
 from hybrid.runs.matrix_file import matrix_name
-from hybrid.runs.measured import Outcome, RunOptions, run_typed_product
+from hybrid.runs.measured import Outcome, run_typed_product
 
 if TYPE_CHECKING:
     from hybrid.planning.decision import Decision
@@ -83,8 +83,8 @@ class _Job:
         team.timeline = Timeline(traced=bool(options.trace))
         warmup = options.warmup if options.warmup is not None else int(decision.plan.device == "cuda")
         with self._progress(decision.plan, (warmup + options.repeat) * len(product.types.primes)) as progress:
-            how = RunOptions(options.repeat, warmup, progress=progress)
-            outcome = run_typed_product(self.session, decision, product, self.settings, how)
+            often = {"repeat": options.repeat, "warmup": warmup}
+            outcome = run_typed_product(self.session, decision, product, self.settings, progress=progress, **often)
             wall.enter("write")
             if self.output and _is_right(outcome):  # a product that failed its check is not written
                 _write(team, decision.plan, outcome.c.array, self.output)

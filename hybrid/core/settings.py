@@ -119,15 +119,10 @@ def _from_text(variable: str, text: str, setting: Field[Any]) -> Any:
     if kind is bool:
         return _truth(variable, text)
     try:
-        value = parse_bytes(text) if setting.name.endswith(_IN_BYTES) else kind(text)
-    except UsageError as no_bytes:
-        raise UsageError(f"{variable}={no_bytes}", code="environment") from None
-    except ValueError:
-        raise UsageError(f"{variable}={text!r} is not a number", code="environment") from None
-    try:
-        return _validated(setting, value)
-    except UsageError as error:
-        raise UsageError(f"{variable}={text!r}: {error}", code="environment") from None
+        return _validated(setting, parse_bytes(text) if setting.name.endswith(_IN_BYTES) else kind(text))
+    except ValueError as error:
+        why = error if isinstance(error, UsageError) else "it is not a number"
+        raise UsageError(f"{variable}={text!r}: {why}", code="environment") from None
 
 
 def _validated(setting: Field[Any], value: Any) -> Any:

@@ -31,7 +31,7 @@ from hybrid.planning.plan import FreeMemory
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.launcher import has_come, heed
 from hybrid.ranks.team import Team
-from hybrid.runs.measured import RunOptions, run_product
+from hybrid.runs.measured import RepeatedProduct
 from hybrid.runs.operands import fill_rows
 from hybrid.verification.check import Fault
 
@@ -212,7 +212,7 @@ class Acceptance:
         a = _Normal((problem.n, problem.l), seed, "A", shift * case.rows)
         b = _Normal((problem.l, problem.m), seed, "B")
         try:
-            result = run_product(self._session, decision, a, b, self._settings, RunOptions(repeat=3))
+            result = RepeatedProduct(self._session, decision, (a, b), self._settings, repeat=3).outcome()
         except CheckFailed as failed:
             if not failed.on_all_ranks and team.size > 1:
                 raise

@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hybrid.core.problem import Span, pieces, record
+from hybrid.core.text import tell_nobody
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
@@ -69,19 +70,26 @@ def _ask(helpers: int, work: Callable[[], None]) -> None:
         _queue.put(work)
 
 
-def on_threads(threads: int, work: Callable[[Part], Result], parts: Iterable[Part]) -> list[Result]:
+def on_threads(
+    threads: int, work: Callable[[Part], Result], parts: Iterable[Part], told: Callable[[list[Result]], object] = tell_nobody
+) -> list[Result]:
     """Call `work(part)` for each part by up to `threads` threads, including this one. Returns the results in order.
 
-    After an exception no new part begins, and running ones are waited for. Nested calls within `work` use one thread.
+    `told` gets all results so far, in any order, after each part of this thread. After an exception no new part begins, and
+    running ones are waited for. Nested calls within `work` use one thread.
     """
     parts = list(parts)
     helpers = min(threads, MOST_THREADS, len(parts)) - 1
+    done = list[Result]()  # in any order
     if helpers < 1 or _here.in_part:
-        return [work(part) for part in parts]
+        for part in parts:
+            done.append(work(part))
+            told(done)
+        return done
     results, errors = dict[int, Result](), list[BaseException]()
     todo, helping, ended = deque(range(len(parts))), deque[None](), SimpleQueue[None]()
 
-    def do_all(working: deque[None]) -> None:
+    def do_all(working: deque[None], told: Callable[[list[Result]], object]) -> None:
         _here.in_part = True
         try:
             while todo:
@@ -89,7 +97,9 @@ def on_threads(threads: int, work: Callable[[Part], Result], parts: Iterable[Par
                 with suppress(IndexError):  # another thread took the last part
                     number = todo.popleft()
                     try:
-                        results[number] = work(parts[number])
+                        results[number] = result = work(parts[number])
+                        done.append(result)
+                        told(done)
                     except BaseException as error:  # raised below
                         errors[:] = [error]
                         todo.clear()
@@ -98,12 +108,12 @@ def on_threads(threads: int, work: Callable[[Part], Result], parts: Iterable[Par
             _here.in_part = False
 
     def help_out() -> None:
-        do_all(helping)
+        do_all(helping, tell_nobody)
         ended.put(None)
 
     try:
         _ask(helpers, help_out)
-        do_all(deque())
+        do_all(deque(), told)
     except BaseException as error:  # of a signal handler
         errors[:] = [error]
     todo.clear()

@@ -2,8 +2,7 @@
 """Decides device, kernel, precision, plan and transport of a product, each with its reason, from machine and settings.
 
 `decide` is a pure function of its arguments: of the machine that the ranks found, or that `--explain` assumes. If it needs a fact
-not measured yet, it has the ranks measure it and starts again. This module does not import NumPy, which must not load before the
-number of threads is set.
+not measured yet, it has the ranks measure it and starts again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The request for a plan, the choice of panels and k-slabs for H2D copies, and a simulation of a product with them.
-
-All panels are resident if they fit. Out of core, one operand is stationary, with as many panels at a time as fit, and the other
-is streamed past in small panels.
-"""
+"""The request for a plan, the choice of panels and k-slabs for H2D copies, and a simulation of a product with them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ import math
 import os
 import re
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -152,9 +151,8 @@ class MatrixFile:
         HybridError if the file cannot be read, UsageError for values that the type cannot hold.
         """
         across, threads = Span(0, self.shape[1]) if columns is None else columns, threads if self._parallel else 1
-        done, here = list[int](), threading.get_ident()
 
-        def read(piece: tuple[Span, Span]) -> None:
+        def read(piece: tuple[Span, Span]) -> int:
             height, width = piece
             target = into[height.within(rows).slice, width.within(across).slice]
             found = self._fetch(height, width, target)
@@ -164,13 +162,12 @@ class MatrixFile:
                         target[...] = found
                 except FloatingPointError:
                     raise UsageError(f"{self.path} holds values too large for {into.dtype}", code="file-values") from None
-            done.append(len(height) * len(width))
-            if threading.get_ident() == here:
-                progress(sum(done) // len(across))
+            return len(height) * len(width)
 
         if into.size:
             at_once = BYTES_AT_ONCE // threads  # threads may convert in temporary memory
-            on_threads(threads, read, _rectangles(rows, across, self._chunk, self.dtype.itemsize, at_once))
+            rectangles = _rectangles(rows, across, self._chunk, self.dtype.itemsize, at_once)
+            on_threads(threads, read, rectangles, lambda done: progress(sum(done) // len(across)))
             progress(len(rows))
 
 

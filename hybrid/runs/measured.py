@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import field, replace
+from typing import Any
 
 import numpy as np
 
@@ -65,20 +66,6 @@ def _shapes_on(plan: Plan, node: int) -> dict[str, tuple[int, int]]:
 
 
 @record
-class RunOptions:
-    """How often a product is computed, and how progress is reported.
-
-    `room`: memory for its matrices, which earlier products used. `there`: which of A and B are filled already.
-    """
-
-    repeat: int = 1
-    warmup: int = 0
-    progress: Progress = tell_nobody
-    room: Room | None = None
-    there: str = ""
-
-
-@record
 class Outcome:
     """The result of a product. `c`: this node's rows, all on the root's node."""
 
@@ -130,15 +117,9 @@ class Parts:
     spared: int = 0  # bytes of A and B already in memory: from the part before, or read while that was multiplied
 
 
-def run_product(
-    session: Session, decision: Decision, a: MatrixSource, b: MatrixSource, settings: Settings, options: RunOptions | None = None
-) -> Outcome:
-    """Compute the product as often as the options say. Every rank calls it."""
-    return _Repeated(session, decision, (a, b), settings, options or RunOptions()).outcome()
-
-
-class _Repeated(RootProduct):
-    """A product computed as often as the options say, each time in the same matrices."""
+class RepeatedProduct(RootProduct):
+    """A product computed `warmup` and then `repeat` times, each time in the same matrices. Every rank makes it, and calls
+    `outcome`. `room`: memory for the matrices, which earlier products used. `there`: which of A and B are filled already."""
 
     may_use_workspace = False
 
@@ -148,19 +129,23 @@ class _Repeated(RootProduct):
         decision: Decision,
         operands: tuple[MatrixSource, MatrixSource],
         settings: Settings,
-        options: RunOptions,
+        *,
+        repeat: int = 1,
+        warmup: int = 0,
+        progress: Progress = tell_nobody,
+        room: Room | None = None,
+        there: str = "",
     ) -> None:
-        super().__init__(session, decision, operands, settings, progress=options.progress)
-        self._options = options
-        self.comes_again = options.repeat + options.warmup > 1 or options.room is not None
+        super().__init__(session, decision, operands, settings, progress=progress)
+        self._repeats, self._warmups, self._room, self._there = repeat, warmup, room, there
+        self.comes_again = repeat + warmup > 1 or room is not None
         self._check: Check | None = None  # of the last product, or of the first wrong one
 
     def outcome(self) -> Outcome:
         team = self.team
         team.timeline = Timeline(traced=team.timeline.traced)
         with limited_threads(self.threads):
-            room = self._options.room
-            self.prepare(room.matrices(self.plan, team.node) if room is not None else {}, self._options.there)
+            self.prepare(self._room.matrices(self.plan, team.node) if self._room is not None else {}, self._there)
             try:
                 totals = self._repeat()
             except BaseException:
@@ -185,9 +170,9 @@ class _Repeated(RootProduct):
     def _repeat(self) -> list[float]:
         """The seconds of each product after the warm-up, from operands in host memory to C at the root; fewer than asked for if a
         signal has asked the job to end."""
-        team, options, totals = self.team, self._options, list[float]()
+        team, totals = self.team, list[float]()
         team.timeline.zero = time.perf_counter()  # the ranks have just left a phase together
-        for index in range(-options.warmup, options.repeat):
+        for index in range(-self._warmups, self._repeats):
             team.timeline.repeat = index
             if index == 0:
                 wait_until_loaded()  # time products as they are once the machine's caches are filled
@@ -208,7 +193,7 @@ class _Repeated(RootProduct):
                 if not check.ok:
                     totals = totals or [seconds]  # of a wrong warm-up, if there is nothing else
                     break
-            if 0 <= index < options.repeat - 1:  # there is a product to report: from now on SIGTERM waits for the current one
+            if 0 <= index < self._repeats - 1:  # there is a product to report: from now on SIGTERM waits for the current one
                 heed(signal.SIGTERM)
                 with team.phase("scatter", timed=False) as asking:
                     asking.mine = has_come(signal.SIGTERM)
@@ -219,12 +204,11 @@ class _Repeated(RootProduct):
 
     def _named(self, check: Check, index: int) -> Check:
         """The check, with the number of the product if there are several."""
-        options = self._options
-        if options.repeat + options.warmup == 1:
+        if self._repeats + self._warmups == 1:
             return check
         if index < 0:
-            return check.of(f"warm-up product {index + options.warmup + 1} of {options.warmup}")
-        return check.of(f"product {index + 1} of {options.repeat}")
+            return check.of(f"warm-up product {index + self._warmups + 1} of {self._warmups}")
+        return check.of(f"product {index + 1} of {self._repeats}")
 
 
 def _slowest(of_ranks: Sequence[dict[tuple[str, int | None], float]], devices: Sequence[str]) -> dict[str, Spread]:
@@ -245,17 +229,16 @@ def _slowest(of_ranks: Sequence[dict[tuple[str, int | None], float]], devices: S
     return {phase: Spread.of(list(slowest_of[phase].values())) for phase in PHASES if phase in slowest_of}
 
 
-def run_typed_product(
-    session: Session, decision: Decision, product: TypedProduct, settings: Settings, options: RunOptions
-) -> Outcome:
+def run_typed_product(session: Session, decision: Decision, product: TypedProduct, settings: Settings, **how: Any) -> Outcome:
     """Compute the product. Every rank calls it. Unless the check has failed, `c` of the outcome has C's type; Overflow if that
-    cannot hold C. The times of several real products are added up, without the conversion of C."""
+    cannot hold C. The times of several real products are added up, without the conversion of C. `how`: keywords of
+    `RepeatedProduct`."""
     team, plan, types, (n, _, m) = session.team, decision.plan, product.types, product.sizes
     rows, threads = plan.c_rows_at_the_end(team.rank), decision.placements[team.rank].threads.count
     products = RealProducts(team, types, threads, (len(rows), m), name_of=element_namer(rows.lo))
     outcome: Outcome | None = None
     for prime in types.primes:
-        latest = run_product(session, decision, *product.sources(prime), settings, options)
+        latest = RepeatedProduct(session, decision, product.sources(prime), settings, **how).outcome()
         outcome = latest if outcome is None else outcome.followed_by(latest)
         if outcome.check is not None and not outcome.check.ok:
             return outcome

@@ -7,7 +7,6 @@ real products that compute C.
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,9 +58,7 @@ def fill_rows(
     width, elements = into.shape[1], into.reshape(-1)
     wanted = Span(rows.lo * width, rows.hi * width)
 
-    here, done = threading.get_ident(), list[int]()
-
-    def make(numbers: Span) -> None:
+    def make(numbers: Span) -> int:
         from numpy.random import SFC64, Generator  # commands that read files start sooner without it
 
         generator, count = Generator(SFC64(0)), 0
@@ -74,14 +71,12 @@ def fill_rows(
             if before:
                 elements[: len(block) - before] = made[before:]
             count += len(block) - before
-        done.append(count)
-        if threading.get_ident() == here:
-            progress(sum(done) // width)
+        return count
 
     blocks = Span(wanted.lo // _BLOCK, -(-wanted.hi // _BLOCK))
     at_once = max(1, min(_CALL_BLOCKS, len(blocks) // (_PARTS_PER_THREAD * max(1, threads))))
-    on_threads(threads, make, pieces(blocks, at_once))
-    progress(sum(done) // width)
+    on_threads(threads, make, pieces(blocks, at_once), lambda done: progress(sum(done) // width))
+    progress(len(rows))
 
 
 def _make_block(into: np.ndarray, generator: Any, number: int, fill: str, seed: int, matrix: str) -> None:
@@ -191,8 +186,7 @@ class FileElements(Elements):
             self._file = open_matrix(name, readers)
         super().__init__(self._file.shape)
         self.path = self._file.path
-        self.held = self.dtype = self._stored = self._file.dtype.newbyteorder("=")  # `held`: in the file
-        self._converts = False
+        self.held = self.dtype = self._file.dtype.newbyteorder("=")  # `held`: in the file
 
     def load(self) -> None:
         """Read files now that can only be read as a whole, so that malformed ones are refused before anything is computed."""
@@ -201,16 +195,13 @@ class FileElements(Elements):
 
     def convert_to(self, dtype: np.dtype) -> None:
         """Convert the elements to this type when they are read. UsageError if that would lose more than rounding does."""
-        held, self.dtype = self.held, dtype
-        if held.kind == "V" and dtype.name == "bfloat16":
-            self._stored = dtype
-        elif lost := _what_is_lost(held, dtype):
-            raise UsageError(f"{self.path} holds {held}: {dtype} would lose {lost}; use another --dtype", code="dtype")
-        narrower = dtype.name in _HALVES or (dtype.kind in "iu" and held.kind != "b")
-        self._converts = narrower and held != dtype
+        if lost := _what_is_lost(self.held, dtype):
+            raise UsageError(f"{self.path} holds {self.held}: {dtype} would lose {lost}; use another --dtype", code="dtype")
+        self.dtype = dtype
 
     def write(self, rows: Span, into: np.ndarray, threads: int, progress: Progress) -> None:
-        if not self._converts:
+        narrower = self.dtype.name in _HALVES or (self.dtype.kind in "iu" and self.held.kind != "b")
+        if self.held == self.dtype or not narrower:
             self._file.read(rows.moved(self._rows.lo), into, progress, self._columns, threads)
             return
         for part, values in self._values(rows, threads):
@@ -218,11 +209,11 @@ class FileElements(Elements):
             progress(part.hi - rows.lo)
 
     def _values(self, rows: Span, threads: int) -> Iterator[tuple[Span, np.ndarray]]:
-        """The elements of some rows at a time, of the file's type."""
+        """The elements of some rows at a time, of the file's type; unnamed ones of 16 bits as bfloat16."""
         for part in rows_of_about(BYTES_AT_ONCE, rows, self.shape[1] * self.held.itemsize):
             own = np.empty((len(part), self.shape[1]), self.held)
             self._file.read(part.moved(self._rows.lo), own, tell_nobody, self._columns, threads)
-            yield part, own.view(self._stored)
+            yield part, own.view(self.dtype) if self.held.kind == "V" else own
 
     def _converted(self, values: np.ndarray) -> np.ndarray:
         if self.dtype.kind in "iu":
