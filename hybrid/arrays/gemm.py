@@ -176,11 +176,6 @@ class ProductType:
         return self.exact is not None or self.result != self.operand("B")
 
     @property
-    def is_rounded_once(self) -> bool:
-        """Whether C is a float32 product that is only rounded to 16 bits."""
-        return self.computed == "float32" and self.result in _SHORT and not self.gemm.combines
-
-    @property
     def finishes(self) -> bool:
         """Whether the product needs another step: a conversion, alpha or beta."""
         return self.converts or self.gemm.combines

@@ -190,7 +190,7 @@ class CopiedCall:
             a, b = arrays_of(*operands[:2], on_device=True)
             types = product_type(a.dtype, b.dtype, gemm.dtype).of(gemm)
             others = gemm.modulus or max(a.ndim, b.ndim) > 2 or settings.check == "host" or settings.gpu_memory
-            to_float16 = types.is_rounded_once and types.result == "float16"
+            to_float16 = (types.computed, types.result) == ("float32", "float16") and not types.gemm.combines
             if others or not (types.exact or types.complex_a or to_float16):
                 return None
             first, second, _, shape = matrices_of(a, b, gemm)

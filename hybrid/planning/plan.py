@@ -216,7 +216,7 @@ class Plan:
     def check_layout(self, rank: int) -> CheckLayout:
         """The pieces that a rank's device sums for the check; B is divided by the links that copy it."""
         p, share = self.problem, self.shares[rank]
-        links = {"nccl": range(self.topology.size), "peers": self.topology.nodes[share.node]}.get(self.transport)
+        links = {"nccl": range(self.topology.size), "peers": self.topology.nodes[self.topology.node_of(rank)]}.get(self.transport)
         of_b = tuple(map(self.b_rows_over_link, links)) if links is not None else (Span(0, p.l),)
         return CheckLayout(share, p.l, p.m, of_b, group_columns(self.device_memory))
 
@@ -250,11 +250,9 @@ def make_plan(request: PlanRequest) -> Plan:
     shares = []
     for rank, (rows, b_rows) in enumerate(zip(request.rows_of_a, request.rows_of_b, strict=True)):
         row_panels = tuple(pieces(Span(0, len(rows)), tiling.panel_rows))
-        node, layout = topology.node_of(rank), layout_of(problem, len(rows), tiling, device)
+        layout = layout_of(problem, len(rows), tiling, device)
         blocks = request.rows_of_a if problem.symmetric else ()
-        shares.append(
-            RankShare(rank, node, rows, b_rows, row_panels, column_panels, tiling, layout, slabs, blocks, problem.symmetric)
-        )
+        shares.append(RankShare(rank, rows, b_rows, row_panels, column_panels, tiling, layout, slabs, blocks, problem.symmetric))
 
     plan = Plan(problem, topology, request.root, device, staged, check, tuple(shares), request.operands, device_memory=memory)
     if not request.grid:

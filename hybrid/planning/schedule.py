@@ -382,7 +382,6 @@ class RankShare:
     """One rank's part of the product: its rows, the panels and slabs of A and B, and their order."""
 
     rank: int
-    node: int
     rows: Span  # the rows of A and C in its row block
     b_rows: Span  # the rows of B that it provides
     row_panels: tuple[Span, ...]  # counted within its row block

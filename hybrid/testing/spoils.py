@@ -69,14 +69,6 @@ def _lines_swapped(into: np.ndarray) -> None:
         into[[0, others[-1]]] = into[[others[-1], 0]]
 
 
-def _stale_row(into: np.ndarray, source: Any, before: np.ndarray) -> None:
-    into[-1] = before[-1]
-
-
-def _nothing(into: np.ndarray, source: Any, before: np.ndarray) -> None:
-    into[...] = before
-
-
 def _lost_k(into: np.ndarray, source: Any, before: Any) -> None:
     if not isinstance(source, tuple):
         raise ValueError("'lost k' is a fault of multiplications")
@@ -94,12 +86,12 @@ SPOILS: dict[str, Spoil] = {
     "sign": _sign,
     "zero": lambda into, source, before: _first_that_changes(into, np.zeros_like(into)),
     "nan": _nan,
-    "stale row": _stale_row,
+    "stale row": lambda into, source, before: np.copyto(into[-1], before[-1]),
     "rows swapped": lambda into, source, before: _lines_swapped(into),
     "columns swapped": lambda into, source, before: _lines_swapped(into.T),
     "shifted row": lambda into, source, before: np.copyto(into, np.roll(into, 1, axis=0)),
     "shifted column": lambda into, source, before: np.copyto(into, np.roll(into, 1, axis=1)),
-    "nothing": _nothing,
+    "nothing": lambda into, source, before: np.copyto(into, before),
     "lost k": _lost_k,
 }
 

@@ -155,7 +155,7 @@ def test_shares_cover_a_b_and_c_once(problem, topology, device, root, memory, **
         for tile in share.tiles():
             of_c[share.rows.slice][tile.rows.slice, tile.columns.slice] += 1
         rows = plan.c_rows_at_the_end(share.rank)
-        assert share.node == plan.root_node or not len(rows), "C is gathered on the root's node"
+        assert plan.topology.node_of(share.rank) == plan.root_node or not len(rows), "C is gathered on the root's node"
         gathered[rows.slice] += 1
         for panels, size in (share.row_panels, asked["panel_rows"]), (share.column_panels, asked["panel_columns"]):
             assert not size or all(len(panel) <= size for panel in panels)
@@ -226,7 +226,8 @@ def test_what_ranks_nodes_and_gpus_take():
 
 def missing(plan, changed=None, besides_on_gpu=(), already_there=0, **all_ranks):
     """What is said where every rank has plenty of memory and a GPU of its own, but for what is given."""
-    free = [replace(FreeMemory(f"host{each.node}", PLENTY, PLENTY, f"GPU-{each.rank}"), **all_ranks) for each in plan.shares]
+    nodes = map(plan.topology.node_of, range(plan.topology.size))
+    free = [replace(FreeMemory(f"host{node}", PLENTY, PLENTY, f"GPU-{rank}"), **all_ranks) for rank, node in enumerate(nodes)]
     for rank, of_rank in (changed or {}).items():
         free[rank] = replace(free[rank], **of_rank)
     asked = PlanRequest(plan.problem, besides_on_gpu=besides_on_gpu, bytes_there=already_there)
