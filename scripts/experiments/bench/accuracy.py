@@ -83,7 +83,7 @@ def matrices_of(kind: str, dtype: str, sizes: Sizes, random: Random, *, varied: 
 
 
 MODES = ("auto", "fast")  # of --precision
-NATIVE, CUBLAS = "native", "cublas"
+NATIVE = "native"
 UNITS = {"float64": 2.0**-53, "float32": 2.0**-24}
 # Times native's root mean square and maximum error; 1.8 and 2.3 were seen, where scaling by powers of two loses most.
 _ALLOWED = {"14 moduli": (2.0, 3.0)}
@@ -156,8 +156,8 @@ class Accuracy(frame.Experiment):
     """How large are the errors of products in every arithmetic? python scripts/bench.py accuracy [--sizes 512x1024x512]
 
     For each kind of matrices and each type: errors of sampled elements of C relative to (|A||B|)ij, in units of 2^-53 or 2^-24,
-    against sums in extended precision: natively, in the arithmetic that the guard chooses with --precision auto and fast, even
-    if native kernels would be faster, and on a GPU by cuBLAS. In brackets: the chosen arithmetic, and its proved error bound.
+    against sums in extended precision: natively, and in the arithmetic that the guard chooses with --precision auto and fast,
+    even if native kernels would be faster. In brackets: the chosen arithmetic, and its proved error bound.
 
     --matrices N takes N random pairs of any of these kinds instead, and ends with 1 if errors are larger than allowed.
     """
@@ -188,12 +188,9 @@ class Accuracy(frame.Experiment):
             a, b = matrices_of(kind, dtype, (n, l, m), random, varied=part == "random")
             sample = Sample(a, b, sampled, random)
             kernel = fastest(runtime.device.name, dtype, m, runtime.capability)
-            ways: dict[str, tuple[Kernel, bool | None]] = {NATIVE: (kernel, None)}
-            if runtime.gpu:
-                ways[CUBLAS] = cuda.kernel_of("cublas"), None
             errors, chosen, certified = {}, {}, {}
-            for name, (of, fast) in (ways | {mode: (kernel, mode == "fast") for mode in MODES}).items():
-                c, computed = _product(runtime.device, of, problem, a, b, fast=fast)
+            for name, fast in ((NATIVE, None), ("auto", False), ("fast", True)):
+                c, computed = _product(runtime.device, kernel, problem, a, b, fast=fast)
                 errors[name] = sample.errors(c)
                 if computed:
                     proved = [error for _, error in computed.values() if error is not None]
@@ -220,15 +217,14 @@ class Accuracy(frame.Experiment):
     def _of_random(self) -> frame.Table:
         """How many pairs the guard accepted, and how many have errors above native's."""
         seeds, rows = [line["seed"] for line in self.lines], []
-        for dtype, how in itertools.product(UNITS, (*MODES, CUBLAS)):
-            lines = [line for line in self.lines if line["dtype"] == dtype and how in line["errors"]]
-            there = [line for line in lines if how == CUBLAS or _accepted(line, how)]
-            if lines:
-                exact = "–" if how == CUBLAS else str(sum(line["certified"][how] == 0 for line in there))
-                larger = sum(above(line["errors"][how], line["errors"][NATIVE]) for line in there)
-                rows.append([dtype, how, str(len(lines)), str(len(there)), exact, str(larger)])
+        for dtype, mode in itertools.product(UNITS, MODES):
+            lines = [line for line in self.lines if line["dtype"] == dtype]
+            there = [line for line in lines if _accepted(line, mode)]
+            exact = sum(line["certified"][mode] == 0 for line in there)
+            larger = sum(above(line["errors"][mode], line["errors"][NATIVE]) for line in there)
+            rows.append([dtype, mode, *map(str, (len(lines), len(there), exact, larger))])
         title = f"{len(self.lines)} pairs of random matrices, seeds from {min(seeds)} to {max(seeds)}; exact: proved to be so"
-        heads = ["type", "computed by", "matrices", "from remainders", "exact", "above native"]
+        heads = ["type", "precision", "matrices", "from remainders", "exact", "above native"]
         return frame.Table(heads, "llrrrr", rows, title)
 
     def exit_code(self) -> int:

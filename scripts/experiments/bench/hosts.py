@@ -8,7 +8,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from itertools import product
 from typing import Any
@@ -40,8 +40,6 @@ NAMES = {  # of the table's rows, in their order
     "library, new arrays": "ours, `multiply(a, b)`, new arrays each time",
     "library, checked": "ours, `multiply(a, b, out=c)`, the same arrays",
     "library": "ours, `multiply(a, b, out=c, check=False)`",
-    "library, new C": "ours, `multiply(a, b, check=False)`",
-    "shapes, alone": "64 shapes up to n×n×n, each multiplied again and again, new arrays",
     "shapes, in turn": "64 shapes up to n×n×n, in turn, new arrays",
     "cublasxt, page-locked": "cuBLASXt, page-locked operands",
     "cublasxt, registered": "cuBLASXt, operands registered in the call",
@@ -56,8 +54,8 @@ class Hosts(frame.MachineExperiment):
       handwritten  Scatter, Bcast, CuPy, Gather; every buffer allocated before
       ours         python -m hybrid.matmul, its matrices in memory shared by the ranks
       wires        the same matrices copied to the GPUs and back, all at once and nothing multiplied: the links' limit
-      library      hybrid.multiply with rank 0's private arrays: checked, the same and new ones; unchecked, with and without out=
-      shapes       hybrid.multiply of new arrays of 64 shapes up to n×n×n: the sum of all, each by itself, and in turn
+      library      hybrid.multiply with rank 0's private arrays: checked, the same and new ones; unchecked
+      shapes       hybrid.multiply of new arrays of 64 shapes up to n×n×n, in turn: the sum of all
       cublasxt     cuBLASXt's own call of one process, in the best of several block sizes; only on GPUs
 
     A program that fails is named and left out of later rounds; the others go on, and the exit code is 1. `--device cpu` or
@@ -186,16 +184,6 @@ def uniform(n: int) -> np.ndarray:
     return matrix
 
 
-def seconds_of_all(comm: Any, work: Callable[[], Any], finish: Callable[[], Any] = lambda: None) -> float:
-    """The seconds from when all ranks begin the work until all have finished; `finish` waits for a rank's device."""
-    comm.Barrier()
-    began = time.perf_counter()
-    work()
-    finish()
-    comm.Barrier()
-    return time.perf_counter() - began
-
-
 def handwritten(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
     """A program written by hand with mpi4py and CuPy: Scatter A, Bcast B, H2D, A @ B, D2H, Gather C. Every buffer is allocated
     and touched before the clock runs. Without a GPU, NumPy replaces CuPy."""
@@ -220,39 +208,38 @@ def handwritten(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
         copy_out(on_device[0] @ on_device[1], c_rows)
         comm.Gather(c_rows, c)
 
-    setup += seconds_of_all(comm, multiply)
+    setup += frame.seconds_of_all(comm, multiply)
     if c is not None:
         c.fill(np.nan)
-    times = [seconds_of_all(comm, multiply) for _ in range(repeat)]
+    times = [frame.seconds_of_all(comm, multiply) for _ in range(repeat)]
     if a is not None:
         yield "handwritten", times, {"setup": setup, "error": refuse_wrong("the product", a, b, c)}
 
 
 def library(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
-    """hybrid.multiply of rank 0's private arrays: checked, with the same arrays and with new ones each time; unchecked, with and
-    without `out`. The second and the last product of each are compared."""
+    """hybrid.multiply of rank 0's private arrays: checked, with the same ones and with new ones each time; unchecked. The second
+    and the last product of each are compared."""
     a, b = (uniform(n) if comm.rank == 0 else None for _ in "AB")
     c = np.full((n, n), np.nan) if comm.rank == 0 else None
 
-    def seconds(part: str, check: bool, given: bool, *, compare: bool) -> float:
-        operands = [each.copy() if part == "library, new arrays" and each is not None else each for each in (a, b)]
-        how: dict[str, Any] = {"out": c if given else None, "check": check, "device": device}
-        made: list[Any] = []
+    def seconds(part: str, *, compare: bool) -> float:
+        new, made = part == "library, new arrays", list[Any]()
+        operands = [each.copy() if new and each is not None else each for each in (a, b)]
+        how: dict[str, Any] = {"out": None if new else c, "check": part != "library", "device": device}
         if c is not None:
             c.fill(np.nan)
-        taken = seconds_of_all(comm, lambda: made.append(hybrid.multiply(*operands, comm=comm, **how)))
+        taken = frame.seconds_of_all(comm, lambda: made.append(hybrid.multiply(*operands, comm=comm, **how)))
         if compare and a is not None:
             refuse_wrong("the product", a, b, made[0])
         return taken
 
-    kinds = {"library, checked": (True, True), "library, new arrays": (True, False), "library": (False, True)}
-    for part, how in {**kinds, "library, new C": (False, False)}.items():
-        times = [seconds(part, *how, compare=number in (1, repeat + 1)) for number in range(repeat + 2)]
+    for part in ("library, checked", "library, new arrays", "library"):
+        times = [seconds(part, compare=number in (1, repeat + 1)) for number in range(repeat + 2)]
         yield part, times[2:], {"setup": times[0]}
 
 
 def shapes(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
-    """hybrid.multiply of new arrays at rank 0 with random sides up to n: each shape repeatedly, and all shapes in turn."""
+    """hybrid.multiply of new arrays at rank 0 with random sides up to n, in turn."""
     rng, whole = np.random.default_rng(1), uniform(n)
     least, most = np.log(min(64, n)), np.log(n)
     sides = np.exp(rng.uniform(least, most, (64, 3))).astype(int)
@@ -260,13 +247,10 @@ def shapes(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
     def seconds(height: int, inner: int, width: int) -> float:
         parts = whole[:height, :inner], whole[:inner, :width]
         a, b = (each.copy() if comm.rank == 0 else None for each in parts)
-        return seconds_of_all(comm, lambda: hybrid.multiply(a, b, comm=comm, device=device))
+        return frame.seconds_of_all(comm, lambda: hybrid.multiply(a, b, comm=comm, device=device))
 
-    setup = sum(seconds(*each) for each in sides)
-    alone = [[seconds(*each) for _ in range(repeat)] for each in sides]
-    in_turn = [[seconds(*each) for each in sides] for _ in range(repeat)]
-    yield "shapes, alone", [sum(times) for times in zip(*alone, strict=True)], {"setup": setup}
-    yield "shapes, in turn", [sum(times) for times in in_turn], {}
+    sums = [sum(seconds(*each) for each in sides) for _ in range(repeat + 1)]
+    yield "shapes, in turn", sums[1:], {"setup": sums[0]}
 
 
 def wires(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
@@ -291,7 +275,7 @@ def wires(comm: Any, n: int, device: str, repeat: int) -> Iterator[Timed]:
             on.copy_in(into, source, [])
         on.copy_out(on_host[2], on_device[2], [])
 
-    times = [seconds_of_all(comm, copy, on.finish) for _ in range(repeat + 1)]
+    times = [frame.seconds_of_all(comm, copy, on.finish) for _ in range(repeat + 1)]
     yield "wires", times[1:], {"setup": None}
 
 

@@ -157,6 +157,16 @@ def seconds_of(work: Callable[..., Any], *arguments: Any) -> float:
     return time.perf_counter() - began
 
 
+def seconds_of_all(comm: Any, work: Callable[[], Any], finish: Callable[[], Any] = lambda: None) -> float:
+    """The seconds from when all ranks begin the work until all have finished; `finish` waits for a rank's device."""
+    comm.Barrier()
+    began = time.perf_counter()
+    work()
+    finish()
+    comm.Barrier()
+    return time.perf_counter() - began
+
+
 def in_turns(works: Mapping[str, Callable[[], float]], rounds: int, title: str = "") -> dict[str, list[float]]:
     """The seconds that each work returns, round by round in changing order."""
     times: dict[str, list[float]] = {name: [] for name in works}
