@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -59,15 +58,19 @@ def matrices(fill: str, dtype: str, n: int, l: int, m: int, seed: int = 0) -> tu
     return made[0], made[1]
 
 
-def loops_seconds(name: str, a: np.ndarray, b: np.ndarray, repeat: int) -> list[float]:
-    """The seconds of the sequential loops on one core. DeviceUnavailable without a C compiler."""
-    multiply = compiled_loops(name, a.dtype.name)
+def checked_seconds(what: str, multiply: Callable[..., object], a: np.ndarray, b: np.ndarray, repeat: int) -> list[float]:
+    """The seconds of `multiply(a, b, c)`, whose products are checked."""
     times, check = [], ProductCheck(a, b)
     for _ in range(repeat):
         c = np.full((len(a), b.shape[1]), np.nan, a.dtype)
         times.append(seconds_of(multiply, a, b, c))
-        check.refuse_wrong(name, c)
+        check.refuse_wrong(what, c)
     return times
+
+
+def loops_seconds(name: str, a: np.ndarray, b: np.ndarray, repeat: int) -> list[float]:
+    """The seconds of the sequential loops on one core. DeviceUnavailable without a C compiler."""
+    return checked_seconds(name, compiled_loops(name, a.dtype.name), a, b, repeat)
 
 
 class Runtime:
@@ -111,17 +114,14 @@ class Runtime:
 
     def whole_seconds(self, kernel: Kernel, a: np.ndarray, b: np.ndarray, repeat: int) -> list[float]:
         """The seconds of allocation, H2D copies, kernel and D2H copy; on a GPU after a warm-up."""
-        times, check = [], ProductCheck(a, b)
-        for _ in range(repeat + bool(self.gpu)):
-            c = np.full((len(a), b.shape[1]), np.nan, a.dtype)
-            began = time.perf_counter()
+
+        def multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
             on_device = self._placed(a, b)
             done = self.device.launch([self._call(kernel, on_device)], [], "products")
             self.device.copy_out(c, on_device[2], [done])
             self.device.finish()
-            times.append(time.perf_counter() - began)
-            check.refuse_wrong(f"kernel {kernel.name}", c)
-        return times[-repeat:]
+
+        return checked_seconds(f"kernel {kernel.name}", multiply, a, b, repeat + bool(self.gpu))[-repeat:]
 
     def _placed(self, a: np.ndarray, b: np.ndarray) -> list[Any]:
         """A, B and an undefined C on the device."""
