@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -73,15 +74,9 @@ def gather_b(team: Team, plan: Plan, b: RowView, settings: Settings) -> None:
         return
     rows_of = [[plan.shares[rank].b_rows for rank in ranks] for ranks in nodes]
     widest = max(1, settings.message_bytes // max(1, problem.bytes(problem.l, 1)))
-    leaders = [ranks[0] for ranks in nodes]
-    team.connect(ROWS, leaders)
-    with team.phase("scatter", timed=False):
-        of_panels = pieces(Span(0, problem.m if problem.l else 0), widest)
-        starts = (_to_all_nodes(b, columns, rows_of, team.node) for columns in of_panels)
-        series = team.messages.series(ROWS, leaders, starts)
-    with team.phase("scatter"):
-        if series is not None:
-            series.wait_until_complete(ROWS_AHEAD)
+    of_panels = pieces(Span(0, problem.m if problem.l else 0), widest)
+    starts = (_to_all_nodes(b, columns, rows_of, team.node) for columns in of_panels)
+    team.carry_out("scatter", ROWS, [ranks[0] for ranks in nodes], starts, ROWS_AHEAD)
 
 
 def _to_all_nodes(b: RowView, columns: Span, rows_of: Sequence[Sequence[Span]], me: int) -> Start:
@@ -108,57 +103,43 @@ class Moves:
         return team.messages.series(self.kind, self.ranks, starts) if team.rank in self.ranks else None
 
 
-@record
-class PanelMoves:
-    """The moves during a product. `columns`: each panel's columns within this rank's columns of C. `terms`: receives the results
-    of several grid layers, whose sum goes to `kept`."""
-
-    columns: Sequence[Span]
-    arriving: Moves
-    leaving: Moves
-    terms: np.ndarray | None = None
-    kept: np.ndarray | None = None
-
-
 class Panels:
-    """One rank's view of the moving panels, for any number of products, each from `begin` to `finish`.
+    """One rank's view of the moving panels, for any number of products, each from `begin` to `finish`. Every rank constructs one.
 
     The device's panels may be cut differently: one of B is complete when all moving panels that overlap it have arrived.
     """
 
-    def __init__(self, plan: Plan, share: RankShare, rank_device: RankDevice, moves: PanelMoves) -> None:
-        """`share`: of this rank's device. Every rank constructs one, before the transport."""
+    def __init__(
+        self, team: Team, columns: Sequence[Span], b: Moves, c: Moves, terms: np.ndarray | None = None, kept: Any = None
+    ) -> None:
+        """`columns`: each panel's columns within this rank's columns of C. `terms`: receives the results of several grid layers,
+        whose sum goes to `kept`."""
+        self._team, self._columns, self._b, self._c, self._terms, self._kept = team, columns, b, c, terms, kept
+        self.takes_part = team.rank in (*b.ranks, *c.ranks)  # in the collectives
+        # The index of each panel's first collective, and the total, for B and for C.
+        self._b_starts, self._c_starts = ([*accumulate(map(len, each.of_panels), initial=0)] for each in (b, c))
+
+    def attach(self, plan: Plan, share: RankShare, rank_device: RankDevice) -> None:
+        """Serve this device, whose share of the plan this is. Collective, before the transport is made."""
         from hybrid.transport.peers import flags_of  # other products need not load this module
 
         first_flag = flags_of(plan)  # behind the transport's flags, each rank has one for each panel of B, then of C
-        self._flags = rank_device.meet(first_flag + 2 * len(moves.columns))
-        self._team, self._moves, self._device = rank_device.team, moves, rank_device.device
-        self.takes_part = self._team.rank in (*moves.arriving.ranks, *moves.leaving.ranks)  # in the collectives
-        self._columns, self._rows = moves.columns, len(share.rows)
-        self._flag_of_b, self._flag_of_c = first_flag, first_flag + len(moves.columns)
-        # The index of each panel's first collective, and the total, for B and for C.
-        moving = moves.arriving, moves.leaving
-        self._b_starts, self._c_starts = ([*accumulate(map(len, each.of_panels), initial=0)] for each in moving)
+        self._flags, self._device = rank_device.meet(first_flag + 2 * len(self._columns)), rank_device.device
+        self._rows, self._flag_of_b, self._flag_of_c = len(share.rows), first_flag, first_flag + len(self._columns)
         self._last_overlapping = [self._overlapped(panel)[-1] for panel in share.column_panels]
-        self._expected: deque[tuple[Tile, Event]] = deque()
-        self._left: list[int] = []  # elements of each panel of C not computed by this rank yet
-        self._arriving: Series | None = None
-        self._leaving: Series | None = None
-        self._arrived = self._computed = self._sent = 0  # panels of B and of C, and collectives of C that are complete
 
     def begin(self) -> None:
         """Reset for a new product."""
-        self._expected.clear()
-        self._left = [self._rows * len(panel) for panel in self._columns]
-        self._arrived = self._computed = self._sent = 0
-        self._arriving, self._leaving = self._moves.arriving.begin(self._team), self._moves.leaving.begin(self._team)
+        self._expected = deque[tuple[Tile, Event]]()
+        self._left = [self._rows * len(panel) for panel in self._columns]  # elements of C not computed by this rank yet
+        self._arrived = self._computed = self._sent = 0  # panels of B and of C, and collectives of C that are complete
+        self._arriving, self._leaving = self._b.begin(self._team), self._c.begin(self._team)
         for number, elements in enumerate(self._left):
             if not elements:
                 self._flags.set_flag(self._flag_of_c + number)
 
     def arrived(self, index: int) -> bool:
         """Whether panel `index` of this rank's device is in host memory. Does not wait."""
-        self.advance()
         return self._is_on_node(self._last_overlapping[index])
 
     def wait_for(self, index: int, computing: Callable[[], bool] = lambda: False) -> None:
@@ -181,15 +162,13 @@ class Panels:
                     series.start(number + 1 + _B_AHEAD)
                     series.wait_for(number, self._advance_c, computing)
                 self._note_arrived()
-        pause = self._flags.pauses()
-        while not self._is_on_node(panel):
-            self.advance()
-            next(pause)
+        self._team.messages.wait_until(lambda: self._is_on_node(panel))
         if series is not None:
             self._team.timeline.add("scatter", began, time.perf_counter())
 
     def _is_on_node(self, panel: int) -> bool:
-        return all(self._flags.is_set(rank, self._flag_of_b + panel) for rank in self._moves.arriving.members)
+        self.advance()
+        return all(self._flags.is_set(rank, self._flag_of_b + panel) for rank in self._b.members)
 
     def _next_collectives(self) -> range:
         """The collectives of the next panel of B."""
@@ -223,18 +202,20 @@ class Panels:
 
     def wait_for_stored(self) -> None:
         """Wait until all tiles announced by `will_be_stored` are. PhaseEnded if a rank fails meanwhile."""
-        pause = self._flags.pauses()
-        while self._expected:
+
+        def all_stored() -> bool:
             self.advance()
-            next(pause)
+            return not self._expected
+
+        self._team.messages.wait_until(all_stored)
 
     def finish(self) -> None:
         """Wait until this rank's moves of C are complete, and sum the layers. Call it after all tiles are computed. PhaseEnded if
         a rank fails meanwhile."""
         if self._leaving is not None:
             self._leaving.wait_until_complete()
-        if self._moves.terms is not None:
-            np.sum(self._moves.terms, axis=0, out=self._moves.kept)
+        if self._terms is not None:
+            np.sum(self._terms, axis=0, out=self._kept)
 
     def _advance_c(self) -> None:
         """Start the collectives of computed panels of C, `_C_AHEAD` at a time."""
@@ -242,7 +223,7 @@ class Panels:
             self.stored(self._expected.popleft()[0])
         if (series := self._leaving) is None:
             return
-        flag, members = self._flag_of_c, self._moves.leaving.members
+        flag, members = self._flag_of_c, self._c.members
         while self._computed < len(self._columns) and all(self._flags.is_set(rank, flag + self._computed) for rank in members):
             self._computed += 1
         series.start(min(self._c_starts[self._computed], self._sent + _C_AHEAD))
@@ -253,8 +234,8 @@ class Panels:
         return [number for number, panel in enumerate(self._columns) if panel.meets(columns)]
 
 
-def panel_moves(team: Team, plan: Plan, b: RowView, c: RowView, *, from_root: bool, settings: Settings) -> PanelMoves | None:
-    """The moves of column panels of B to all nodes' shared matrices, and of C to the root's node; None for a single node, for a
+def panels_of(team: Team, plan: Plan, b: RowView, c: RowView, *, from_root: bool, settings: Settings) -> Panels | None:
+    """The panels of B that move to all nodes' shared matrices, and of C to the root's node; None for a single node, for a
     grid, or if panels go from device to device. Collective.
 
     `from_root`: the root's node has all rows of B; else every node has the rows that its ranks have filled.
@@ -287,7 +268,7 @@ def panel_moves(team: Team, plan: Plan, b: RowView, c: RowView, *, from_root: bo
         return Moves(operand, ranks, [[*map(move, pieces(each, widest))] if takes_part else [] for each in columns], members)
 
     arriving = by_gateways("B", problem.l, of_b, [ranks[team.node]])
-    return PanelMoves(columns, arriving, by_gateways("C", problem.n, of_c, computing))
+    return Panels(team, columns, arriving, by_gateways("C", problem.n, of_c, computing))
 
 
 _TO_GRID, _FROM_GRID = "to the grid", "from the grid"
@@ -297,7 +278,7 @@ class OnGrid:
     """One rank's matrices and moves for a product on a grid. Every rank constructs one; the ranks exchange rectangles of A, then
     of B and C panel by panel.
 
-    `matrices`: the rank's operands and result; the ranks of a node share B. `copied`: the arrays that device copies access.
+    `matrices`: the rank's operands and result; the ranks of a node share B.
     """
 
     def __init__(self, team: Team, plan: Plan, kept: Mapping[str, np.ndarray]) -> None:
@@ -314,9 +295,9 @@ class OnGrid:
         self._kept = kept
         self._from = {"A": kept["A"], "B": kept["B"], "C": c}
         self._to = {"A": a, "B": b, "C": kept["C"] if self._terms is None else self._terms.reshape(height * layers, width)}
-        self.matrices, self.copied = RankMatrices(a, RowView(b, Span(0, len(b))), c), [a, b, c]
+        self.matrices = RankMatrices(a, RowView(b, Span(0, len(b))), c)
 
-    def moves(self) -> PanelMoves:
+    def panels(self) -> Panels:
         """A arrives with the first panel of B."""
         team, ranks = self._team, tuple(range(self._team.size))
         for kind in (_TO_GRID, _FROM_GRID):
@@ -325,13 +306,8 @@ class OnGrid:
         columns = self._layout.panels(team.rank)
         arriving = [[*of_a, of_b[0]], *([each] for each in of_b[1:])]
         leaving = [[each] for each in of_c] or [[] for _ in columns]
-        return PanelMoves(
-            columns,
-            Moves(_TO_GRID, ranks, arriving, team.node_ranks),
-            Moves(_FROM_GRID, ranks, leaving, [team.rank]),
-            self._terms,
-            self._kept["C"],
-        )
+        b, c = Moves(_TO_GRID, ranks, arriving, team.node_ranks), Moves(_FROM_GRID, ranks, leaving, [team.rank])
+        return Panels(team, columns, b, c, self._terms, self._kept["C"])
 
     def _exchanged(self, operand: str) -> Iterator[tuple[Matrices, Matrices]]:
         """For each piece of an operand, this rank's sends and receives by rank."""

@@ -167,15 +167,15 @@ class Compiled:
             call = call_of(session, (a, b, c), None, self._asked)
             if isinstance(call, RootCall) and call.is_for_root:
                 with session.team.phase("agree", timed=False):
-                    is_root = session.team.rank == self._asked.root
                     who = f"rank {self._asked.root} alone, which has the product of these arrays before all GPUs are joined"
+                    is_root = session.team.rank == self._asked.root
                     return who, self._alone((a, b, c)).decide(a, b, c)[1] if is_root else None
-            if isinstance(call, DistributedCall) and call.sum_of is not None:
-                return "a sum of products: each rank multiplies its own rows", None
+            if isinstance(call, CopiedCall):
+                call.abandon()
+                return call.how, call.decision
             self._planned = _planned_for(session, call, env) if self._comm is None else None
-        if isinstance(call, CopiedCall):
-            call.abandon()
-            return call.how, call.decision
+        if isinstance(call, DistributedCall) and call.sum_of is not None:
+            return "a sum of products: each rank multiplies its own rows", None
         return "" if call.decision else "a stack, whose products each rank computes whole", call.decision
 
     def _alone(self, operands: tuple[Any, Any, Any], **options: Any) -> Compiled:
@@ -362,7 +362,7 @@ class _ToGpu(_Planned):
         with self.on_gpu() as ready:
             c = empty_result(*self.shape, self.type.name) if out is None else out
             made = ready.once_for_plan(self._key, self.plan, self._set_up)
-            settle(made.of_arrays(a, b, c, (a, b, c)), warns=True)
+            settle(made.of_arrays(a, b, c), warns=True)
         return c
 
     def _set_up(self) -> RootProduct:
@@ -399,7 +399,7 @@ class _OnGpu(_Planned):
             await_callers_work(c)
             there = tuple(map(ready.device.holds, (*rows, c)))  # which arrays are used in place
             made = ready.once_for_plan((*self._key, there), self.plan, self._set_up)
-            settle(made.of_arrays(*rows, c, () if all(there) else (*rows, c)), warns=True)
+            settle(made.of_arrays(*rows, c), warns=True)
         return c
 
     def _set_up(self) -> RealProduct:
@@ -408,21 +408,19 @@ class _OnGpu(_Planned):
 
 def _signature_of(a: Any, b: Any, c: Any) -> tuple[object, ...] | None:
     """What a plan for these operands depends on; None unless all are NumPy arrays, or all CuPy arrays. `c` may be None."""
-    if type(a) is not type(b) or not (type(a) is np.ndarray or _is_cupy(type(a))) or not (c is None or type(c) is type(a)):
+    kind, cupy = type(a), sys.modules.get("cupy")
+    if not (kind is np.ndarray or (cupy is not None and kind is cupy.ndarray)):
+        return None
+    if type(b) is not kind or not (c is None or type(c) is kind):
         return None
     same_memory = a is b or (a if a.base is None else a.base) is (b if b.base is None else b.base)  # such as a and a.T
     transposed = same_memory and ("A" if a.flags.c_contiguous else "B")
-    return type(a), a.shape, b.shape, c is not None and (c.shape, c.dtype), a.dtype, b.dtype, transposed
+    return kind, a.shape, b.shape, c is not None and (c.shape, c.dtype), a.dtype, b.dtype, transposed
 
 
 def _key_of(root: Any, options: Mapping[str, Any]) -> tuple[object, ...]:
     values = (root, *options.values())
     return values, tuple(map(type, values))  # since 1 == 1.0 == True
-
-
-def _is_cupy(matrix: type) -> bool:
-    cupy = sys.modules.get("cupy")
-    return cupy is not None and matrix is cupy.ndarray
 
 
 def _environment() -> tuple[object, ...]:

@@ -49,7 +49,7 @@ from hybrid.core.timeline import Timeline
 from hybrid.errors import CheckFailed, DoesNotFit, Overflow, UsageError
 from hybrid.execution.between_nodes import OnGrid, gather_b
 from hybrid.execution.product import element_types, room_in_workspace
-from hybrid.execution.rank_run import CheckedRun, RankCheck, RankRun
+from hybrid.execution.rank_run import RankCheck, RankRun
 from hybrid.execution.real_products import CallOptions, RealProducts, element_namer, exactly
 from hybrid.execution.redistribution import move, scattered
 from hybrid.execution.session import Session, agree, take_inventory, threads_until_decided
@@ -549,7 +549,7 @@ def checked_as_integers(settings: Settings, types: ProductType) -> bool:
     return settings.check in ("on", "full") and settings.on_fault == "raise" and as_integers
 
 
-class RealProduct(CheckedRun):
+class RealProduct(RankRun):
     """A real product; each rank keeps its part of C."""
 
     _grid: OnGrid | None = None
@@ -576,25 +576,24 @@ class RealProduct(CheckedRun):
         self.views = {"A": RowView(a, share.rows), "B": RowView(b, share.b_rows), "C": RowView(c, share.rows)}
         if layout is not None:
             self._grid = OnGrid(team, plan, {"A": a, "B": b, "C": c})
-            matrices, copied, moves = self._grid.matrices, self._grid.copied, self._grid.moves()
+            self.set_up(self._grid.matrices, self._grid.panels())
         else:
             if all_of_b is not None:
                 gather_b(team, plan, all_of_b, self.settings)
             self._all_of_b = all_of_b or self.views["B"]
-            matrices, copied, moves = RankMatrices(a, self._all_of_b, c), [a, self._all_of_b.array, c], None
-        self.run = RankRun(self.session, self.decision, matrices, copied, self.settings, tell_nobody, moves)
+            self.set_up(RankMatrices(a, self._all_of_b, c))
         return c, self.computed()
 
     def multiply(self) -> None:
         if self.in_workspace:  # the next product writes B after a phase, which ends once all ranks have read this one
-            self.run.make_ready()
+            self.begin()
             self.multiply_and_compare()
             return
         with self.team.phase("scatter", timed=False):
-            self.run.make_ready()
-        self.run.multiply()
+            self.begin()
+        self.multiply_rows()
         if self._grid is not None:
-            self.run.gather()
+            self.gather()
 
     def b_to_compare_with(self) -> RowView | None:
         own = np.ascontiguousarray(self.views["B"].array)

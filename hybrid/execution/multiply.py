@@ -55,7 +55,6 @@ from hybrid.planning.arithmetic import PAIR
 from hybrid.planning.decision import (
     Decision,
     Gpu,
-    Inventory,
     Machine,
     gpu_for_arrays,
     place_stack,
@@ -65,6 +64,7 @@ from hybrid.planning.decision import (
 from hybrid.planning.plan import shortage_of_matrix
 from hybrid.planning.tiling import OperandLocation, PlanRequest
 from hybrid.ranks.heartbeat import busy
+from hybrid.ranks.team import Team
 from hybrid.verification.check import Check, Fault, settle
 from hybrid.verification.freivalds import StackCheck, new_seed, verify_alone
 
@@ -138,8 +138,8 @@ class GpuCall:
         blocks = RowBlock(first), RowBlock(second), c
         self._of_blocks = DistributedCall(session, blocks, None, asked.without_transposes())
         self.decision, self.settings = self._of_blocks.decision, self._of_blocks.settings
-        self.integers_stay = self._of_blocks.integers_stay
-        self.multiplies_on_gpu = self.decision is not None and self.decision.plan.device == "cuda"
+        multiplies_there = self.decision is not None and self.decision.plan.device == "cuda"
+        self.stays_on_gpu = self._of_blocks.integers_stay if self.types.exact is not None else multiplies_there
 
     def product(self, complete: Complete = tell_nobody) -> Any:
         product = self._of_blocks.product(complete).array.reshape(self.shape)
@@ -212,7 +212,7 @@ class CopiedCall:
             call = cls(session, (first, second, added), out, asked, gpu, shape)
         except (UsageError, DeviceUnavailable, DoesNotFit):
             return None
-        if all(each.integers_stay if types.exact else each.multiplies_on_gpu for each in call._gpu_calls):
+        if all(each.stays_on_gpu for each in call._gpu_calls):
             return call
         call.abandon()
         return None
@@ -325,9 +325,9 @@ class RootCall:
             raise shapes
         shared.drop([agreeing.all[root][3]])
         self._shapes, self.settings, self.on_gpu = shapes, settings, shapes.on_gpu
-        self._inventories = [said[1] for said in agreeing.all]
-        machine = Machine(team.topology, tuple(self._inventories))
-        self._stack = StackCall(session, shapes, root, settings, self._inventories) if shapes.count is not None else None
+        inventories = [said[1] for said in agreeing.all]
+        machine = Machine(team.topology, tuple(inventories))
+        self._stack = StackCall(team, shapes, root, settings, machine) if shapes.count is not None else None
         one_at_root = root == 0 and (self._stack is None or not self._stack.is_divided)
         enough = partial(root_is_enough, machine, shapes.problem, settings)
         self.is_for_root = one_at_root and enough(through_slots, of_integers=integers_fit)
@@ -342,7 +342,7 @@ class RootCall:
                 besides_on_gpu=tuple(shapes.gpu_bytes * (rank == root) for rank in range(team.size)) if shapes.gpu_bytes else (),
             )
             self.settings = exactly(settings, shapes.types)
-            self.decision = agree(session, request, self.settings, self._inventories)
+            self.decision = agree(session, request, self.settings, inventories)
 
     def product(self) -> Any:
         """The result at the root, in `out` if given; None elsewhere."""
@@ -362,10 +362,8 @@ class RootCall:
         """The result as a matrix at the root; None elsewhere."""
         session, given, types = self._session, self.given, self._shapes.types
         team, threads = session.team, decision.placements[session.team.rank].threads.count
-        if given is None:
-            products = RealProducts(team, types, threads, None)
-        else:
-            products = RealProducts(team, types, threads, given.core, c=given.c)
+        shape, added = (None, None) if given is None else (given.core, given.c)
+        products = RealProducts(team, types, threads, shape, c=added)
         for number, prime in enumerate(types.primes):
             first, second, out = self._real_operands(decision, threads, prime)
             product = RootProduct(session, decision, (first, second), self.settings, out, seed=self._seed + number)
@@ -403,17 +401,12 @@ class StackCall:
     """Products of two stacks at the root, divided among the ranks if possible: each rank receives whole matrices, multiplies
     them, checks the products and returns them. Every rank constructs one."""
 
-    def __init__(
-        self, session: Session, shapes: RootShapes, root: int, settings: Settings, inventories: Sequence[Inventory]
-    ) -> None:
-        team = session.team
-        self._session, self._team, self._shapes, self._root = session, team, shapes, root
-        self._settings = settings
+    def __init__(self, team: Team, shapes: RootShapes, root: int, settings: Settings, machine: Machine) -> None:
+        self._team, self._shapes, self._root, self._settings = team, shapes, root, settings
         self._shares = [block(shapes.count or 0, team.size, rank) for rank in range(team.size)]
         self._span = self._shares[team.rank]
         self._others = [rank for rank, span in enumerate(self._shares) if rank != root and len(span)]
         bytes_of_ranks = [shapes.bytes_on_rank(span, is_root=rank == root) for rank, span in enumerate(self._shares)]
-        machine = Machine(team.topology, tuple(inventories))
         self._placements = place_stack(machine, settings, shapes.count or 0, shapes.problem, bytes_of_ranks)
         self.is_divided = self._placements is not None  # each rank computes whole products; else all ranks share each product
 
@@ -446,8 +439,12 @@ class StackCall:
         for all products."""
         types, real, threads = self._shapes.types, self._shapes.problem, self._threads
         count, n, m = len(self._span), a.shape[1], b.shape[2]
+
+        def name_of(row: int, column: int) -> str:
+            return f"element [{row % n}, {column}] of product {self._span.lo + row // n} of the stack"
+
         of_c = _rows(added[0]) if added else None
-        products = RealProducts(self._team, types, threads, (count * n, m), c=of_c, name_of=self._element_name)
+        products = RealProducts(self._team, types, threads, (count * n, m), c=of_c, name_of=name_of)
         own = None if room is None else room[self._span.slice]
         into = None if own is None or types.finishes else real_view(own) if types.complex_b else own
         for prime in types.primes:
@@ -470,24 +467,17 @@ class StackCall:
             for each in (a, b)
         ]
 
-    def _element_name(self, row: int, column: int) -> str:
-        """The name of an element of this rank's products."""
-        number, row = divmod(row, self._shapes.problem.n)
-        return f"element [{row}, {column}] of product {self._span.lo + number} of the stack"
-
     def _multiply(self, a: np.ndarray, b: np.ndarray, into: np.ndarray | None) -> np.ndarray:
         """The products of real stacks, checked, in `into` if given."""
         gpu, real = self._placement.gpu, self._shapes.problem
         with self._team.phase("multiply"), busy():
             c = np.empty((len(self._span), real.n, real.m), real.dtype) if into is None else into
             check = StackCheck(a, b, c, self._threads) if c.size and self._settings.check != "off" else None
-            if not c.size:
-                pass
-            elif gpu is not None and real.l:
+            if c.size and gpu is not None and real.l:
                 from hybrid.devices.cuda_device import multiply_on_gpu
 
                 multiply_on_gpu(gpu, a, b, c, self._settings.gpu_memory)
-            elif check is None or not check.compared_in_c(multiplies=True):
+            elif c.size and (check is None or not check.compared_in_c(multiplies=True)):
                 blas_stack(a, b, c, self._threads)
         if self._settings.check != "off":
             self._verify(a, b, c, check)

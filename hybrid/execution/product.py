@@ -13,14 +13,14 @@ from hybrid.core.problem import Problem, Span
 from hybrid.core.settings import Settings
 from hybrid.core.text import tell_nobody
 from hybrid.core.timeline import Timeline, wall
-from hybrid.execution.between_nodes import ROWS, ROWS_AHEAD, OnGrid, gateways, panel_moves, rows_from_root
-from hybrid.execution.rank_run import CheckedRun, Progress, RankCheck, RankRun
+from hybrid.execution.between_nodes import ROWS, ROWS_AHEAD, OnGrid, gateways, panels_of, rows_from_root
+from hybrid.execution.rank_run import Progress, RankCheck, RankRun
 from hybrid.execution.session import MOST_SHARED, Session
 from hybrid.host.memory import RowView, copy_rows, empty_result
 from hybrid.host.threads import limited_threads
 from hybrid.kernels.catalogue import numbers_of, storage
 from hybrid.planning.decision import Decision
-from hybrid.planning.plan import Plan, rows_written
+from hybrid.planning.plan import Plan
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.messages import Series
 from hybrid.ranks.shared_memory import make_shared_matrices
@@ -68,7 +68,7 @@ def room_in_workspace(session: Session, plan: Plan, shapes: Mapping[str, tuple[i
     return {key: RowView(np.ndarray(shape, types[key], memory, offsets[key]), Span(0, shape[0])) for key, shape in shapes.items()}
 
 
-class RootProduct(CheckedRun):
+class RootProduct(RankRun):
     """A product with C in the root's memory, or in memory shared by the root's node."""
 
     comes_again = False  # the same matrices will be multiplied again
@@ -87,8 +87,8 @@ class RootProduct(CheckedRun):
     ) -> None:
         """`out`: an array for C: the root's, or with shared operands the same shared array on all ranks. `seed`: of the host's
         check; None: the ranks agree on one."""
-        super().__init__(session, decision, settings, seed)
-        self._operands, self._out, self.progress = operands, out, progress
+        super().__init__(session, decision, settings, seed, progress)
+        self._operands, self._out = operands, out
         self._result: np.ndarray | None = None  # at the root, receives C from the workspace
         # The root's operands whose rows go to other nodes before the product: A, and B if each node loads only its own rows of
         # B. Otherwise panels of B are broadcast during the multiplication.
@@ -120,7 +120,7 @@ class RootProduct(CheckedRun):
             self._sent = [(key, each) for key, each in zip(keys, self._operands, strict=False) if isinstance(each, RootMatrix)]
         if self._sent:
             self.team.connect(ROWS, gateways(self.plan))
-        self.run = self._set_up()
+        self._set_up_matrices()
 
     def check_on_devices(self, check: RankCheck) -> Check:
         return check.result((self._operands, self.views)) if len(self.plan.topology.nodes) > 1 else check.result()
@@ -217,12 +217,12 @@ class RootProduct(CheckedRun):
         # Phase ends separate conflicting accesses to the workspace. Ranks write C after the phase `scatter`, which the root
         # enters once it has copied the previous C out. The root writes A and B after the previous product's last phase, which
         # other ranks end once they have read their operands.
-        self.run.make_ready()
+        self.begin()
         self._scatter()
         self._poison_c()
         if self.plan.problem.symmetric:
             with self.team.phase("multiply", timed=False):
-                self.run.multiply_in_phase()
+                self.multiply_in_phase()
         self.multiply_and_compare()
 
     def b_to_compare_with(self) -> RowView | None:
@@ -247,7 +247,7 @@ class RootProduct(CheckedRun):
         """Prepare copies, flags and sends, which the product's time excludes."""
         with self.team.phase("scatter", timed=False), busy():
             self._poison_c()
-            self.run.make_ready(again=self.comes_again)
+            self.begin(again=self.comes_again)
             if self._sent:
                 rows = rows_from_root(self.team, self.plan, self._sent, self.views, self.settings.message_bytes)
                 self._sending = self.team.messages.series(ROWS, gateways(self.plan), rows)
@@ -255,31 +255,26 @@ class RootProduct(CheckedRun):
     def multiply_now(self) -> None:
         """Compute the product: operands in host memory, C at the root."""
         self._scatter()
-        self.run.multiply()
+        self.multiply_rows()
         if not self.plan.at_root:
-            self.run.gather()
+            self.gather()
 
-    def _set_up(self) -> RankRun:
+    def _set_up_matrices(self) -> None:
         plan, rank, (a, b, c) = self.plan, self.team.rank, (self.views[key] for key in "ABC")
-        rows, progress = plan.shares[rank].rows, self.progress
+        rows = plan.shares[rank].rows
         if plan.grid_layout is not None:
             of_c = c.array if rank == plan.root else c.array[:0]
             grid = OnGrid(self.team, plan, {"A": a[rows], "B": b[plan.shares[rank].b_rows], "C": of_c})
-            return RankRun(self.session, self.decision, grid.matrices, grid.copied, self.settings, progress, grid.moves())
+            self.set_up(grid.matrices, grid.panels())
+            return
         matrices: RankMatrices | None = None  # this rank's rows; or all, at a root that owns them
         if not plan.at_root:
             of_c = rows if rows.lies_in(c.rows) else Span(0, 0)  # empty if this node keeps no C in host memory
             matrices = RankMatrices(a[rows], b, c[of_c])
         elif rank == plan.root:
             matrices = RankMatrices(a.array, b, c.array)
-        read_and_written = []  # host memory that this rank's device copies access
-        if matrices is not None:
-            whole_b = plan.at_root or plan.transport == "host"
-            written = c[rows_written(plan, rank)] if plan.c_between_devices else matrices.c
-            read_and_written = [matrices.a, b.array if whole_b else b[plan.b_rows_over_link(rank)], written]
         from_root = isinstance(self._operands[1], RootMatrix)
-        moves = panel_moves(self.team, plan, b, c, from_root=from_root, settings=self.settings)
-        return RankRun(self.session, self.decision, matrices, read_and_written, self.settings, progress, moves, c)
+        self.set_up(matrices, panels_of(self.team, plan, b, c, from_root=from_root, settings=self.settings))
 
     def _poison_c(self) -> None:
         """Fill C with NaN, so that the check finds elements that nobody wrote, even if a previous product left correct values."""

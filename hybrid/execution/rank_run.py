@@ -22,18 +22,18 @@ from hybrid.core.timeline import Timeline
 from hybrid.devices.base import MOST_PLACES, Buffers, Place, Timings, place_of
 from hybrid.devices.row_sums import ALL, NOT_INTEGRAL, SHARE, Sample
 from hybrid.emulation.loaded_soon import wait_until_loaded
-from hybrid.execution.between_nodes import PanelMoves, Panels
+from hybrid.execution.between_nodes import Panels
 from hybrid.execution.pipeline import ShareRun, multiply_in_place
 from hybrid.execution.session import Session
 from hybrid.host.memory import RowView, copy_rows
 from hybrid.host.threads import limited_threads, threads_allowed
 from hybrid.planning.arithmetic import Computed
 from hybrid.planning.decision import Decision
-from hybrid.planning.plan import Plan
+from hybrid.planning.plan import Plan, rows_written
 from hybrid.planning.schedule import CheckLayout, Piece, group_columns, tiles_of_others
 from hybrid.planning.tiling import OperandLocation
 from hybrid.ranks.heartbeat import busy
-from hybrid.transport.base import HostTransport, RankMatrices, Transport
+from hybrid.transport.base import RankMatrices, Transport
 from hybrid.transport.rank_device import RankDevice, make_transport, operands_in_place
 from hybrid.verification.check import MOST_SUSPECTS, Check, Fault, Suspect
 from hybrid.verification.copies import CopyChecksums, Findings, PiecesOfRanks, sums_of_other_nodes
@@ -114,12 +114,14 @@ class RankCheck:
         if self.copies is not None:
             self.copies.use((matrices.a, matrices.b, matrices.c) if matrices is not None else None)
 
-    def sample(self, sample: Sample) -> None:
-        """Restrict the sums to these lines of each copy, the same on all ranks."""
-        self._sample = sample
+    def sample(self, number: int, *, everything: bool) -> None:
+        """Restrict the sums of large matrices to some lines of each copy, by this number the same on all ranks; not with
+        `everything`."""
+        small = self._plan.problem.bytes_of_matrices < _SAMPLED_FROM
+        self._sample = ALL if everything or small else Sample(SHARE, number)
         for sums in (self.copies, self.device.sums if self.device is not None else None):
             if sums is not None:
-                sums.sample(sample)
+                sums.sample(self._sample)
 
     def attach(self, buffers: Buffers) -> None:
         """Check the contents of these device buffers."""
@@ -201,101 +203,143 @@ def own_pieces(plan: Plan, pieces: Sequence[CheckLayout], rank: int) -> frozense
     return frozenset(piece.number for piece in layout.pieces if sums(piece))
 
 
-class RankRun:
-    """The multiplication, with all set-up that its time excludes. Every rank constructs one."""
+class RankRun(ABC):
+    """One rank's part of a product, from multiplication to check and repair. Every rank constructs one; its methods are
+    collective. Subclasses place the matrices, then `set_up` prepares all that the product's time excludes."""
+
+    device_check: RankCheck | None = None
 
     def __init__(
-        self,
-        session: Session,
-        decision: Decision,
-        matrices: RankMatrices | None,
-        read_and_written: Sequence[Any],
-        settings: Settings,
-        progress: Progress,
-        moves: PanelMoves | None = None,
-        c_of_node: RowView | None = None,
+        self, session: Session, decision: Decision, settings: Settings, seed: int | None = None, progress: Progress = tell_nobody
     ) -> None:
-        """`matrices`: as for `make_transport`. `read_and_written`: host arrays that this rank's device copies access; only the
-        last is written.
-
-        `moves`: the MPI moves of column panels of B and C between nodes, if any. `c_of_node`: the rows of C in this node's
-        memory; needed if C is symmetric or goes from device to device.
-        """
-        team, plan = session.team, decision.plan
-        self._team, self._plan = team, plan
-        _, self._share = plan.on_device(team.rank)
-        self._poisoned, self._staged = settings.poison and plan.staged, plan.staged
-        self._matrices, self._c_of_node = matrices, c_of_node
-        self._progress, self._submitted = progress, 0
-        self._tiles = sum(len(arrival.releases) for arrival in self._share.order)
+        """`seed`: of the host's check, the same on all ranks; None: they agree on one."""
+        self.session, self.team, self.decision, self.settings = session, session.team, decision, settings
+        self.plan, self.share = decision.plan, decision.plan.shares[session.team.rank]
+        self.threads = decision.placements[session.team.rank].threads.count
+        self.views: dict[str, RowView] = {}  # this rank's views of A, B and C
+        self.in_workspace = False  # all of them, or B, are in the workspace that the node's ranks keep between calls
+        self.seed, self.progress = seed, progress
+        self._submitted = 0  # tiles of the current product
         self._timings: Timings = ()
-        self._modular: ModularProduct | None = None
-        self._transport: Transport | None = None
-        self._buffers: Buffers | None = None
+        # Of a product that each rank compared right after multiplying: this rank's check, and the comparisons of all ranks.
+        self._own_check: HostCheck | None = None
+        self._compared: list[Compared] = []
+        self._is_set_up = False
+
+    # --- set-up
+
+    def set_up(self, matrices: RankMatrices | None, panels: Panels | None = None) -> None:
+        """Set up the multiplication. `matrices`: as for `make_transport`. `panels`: of B and C between nodes, if they move."""
+        team, plan, decision = self.team, self.plan, self.decision
         began = time.perf_counter()
+        self._matrices, self._device_share = matrices, plan.on_device(team.rank)[1]
+        self._tiles = sum(len(arrival.releases) for arrival in self._device_share.order)
+        self._modular: ModularProduct | None = None
+        self._connection: tuple[Transport, Buffers] | None = None
         gpus = [placement.gpu for placement in decision.placements]
-        self._rank_device = session.device(plan, gpus, decision.kernel)
+        self._rank_device = self.session.device(plan, gpus, decision.kernel)
         self._rank_device.device.timed = True
         self._device_gather: DeviceGather | None = None
         if plan.c_between_devices:
             from hybrid.transport.nccl import DeviceGather
 
-            assert c_of_node is not None
-            self._device_gather = DeviceGather(plan, self._rank_device, c_of_node)
-        self._panels = Panels(plan, self._share, self._rank_device, moves) if moves is not None else None
+            self._device_gather = DeviceGather(plan, self._rank_device, self.views["C"])
+        self._panels = panels
+        if panels is not None:
+            panels.attach(plan, self._device_share, self._rank_device)
         in_place = operands_in_place(plan, team.rank, self._rank_device.device, matrices)
-        self.device_check: RankCheck | None = None
+        self._all_in_place = self._rank_device.gpu is not None and len(in_place) == len("ABC")
+        self.device_check = None
         if plan.check == "device":
             # A symmetric product transposes one operand on the device instead of copying it. If the transpose is wrong, the sums
             # of C's mirrored half are too.
             not_copied = {*in_place, *{"A": "B", "B": "A"}.get(plan.problem.symmetric, "")}
             self.device_check = RankCheck(decision, self._rank_device, matrices, not_copied)
         if plan.staged:
-            observer = self.device_check.copies if self.device_check else None
-            self._transport, self._buffers = make_transport(
-                plan, self._rank_device, matrices, observer, self._panels, in_place, self._device_gather
-            )
+            _, buffers = self._connect(in_place)
             with team.phase("prepare", timed=False) as preparing, busy():
                 preparing.mine = secrets.randbelow(SHARE)
-                self._modular = modular_product(self._rank_device, decision, team.rank, settings)
+                self._modular = modular_product(self._rank_device, decision, team.rank, self.settings)
                 if self.device_check is not None:
-                    self.device_check.attach(self._buffers)
+                    self.device_check.attach(buffers)
                 if self._rank_device.gpu is not None:
                     _wait_for_libraries()
             if self.device_check is not None:
-                self._sums_all = settings.check == "full" or plan.problem.bytes_of_matrices < _SAMPLED_FROM
-                self.device_check.sample(ALL if self._sums_all else Sample(SHARE, preparing.all[plan.root]))
+                self.device_check.sample(preparing.all[plan.root], everything=self.settings.check == "full")
             team.timeline.add("prepare", began, time.perf_counter())
-        self._copied: Sequence[Any] = read_and_written if plan.staged else ()
-        self._threads = decision.threads_of_copies(team.rank)
-        self._kernel = decision.kernel
+        self._copied = self._copied_arrays()
         # With all matrices on the GPU and native kernels, the next product repeats the same launches.
-        all_there = self._rank_device.gpu is not None and len(in_place) == len("ABC")
-        self._may_record = all_there and self._modular is None and not self._poisoned
+        self._may_record = self._all_in_place and self._modular is None and not self._poisoned
         self._recordings: dict[tuple[Place, ...], Any] = {}  # enqueued device work, by the addresses of A, B and C
+        self._is_set_up = True
 
-    def use(self, matrices: RankMatrices, copied: Sequence[Any]) -> None:
-        """Multiply these matrices next, in a process alone. Each must be in the same kind of memory as its predecessor: host
-        memory, or in place on the device. `copied`: the matrices that are copied."""
-        self._matrices, self._copied, self._rank_device.device.timed = matrices, copied, False
-        if self.device_check is not None and copied:
+    def _connect(self, in_place: Mapping[str, Any]) -> tuple[Transport, Buffers]:
+        """Make the transport and the buffers that it fills. `in_place`: as for `make_transport`."""
+        observer = self.device_check.copies if self.device_check is not None else None
+        self._connection = made = make_transport(
+            self.plan, self._rank_device, self._matrices, observer, self._panels, in_place, self._device_gather
+        )
+        return made
+
+    def _copied_arrays(self) -> Sequence[Any]:
+        """The arrays that this rank's device copies access; only the last is written."""
+        plan, matrices, rank = self.plan, self._matrices, self.team.rank
+        if matrices is None or not plan.staged or self._all_in_place:
+            return ()
+        whole_b = plan.at_root or plan.transport == "host"
+        b = matrices.b.array if whole_b else matrices.b[plan.b_rows_over_link(rank)]
+        return matrices.a, b, self.views["C"][rows_written(plan, rank)] if plan.c_between_devices else matrices.c
+
+    @property
+    def _poisoned(self) -> bool:
+        return self.settings.poison and self.plan.staged
+
+    def of_arrays(self, a: Any, b: Any, c: Any) -> Check | None:
+        """Compute and check c = a · b in a process alone. Callable repeatedly with other matrices, each in the same kind of
+        memory as its predecessor: host memory, or in place on the device. Keeps no references between calls."""
+        self.team.timeline = Timeline()
+        self.views = {key: RowView(array, Span(0, len(array))) for key, array in zip("ABC", (a, b, c), strict=True)}
+        matrices = RankMatrices(a, self.views["B"], c)
+        try:
+            if self._is_set_up:
+                self._use(matrices)
+            else:
+                self.set_up(matrices)
+            return self.computed()
+        finally:
+            self.views, self._copied = {}, ()
+            self._matrices = self._connection = None
+            if self.device_check is not None:
+                self.device_check.use(None)
+
+    def _use(self, matrices: RankMatrices) -> None:
+        self._matrices, self._rank_device.device.timed = matrices, False
+        self._copied = self._copied_arrays()
+        if self.device_check is not None and self._copied:
             self.device_check.use(matrices)
-            self.device_check.sample(ALL if self._sums_all else Sample(SHARE, secrets.randbelow(SHARE)))
+            self.device_check.sample(secrets.randbelow(SHARE), everything=self.settings.check == "full")
 
-    def release(self) -> None:
-        """Drop all references to the matrices."""
-        self._matrices = self._transport = self._buffers = None
-        self._copied = ()
-        if self.device_check is not None:
-            self.device_check.use(None)
+    # --- multiplication
 
-    def make_ready(self, *, again: bool = False) -> None:
+    def computed(self) -> Check | None:
+        """Compute the product and return its check."""
+        try:
+            self.multiply()
+            return self.checked()
+        except BaseException:
+            self.abandon()
+            raise
+
+    @abstractmethod
+    def multiply(self) -> None:
+        """Compute the product; called again for a repair."""
+
+    def begin(self, *, again: bool = False) -> None:
         """Prepare the copies and flags of the next product, within a phase that ends on all ranks before they multiply. `again`:
         the same matrices will be multiplied again."""
-        again = again or self._plan.operands is OperandLocation.NODE_SHARED
-        self._rank_device.prepare_copies(self._copied, self._threads, again=again)
-        self._copied = ()
-        self._submitted = 0
+        again = again or self.plan.operands is OperandLocation.NODE_SHARED
+        self._rank_device.prepare_copies(self._copied, self.decision.threads_of_copies(self.team.rank), again=again)
+        self._copied, self._submitted = (), 0
         if self.device_check is not None and self.device_check.copies is not None:
             self.device_check.copies.begin()
         if self._rank_device.flags is not None:
@@ -306,28 +350,19 @@ class RankRun:
         if self._poisoned:
             self._rank_device.device.poison(self._rank_device.memory)
 
-    def multiply(self) -> None:
-        """Multiply this rank's row block by B. Collective."""
-        with self._team.phase("multiply", timed=False):
+    def multiply_rows(self) -> None:
+        """Multiply this rank's row block by B."""
+        with self.team.phase("multiply", timed=False):
             self.multiply_in_phase()
-        if self._plan.problem.symmetric and self._team.size > 1:
-            with self._team.phase("multiply", timed=False):
+        if self.plan.problem.symmetric and self.team.size > 1:
+            with self.team.phase("multiply", timed=False):
                 self.mirror_in_phase()
 
-    def mirror_in_phase(self) -> None:
-        """Mirror the tiles of a symmetric C that other ranks computed into this rank's rows, in a phase after theirs."""
-        if self._team.size > 1:
-            assert self._matrices is not None
-            assert self._c_of_node is not None
-            for tile in tiles_of_others(self._share.blocks, self._team.rank):
-                computed = self._c_of_node[tile.columns][:, tile.rows.moved(self._share.rows.lo).slice]
-                copy_rows(self._matrices.c[tile.rows.slice, tile.columns.slice], computed.T, threads_allowed())
-
     def multiply_in_phase(self) -> None:
-        """`multiply` within a phase of the caller."""
+        """`multiply_rows` within a phase of the caller."""
         with busy():
             try:
-                if self._panels is not None and self._plan.grid_layout is not None:
+                if self._panels is not None and self.plan.grid_layout is not None:
                     self._panels.wait_for_panels(1)  # A arrives with the first panel
                 self._timings = self._multiply()
                 if self._panels is not None:
@@ -335,16 +370,23 @@ class RankRun:
             except BaseException:
                 self._rank_device.drain()
                 raise
-            if self._panels is None and self._plan.operands is OperandLocation.NODE_SHARED:
-                self._team.enter("gather")  # C is already in place
+            if self._panels is None and self.plan.operands is OperandLocation.NODE_SHARED:
+                self.team.enter("gather")  # C is already in place
+
+    def mirror_in_phase(self) -> None:
+        """Mirror the tiles of a symmetric C that other ranks computed into this rank's rows, in a phase after theirs."""
+        assert self._matrices is not None
+        for tile in tiles_of_others(self.share.blocks, self.team.rank):
+            computed = self.views["C"][tile.columns][:, tile.rows.moved(self.share.rows.lo).slice]
+            copy_rows(self._matrices.c[tile.rows.slice, tile.columns.slice], computed.T, threads_allowed())
 
     def gather(self) -> None:
-        """Send the rest of C to the root's node. Collective, after the multiplication."""
+        """Send the rest of C to the root's node, after the multiplication."""
         began = time.perf_counter()
         if self._panels is None:
-            self._team.timeline.add("gather", began, began)
+            self.team.timeline.add("gather", began, began)
             return
-        with self._team.phase("gather"):
+        with self.team.phase("gather"):
             self._panels.finish()
 
     def abandon(self) -> None:
@@ -362,18 +404,18 @@ class RankRun:
         """Add the times of the product's copies and kernels to the timeline, after the clock has stopped. A phase must follow, to
         tell the other ranks of a failure."""
         for phase, begin, end in self._timings:
-            self._team.timeline.add(phase, begin, end)
+            self.team.timeline.add(phase, begin, end)
         self._timings = ()
 
     def _multiply(self) -> Timings:
-        device = self._rank_device.device
-        if not self._staged:
-            assert self._matrices is not None
-            return multiply_in_place(self._share, self._matrices, device, self._entering, self._panels)
+        device, matrices = self._rank_device.device, self._matrices
+        if not self.plan.staged:
+            assert matrices is not None
+            return multiply_in_place(self._device_share, matrices, device, self._entering, self._panels)
         if not self._may_record:
             return self._share_run().run()
-        assert self._matrices is not None
-        places = place_of(self._matrices.a), place_of(self._matrices.b.array), place_of(self._matrices.c)
+        assert matrices is not None
+        places = place_of(matrices.a), place_of(matrices.b.array), place_of(matrices.c)
         recorded = self._recorded(places)
         if recorded is not None:
             self._entering("multiply")
@@ -390,78 +432,25 @@ class RankRun:
         return self._recordings.get(places)
 
     def _share_run(self) -> ShareRun:
-        made, plan, rank, matrices = self._rank_device, self._plan, self._team.rank, self._matrices
-        if self._buffers is None:
-            assert matrices is not None
-            in_place = operands_in_place(plan, rank, made.device, matrices)
-            made.device.use_kernel(self._kernel, plan.problem.operand_dtype, adding=plan.adds)
-            observer = self.device_check.copies if self.device_check is not None else None
-            self._transport = HostTransport(made.device, rank, matrices, observer, in_place=in_place)
-            self._buffers = made.own_buffers(plan, rank, in_place)
-            if self.device_check is not None and self.device_check.device is not None:
-                self.device_check.device.use(self._buffers)
+        device, connection = self._rank_device.device, self._connection
+        if connection is None:  # dropped after the previous product; others may have used the device since
+            device.use_kernel(self.decision.kernel, self.plan.problem.operand_dtype, adding=self.plan.adds)
+            connection = self._connect(operands_in_place(self.plan, self.team.rank, device, self._matrices))
+            if self.device_check is not None:
+                self.device_check.attach(connection[1])
+        transport, buffers = connection
         check = self.device_check.device if self.device_check is not None else None
-        assert self._transport is not None
         gather = self._panels or self._device_gather
-        return ShareRun(self._share, self._buffers, self._transport, made.device, self._entering, check, gather, self._modular)
+        return ShareRun(self._device_share, buffers, transport, device, self._entering, check, gather, self._modular)
 
     def _entering(self, phase: str) -> None:
         """Report the phase of the next copy or multiplication, and how many of the share's tiles have been submitted."""
-        self._team.enter(phase)
+        self.team.enter(phase)
         if phase == "multiply":
-            self._progress("multiply", self._submitted, self._tiles)
+            self.progress("multiply", self._submitted, self._tiles)
             self._submitted += 1
 
-
-class CheckedRun(ABC):
-    """One rank's part of a product, from multiplication to check and repair. Every rank constructs one; its methods are
-    collective. Subclasses place the matrices."""
-
-    run: RankRun  # the multiplication, set up
-
-    def __init__(self, session: Session, decision: Decision, settings: Settings, seed: int | None = None) -> None:
-        """`seed`: of the host's check, the same on all ranks; None: they agree on one."""
-        self.session, self.team, self.decision, self.settings = session, session.team, decision, settings
-        self.plan, self.share = decision.plan, decision.plan.shares[session.team.rank]
-        self.threads = decision.placements[session.team.rank].threads.count
-        self.views: dict[str, RowView] = {}  # this rank's views of A, B and C
-        self.in_workspace = False  # all of them, or B, are in the workspace that the node's ranks keep between calls
-        self.seed = seed
-        # Of a product that each rank compared right after multiplying: this rank's check, and the comparisons of all ranks.
-        self._own_check: HostCheck | None = None
-        self._compared: list[Compared] = []
-        self._is_set_up = False
-
-    def of_arrays(self, a: Any, b: Any, c: Any, copied: Sequence[Any]) -> Check | None:
-        """Compute and check c = a · b in a process alone. Callable repeatedly with other matrices; keeps no references between
-        calls. `copied`: the matrices that are copied to or from the device."""
-        self.team.timeline = Timeline()
-        self.views = {key: RowView(array, Span(0, len(array))) for key, array in zip("ABC", (a, b, c), strict=True)}
-        matrices = RankMatrices(a, self.views["B"], c)
-        try:
-            if self._is_set_up:
-                self.run.use(matrices, copied)
-            else:
-                self.run = RankRun(self.session, self.decision, matrices, copied, self.settings, tell_nobody)
-                self._is_set_up = True
-            return self.computed()
-        finally:
-            self.views = {}
-            if self._is_set_up:
-                self.run.release()
-
-    def computed(self) -> Check | None:
-        """Compute the product and return its check."""
-        try:
-            self.multiply()
-            return self.checked()
-        except BaseException:
-            self.run.abandon()
-            raise
-
-    @abstractmethod
-    def multiply(self) -> None:
-        """Compute the product; called again for a repair."""
+    # --- check and repair
 
     @abstractmethod
     def b_to_compare_with(self) -> RowView | None:
@@ -471,7 +460,7 @@ class CheckedRun(ABC):
         """Multiply in the workspace and, if each rank can check its own rows, compare in the same phase, which saves an exchange.
         A symmetric C, multiplied in an earlier phase, is only mirrored here."""
         plan, seed = self.plan, self.seed
-        multiply = self.run.mirror_in_phase if plan.problem.symmetric else self.run.multiply_in_phase
+        multiply = self.mirror_in_phase if plan.problem.symmetric else self.multiply_in_phase
         with self.team.phase("multiply", timed=False) as multiplying:
             compares = plan.check == "host" and seed is not None and plan.problem.n * plan.problem.m > 0
             b = self.b_to_compare_with() if compares else None
@@ -533,7 +522,7 @@ class CheckedRun(ABC):
         return replace(check, note=note, repaired=tuple(lines.values()), undecided=False)
 
     def _checked_once(self) -> Check:
-        on_devices = self.run.device_check
+        on_devices = self.device_check
         check = self.check_on_devices(on_devices) if on_devices is not None else None
         if check is not None and not check.undecided:
             return check

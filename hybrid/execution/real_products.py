@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,10 @@ def element_namer(first_row: int) -> Callable[[int, int], str]:
     return lambda row, column: f"element [{first_row + row}, {column}] of the product"
 
 
+_ELEMENT_OF_C = element_namer(0)
+
+
+@dataclass
 class RealProducts:
     """Assembles one rank's part of C, of any dtype, from its parts of real products:
 
@@ -50,27 +54,20 @@ class RealProducts:
     c = products.finish()
     """
 
-    def __init__(
-        self,
-        team: Team,
-        types: ProductType,
-        threads: int,
-        shape: tuple[int, int] | None,
-        *,
-        c: Any = None,
-        name_of: Callable[[int, int], str] | None = None,
-        beside: Any = None,
-    ) -> None:
-        """`shape`: of this rank's part of C; None if it has none. `c`: this rank's part of the added C. `name_of(row, column)`:
-        names an element of this part in messages; None: the part is all of C. `beside`: an array on the GPU that holds the
-        products and `c`, and where integers are assembled; None: host memory."""
-        self._team, self._types, self._gemm, self._threads = team, types, types.gemm, threads
-        self._shape, self._c, self._name_of, self._beside = shape, c, name_of or element_namer(0), beside
+    team: Team
+    types: ProductType
+    threads: int
+    shape: tuple[int, int] | None  # of this rank's part of C; None if it has none
+    c: Any = None  # this rank's part of the added C
+    name_of: Callable[[int, int], str] = _ELEMENT_OF_C  # names an element of this part in messages, by row and column
+    beside: Any = None  # an array on the GPU that holds the products and `c`, where integers are assembled; None: host memory
+
+    def __post_init__(self) -> None:
+        self._gemm, self._added = self.types.gemm, 0
         self._product: Any = None
-        self._added = 0
-        self._primes = types.exact.primes if types.exact is not None and shape is not None else ()
-        if shape is not None and self._primes:
-            self._digits = empty_beside(beside, (len(self._primes), *shape), DIGIT)
+        self._primes = self.types.exact.primes if self.types.exact is not None and self.shape is not None else ()
+        if self.shape is not None and self._primes:
+            self._digits = empty_beside(self.beside, (len(self._primes), *self.shape), DIGIT)
 
     def add(self, product: Any) -> None:
         """Add the next real product. If there are several, its memory may be reused afterwards.
@@ -78,7 +75,7 @@ class RealProducts:
         From products modulo primes, Garner's algorithm computes the balanced digits of C = d₀ + p₀·(d₁ + p₁·(d₂ + …)): each
         product modulo p yields one digit, given those of the primes before.
         """
-        if not self._primes or self._shape is None:
+        if not self._primes or self.shape is None:
             self._product = product
             return
         number = self._added
@@ -89,7 +86,7 @@ class RealProducts:
             rest, weight = balanced(product[rows.slice], prime, room, nearly=True), 1
             rest *= alpha % prime
             if beta:
-                rest += balanced(self._c[rows.slice], prime) * (beta % prime)
+                rest += balanced(self.c[rows.slice], prime) * (beta % prime)
             for digits, p in zip(self._digits[:number, rows.slice], before, strict=True):
                 rest -= np.multiply(digits, weight, dtype=np.int64)  # primes are below 2^28: the sum does not overflow
                 weight = weight * p % prime
@@ -98,7 +95,7 @@ class RealProducts:
             self._digits[number, rows.slice] = balanced(digits, prime, room)
 
         with busy():
-            by_parts(self._beside, self._shape, add, self._threads)
+            by_parts(self.beside, self.shape, add, self.threads)
         self._added += 1
 
     def finish(self, into: Any = None) -> Any:
@@ -107,29 +104,29 @@ class RealProducts:
         Without conversion, alpha or added C, the result is the real product's memory. `into` may be the added C. Overflow if the
         result's dtype cannot hold an element, CheckFailed for an impossibly large element; then `into` is undefined.
         """
-        types, product = self._types, self._product
+        types, product = self.types, self._product
         if types.complex_b and product is not None:
             product = complex_view(product)
         if not types.finishes:
             return product
-        with self._team.phase("gather", timed=False), busy():
-            if self._shape is None:
+        with self.team.phase("gather", timed=False), busy():
+            if self.shape is None:
                 return None
             if types.exact is None:
-                return finished(product, types, self._c, into, self._threads)
+                return finished(product, types, self.c, into, self.threads)
             exact, dtype, refused = types.exact, np.dtype(types.result), list[tuple[int, int]]()
-            c = empty_beside(self._beside, self._shape, dtype) if into is None else into
+            c = empty_beside(self.beside, self.shape, dtype) if into is None else into
             if on_gpu(c) and not self._primes and dtype.kind != "b" and exact.bound <= magnitude(dtype):
-                combine(product, self._gemm.alpha, self._gemm.beta, self._c if self._gemm.beta else None, c)
+                combine(product, self._gemm.alpha, self._gemm.beta, self.c if self._gemm.beta else None, c)
                 return c
 
             def write(rows: Span, room: Room) -> None:
                 refused.extend(self._write(exact, c, rows))
 
-            by_parts(self._beside, self._shape, write, self._threads, with_room=False)
+            by_parts(self.beside, self.shape, write, self.threads, with_room=False)
             if refused:
                 row, column = min(refused)
-                raise refusal(exact, dtype, self._value(row, column), self._name_of(row, column))
+                raise refusal(exact, dtype, self._value(row, column), self.name_of(row, column))
             return c
 
     def _write(self, exact: Exact, c: Any, rows: Span) -> list[tuple[int, int]]:
@@ -139,7 +136,7 @@ class RealProducts:
             c[rows.slice] = joined_modulo(digits, self._primes, modulus)
             return []
         values, wrong = self._from_digits(exact, rows) if self._primes else (self._unrounded(rows), None)
-        dtype = np.dtype(self._types.result)
+        dtype = np.dtype(self.types.result)
         if dtype.kind == "b":
             values = values != 0
         elif exact.bound > magnitude(dtype):
@@ -161,7 +158,7 @@ class RealProducts:
         if alpha != 1:
             values *= float(alpha)  # exact, unless all sums are 0
         if beta:
-            values += np.float64(beta) * self._c[rows.slice]
+            values += np.float64(beta) * self.c[rows.slice]
         return values
 
     def _from_digits(self, exact: Exact, rows: Span) -> tuple[Any, Any]:
@@ -171,7 +168,7 @@ class RealProducts:
         wrapped, rounded = highest.astype(np.int64), highest.astype(np.float64)
         for digits, p in zip(reversed(lower), reversed(self._primes[:-1]), strict=True):
             wrapped, rounded = wrapped * p + digits, rounded * p + digits
-        values = wrapped.view(np.uint64) if self._types.result == "uint64" else wrapped
+        values = wrapped.view(np.uint64) if self.types.result == "uint64" else wrapped
         impossible = np.abs(rounded) > exact.bound * (1 + 2.0**-40)  # the sum may have been rounded
         return values, (np.abs(rounded - values) > _WRAPPED) | impossible
 

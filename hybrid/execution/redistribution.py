@@ -19,7 +19,6 @@ from hybrid.execution.session import Session, free_memory_of
 from hybrid.planning.decision import same_on_all_ranks
 from hybrid.planning.grid import Part, moves
 from hybrid.planning.plan import shortage_of_matrix
-from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.messages import Matrices, copy_own, exchange
 from hybrid.ranks.team import Team
 from hybrid.verification.copies import verify_exchange
@@ -163,13 +162,7 @@ def move(team: Team, phase: str, sends: Matrices, receives: Matrices, what: str 
     if team.size == 1:
         copy_own(sends, receives, team.rank)
         return
-    ranks = range(team.size)
-    team.connect(_KIND, ranks)
-    with team.phase(phase, timed=False), busy():
-        series = team.messages.series(_KIND, ranks, [exchange(sends, receives, team.rank)])
-    with team.phase(phase, timed=False), busy():
-        if series is not None:
-            series.wait_until_complete()
+    team.carry_out(phase, _KIND, range(team.size), [exchange(sends, receives, team.rank)], timed=False)
     if what:
         sent, received = ({rank: each for rank, each in some.items() if rank != team.rank} for some in (sends, receives))
         verify_exchange(team, what, sent, received, threads=1)

@@ -247,12 +247,8 @@ def agree(session: Session, request: PlanRequest, settings: Settings, inventorie
     def find_out(known: Machine, test: str | None, gpus: Sequence[Gpu | None], plan: Plan, kernel: Kernel) -> Machine:
         nonlocal is_measured
         if test is not None:
-            device = session.rank_device
-            if device is None or device.key != device_key(plan, gpus):
-                device = session.device(plan, gpus, kernel)
-            session.use_gpu()
             # Test again if the caller names a transport: they may have fixed the cause of an earlier failure.
-            why = device.refusal(test, again=settings.transport != "auto")
+            why = session.device(plan, gpus, kernel).refusal(test, again=settings.transport != "auto")
             return replace(known, outcomes={**known.outcomes, test: why})
         with session.team.phase("agree", timed=False) as measuring:
             measuring.mine = free_memory_of(session, settings, gpus[session.team.rank], now=True)

@@ -16,7 +16,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -52,12 +52,12 @@ _VARIABLES = (
 )
 
 
-def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
+def launched() -> Launch | None:
     """The launch that started this process; None without a launcher."""
-    for name, rank, size, *of_node in _VARIABLES:
-        if environment.get(rank, "").isdecimal() and environment.get(size, "").isdecimal():
-            local = [int(number) if (number := environment.get(variable, "")).isdecimal() else None for variable in of_node]
-            return Launch(name, int(environment[rank]), int(environment[size]), (rank, size), *local)
+    for name, *variables in _VARIABLES:
+        rank, size, *local = (int(text) if (text := os.environ.get(each, "")).isdecimal() else None for each in variables)
+        if rank is not None and size is not None:
+            return Launch(name, rank, size, (variables[0], variables[1]), *local)
     return None
 
 

@@ -13,8 +13,8 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, count, pairwise
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from hybrid.core.problem import record
@@ -175,6 +175,7 @@ _EXCHANGE_PAUSE = 1e-3  # seconds: longest pause between polls for ranks that ma
 # A rank that waits for long pauses for this share of the time so far: it takes less than 1 % of a core, and goes on hardly later
 # than one that polls all the time.
 _SHARE = 0.01
+_FLAG_POLLS, _FLAG_PAUSE = 10_000, 1e-4  # polls of flags and devices at full speed, then seconds between polls
 # Seconds between polls of a collective. The network's buffers hold what arrives meanwhile. Within a node, MPI copies only some KB
 # per poll, so an idle rank does not sleep there.
 _COLLECTIVE_PAUSE = 1e-4
@@ -201,7 +202,7 @@ def _let_others_run() -> None:
 
 
 def growing(longest: float) -> Callable[[], float]:
-    """For `Messages.pauses`: pauses that grow with the time from now on, up to `longest` seconds."""
+    """For `Messages.wait_until`: pauses that grow with the time from now on, up to `longest` seconds."""
     began = time.monotonic()
     return lambda: min(longest, _SHARE * (time.monotonic() - began))
 
@@ -251,37 +252,29 @@ class Messages:
         if self._failed == self.serial or self._control.Iprobe(tag=_LOST):
             raise PhaseEnded
 
-    def pauses(
-        self, eager: int, longest: Callable[[], float], look: Callable[[], object] | None = None, deadline: float = math.inf
-    ) -> Iterator[None]:
-        """Pauses for a polling loop: take the next one after each poll.
+    def wait_until(
+        self,
+        done: Callable[[], bool],
+        longest: Callable[[], float] | None = None,
+        look: Callable[[], object] | None = None,
+        deadline: float = math.inf,
+    ) -> None:
+        """Poll until `done()`, such as the `Test` of a request: MPI makes progress only inside its calls.
 
-        `eager`: the number of polls before pauses become sleeps. `longest`: returns the longest sleep in seconds. `look`: called
-        regularly, may raise; by default raises PhaseEnded if a rank has failed. TimeoutError after the `deadline`.
+        `longest`: returns the longest pause between polls in seconds; None: polls of flags in shared memory, or of devices.
+        `look`: called regularly, may raise; by default raises PhaseEnded if a rank has failed. TimeoutError after `deadline`.
         """
-        pause = 0.0
-        for polls in count(1):
+        pause, polls, eager = 0.0, 0, _POLLS_BETWEEN_CHECKS if longest is not None else _FLAG_POLLS
+        while not done():
+            polls += 1
             if polls % _POLLS_BETWEEN_CHECKS == 0:
                 heartbeat()
                 (look or self.end_if_others_failed)()
                 if time.monotonic() > deadline:
                     raise TimeoutError
                 if polls >= eager:
-                    pause = min(longest(), 5e-5 + pause * 1.2)
+                    pause = min(longest() if longest is not None else _FLAG_PAUSE, 5e-5 + pause * 1.2)
             time.sleep(pause) if pause else _let_others_run()
-            yield
-
-    def complete(
-        self,
-        request: MPI.Request,
-        longest: Callable[[], float],
-        look: Callable[[], object] | None = None,
-        deadline: float = math.inf,
-    ) -> None:
-        """Wait for a request by polling, with `pauses`. MPI makes progress only inside its calls."""
-        pauses = self.pauses(_POLLS_BETWEEN_CHECKS, longest, look, deadline)
-        while not request.Test():
-            next(pauses)
 
     # --- objects
 
@@ -301,7 +294,7 @@ class Messages:
                 arrivals.look()
 
         def gather() -> None:
-            self.complete(self._last_exchange[0], growing(_EXCHANGE_PAUSE), look, deadline)
+            self.wait_until(self._last_exchange[0].Test, growing(_EXCHANGE_PAUSE), look, deadline)
 
         self.refuse_lost()
         deadline = time.monotonic() + patience
@@ -468,9 +461,10 @@ class Series:
                 meanwhile()
                 messages.end_if_others_failed()
 
-            messages.complete(
-                self._pending[number][0], lambda: _COLLECTIVE_PAUSE if computing() or not messages.within_nodes else 0.0, look
-            )
+            def longest() -> float:
+                return _COLLECTIVE_PAUSE if computing() or not messages.within_nodes else 0.0
+
+            messages.wait_until(self._pending[number][0].Test, longest, look)
             del self._pending[number]
 
     def wait_until_complete(self, ahead: int = sys.maxsize) -> None:
@@ -486,7 +480,7 @@ class Series:
     def end(self) -> None:
         """After a failure, wait for all started collectives; all ranks must have started the same ones."""
         for request, _ in self._pending.values():
-            self._messages.complete(request, lambda: 0.0, self._messages.refuse_lost)
+            self._messages.wait_until(request.Test, lambda: 0.0, self._messages.refuse_lost)
         self._pending.clear()
 
 

@@ -110,14 +110,12 @@ def _identity(file: int) -> tuple[int, int]:
 _reserved: WeakKeyDictionary[mmap.mmap, Span] = WeakKeyDictionary()  # the part of each mapping that this rank has reserved
 
 
-def give_back() -> list[Thread]:
+def give_back() -> None:
     """Start threads that free this rank's reserved parts while the process ends. Otherwise the last rank to end would free
-    everything alone, at 0.1 s per GB. No rank may use shared matrices any more. Returns the threads."""
-    threads = [Thread(target=_free, args=each, daemon=True) for each in _reserved.items()]
+    everything alone, at 0.1 s per GB. No rank may use shared matrices any more."""
     with suppress(RuntimeError):  # no more threads: the process's end frees the memory
-        for thread in threads:
-            thread.start()
-    return threads
+        for mapped, part in _reserved.items():
+            Thread(target=_free, args=(mapped, part), daemon=True).start()
 
 
 def _free(mapped: mmap.mmap, part: Span) -> None:
@@ -128,17 +126,13 @@ def _free(mapped: mmap.mmap, part: Span) -> None:
         ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(part.hi - first), mmap.MADV_REMOVE)
 
 
-_FLAG_POLLS, _FLAG_PAUSE = 10_000, 1e-4  # polls at full speed, then seconds between polls
-
-
 class NodeFlags:
     """Flags in shared memory by which the ranks of a node signal each other, `flag_count` for each rank. A rank sets only its own
     flags and reads all. Construction is collective."""
 
     def __init__(self, team: Team, flag_count: int) -> None:
         self.flag_count = flag_count
-        self.topology = team.topology
-        self._team = team
+        self.team, self.topology = team, team.topology
         ranks = Span(0, len(team.node_ranks))
         self._table = make_shared_matrices(team, {"flags": ranks}, {"flags": flag_count}, {"flags": "int64"})["flags"].array
         self._own = self._table[team.node_ranks.index(team.rank)]
@@ -150,7 +144,7 @@ class NodeFlags:
         """Clear all flags. Called by all ranks, between two phases."""
         # A flag is set if it holds the round's number: the phase's serial, equal on all ranks. A counter here would lag behind on
         # a rank that raised before this call.
-        self._round = self._team.messages.serial if self._team.size > 1 else self._round + 1
+        self._round = self.team.serial
 
     def set_flag(self, flag: int) -> None:
         """Set a flag of this rank, with release semantics: ranks that see it set also see this rank's earlier writes."""
@@ -163,28 +157,17 @@ class NodeFlags:
 
     def wait(self, rank: int, flag: int) -> None:
         """Wait until that rank has set the flag in this round. PhaseEnded if a rank fails meanwhile."""
-        pause = self.pauses()
-        while not self.is_set(rank, flag):
-            next(pause)
+        self.team.messages.wait_until(lambda: self.is_set(rank, flag))
 
     def is_set(self, rank: int, flag: int) -> bool:
         """Whether that rank has set the flag in this round; if so, its earlier writes are visible (acquire)."""
-        if self._table[self._team.node_ranks.index(rank)][flag] < self._round:
+        if self._table[self.team.node_ranks.index(rank)][flag] < self._round:
             return False
         self._memory_barrier()
         return True
-
-    def pauses(self) -> Iterator[None]:
-        return pauses(self._team)
 
     def _memory_barrier(self) -> None:
         """A full memory barrier, by taking a lock that was just released."""
         for _ in range(2):
             with self._barrier_lock:
                 pass
-
-
-def pauses(team: Team) -> Iterator[None]:
-    """Pauses for polling other ranks of the node, or devices: take the next one after each poll. PhaseEnded if a rank fails
-    meanwhile."""
-    yield from team.messages.pauses(_FLAG_POLLS, lambda: _FLAG_PAUSE)

@@ -15,7 +15,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -30,7 +30,7 @@ from hybrid.errors import CheckFailed, HybridError, Overflow, RankMissing, Usage
 from hybrid.host.memory import kernel
 from hybrid.ranks.heartbeat import heartbeat
 from hybrid.ranks.launcher import has_come, launched
-from hybrid.ranks.messages import Limits, Messages, PhaseEnded, growing, unusable
+from hybrid.ranks.messages import Limits, Messages, PhaseEnded, Start, growing, unusable
 from hybrid.ranks.mpi import all_processes, refuse_foreign_launcher, start_mpi_of, unname_files
 
 if TYPE_CHECKING:
@@ -294,6 +294,18 @@ class Team:
                 pass
             self.messages.connect(kind, ranks)
 
+    def carry_out(
+        self, phase: str, kind: str, ranks: Sequence[int], collectives: Iterable[Start], ahead: int = 1, *, timed: bool = True
+    ) -> None:
+        """Carry out collectives of these ranks, up to `ahead` of them started beyond the one that ends next. Collective over the
+        team."""
+        self.connect(kind, ranks)
+        with self.phase(phase, timed=False):
+            series = self.messages.series(kind, ranks, collectives)
+        with self.phase(phase, timed=timed):
+            if series is not None:
+                series.wait_until_complete(ahead)
+
     def leave_together(self, patience: float) -> None:
         """A final barrier that waits at most `patience` seconds."""
         if self._messages is not None:
@@ -443,7 +455,6 @@ def world_communicator(team: Team) -> MPI.Comm | None:
 
 # --- requests of the root, for which the other ranks wait at almost no cost
 
-_EAGER = 200  # polls without a pause after a request
 _LONGEST = 2e-2  # seconds: longest pause between polls
 
 
@@ -462,9 +473,7 @@ class Requests:
     def receive(self) -> Any:
         """On the other ranks: wait for the next request."""
         self._team.enter("wait for requests")
-        pauses = self._team.messages.pauses(_EAGER, growing(_LONGEST), lambda: None)
-        while not self._comm.Iprobe(self._root):
-            next(pauses)
+        self._team.messages.wait_until(lambda: self._comm.Iprobe(self._root), growing(_LONGEST), lambda: None)
         return self._comm.recv(source=self._root)
 
     def free(self) -> None:

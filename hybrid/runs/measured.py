@@ -149,11 +149,11 @@ class RepeatedProduct(RootProduct):
             try:
                 totals = self._repeat()
             except BaseException:
-                self.run.abandon()
+                self.abandon()
                 raise
         with team.phase("report", timed=False) as reporting:
             traced = team.timeline.since_zero() if team.timeline.traced else []
-            reporting.mine = team.timeline.seconds(), traced, self.run.arithmetic
+            reporting.mine = team.timeline.seconds(), traced, self.arithmetic
         seconds, intervals, arithmetic = (list(of_ranks) for of_ranks in zip(*reporting.all, strict=True))
         devices = [each.gpu.uuid if each.gpu else f"rank {each.rank}" for each in self.decision.placements]
         return Outcome(
@@ -181,7 +181,7 @@ class RepeatedProduct(RootProduct):
                 began = time.perf_counter()
                 self.multiply_now()
                 seconds = time.perf_counter() - began
-                self.run.note_work()
+                self.note_work()
             if index >= 0:
                 totals.append(seconds)
             with wall.within("check"):

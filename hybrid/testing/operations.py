@@ -180,7 +180,7 @@ def _phases(stack: ExitStack) -> None:
 
     stack.callback(_rank_of_call.clear)
     replace(stack, Team, "enter", enter)
-    replace(stack, Messages, "complete", partial(begin, "wait"))
+    replace(stack, Messages, "wait_until", partial(begin, "wait"))
     replace(stack, team, "start_world", partial(begin, "start"))
     replace(stack, mpi, "start_mpi", partial(begin, "MPI start"))
 

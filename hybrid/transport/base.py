@@ -7,6 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -49,14 +50,16 @@ class Arriving(Protocol):
         """Wait until panel `index` is in host memory. PhaseEnded if a rank fails meanwhile."""
 
 
+@dataclass(kw_only=True)
 class Transport(ABC):
     """Submits a rank's copies to its devices. One transport serves any number of products of a plan, each from `begin` to
     `finish`."""
 
-    def __init__(self, observer: CopyObserver | None = None) -> None:
-        self._observer = observer
-        # Copies to report to the observer after submitting more: reporting takes longer than submitting, which keeps links busy.
-        self._unreported: deque[tuple[int, Arrival, Event]] = deque()
+    device: Device  # the rank's own
+    rank: int
+    observer: CopyObserver | None = None
+    # Copies to report to the observer after submitting more: reporting takes longer than submitting, which keeps links busy.
+    _unreported: deque[tuple[int, Arrival, Event]] = field(default_factory=deque, init=False)
 
     def begin(self, order: Sequence[Arrival]) -> None:
         """Begin a product. Collective. `order`: the arrivals that this rank will load."""
@@ -89,18 +92,18 @@ class Transport(ABC):
 
     def _report(self, copies: int) -> None:
         for _ in range(min(copies, len(self._unreported))):
-            if self._observer is not None:
-                self._observer.loaded(*self._unreported.popleft())
+            if self.observer is not None:
+                self.observer.loaded(*self._unreported.popleft())
 
     def _report_later(self, rank: int, arrival: Arrival, event: Event) -> None:
-        if self._observer is not None:
+        if self.observer is not None:
             self._unreported.append((rank, arrival, event))
 
     def _copy_out(self, device: Device, rank: int, tile: Tile, into: Any, source: Any, after: list[Event]) -> Event:
         """Copy a rank's tile, and report it to the observer."""
         event = device.copy_out(into, source, after)
-        if self._observer is not None:
-            self._observer.stored(rank, tile, event)
+        if self.observer is not None:
+            self.observer.stored(rank, tile, event)
         return event
 
 
@@ -109,47 +112,37 @@ def pattern_of(rank: int, rows: int, columns: int) -> np.ndarray:
     return np.random.default_rng(rank).random((rows, columns))
 
 
+@dataclass(kw_only=True)
 class HostTransport(Transport):
-    """Each rank copies its operands over its GPU's own link. `panels`: B's panels from other nodes; None if all of B is already
-    in host memory."""
+    """Each rank copies its operands over its GPU's own link."""
 
-    def __init__(
-        self,
-        device: Device,
-        rank: int,
-        matrices: RankMatrices,
-        observer: CopyObserver | None = None,
-        panels: Arriving | None = None,
-        in_place: Container[str] = (),
-    ) -> None:
-        """`in_place`: operands already on the device, not copied."""
-        super().__init__(observer)
-        self._device, self._rank, self._matrices, self._in_place = device, rank, matrices, in_place
-        self._arriving = panels
+    matrices: RankMatrices
+    panels: Arriving | None = None  # of B, from other nodes; None: all of B is already in host memory
+    in_place: Container[str] = ()  # operands already on the device, not copied
 
     def ready(self, arrival: Arrival) -> bool:
-        return self._arriving is None or arrival.operand == "A" or self._arriving.arrived(arrival.index)
+        return self.panels is None or arrival.operand == "A" or self.panels.arrived(arrival.index)
 
     def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event | None:
-        if arrival.operand in self._in_place:
+        if arrival.operand in self.in_place:
             return None
-        if self._arriving is not None and arrival.operand == "B":
-            self._arriving.wait_for(arrival.index)
+        if self.panels is not None and arrival.operand == "B":
+            self.panels.wait_for(arrival.index)
         event = self._copy_in(arrival, into, after)
-        self._report_later(self._rank, arrival, event)
+        self._report_later(self.rank, arrival, event)
         return event
 
     def _copy_in(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
         part = arrival.span.slice
         if arrival.operand == "A":
-            return self._device.copy_in(into, self._matrices.a[part], after)
-        b = self._matrices.b
+            return self.device.copy_in(into, self.matrices.a[part], after)
+        b = self.matrices.b
         slab = [rows for rows in arrival.slab if len(rows)] or [b.rows]
         # H2D copies run in order, so the last event covers all.
-        return [self._device.copy_in(into[rows.slice], b[rows][:, part], after) for rows in slab][-1]
+        return [self.device.copy_in(into[rows.slice], b[rows][:, part], after) for rows in slab][-1]
 
     def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
-        if "C" in self._in_place:
+        if "C" in self.in_place:
             return after[-1]
-        into = self._matrices.c[tile.rows.slice, tile.columns.slice]
-        return self._copy_out(self._device, self._rank, tile, into, source, after)
+        into = self.matrices.c[tile.rows.slice, tile.columns.slice]
+        return self._copy_out(self.device, self.rank, tile, into, source, after)

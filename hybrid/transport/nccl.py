@@ -14,8 +14,9 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,9 +32,8 @@ from hybrid.host.memory import RowView
 from hybrid.planning.plan import SLOTS, Plan, SentPiece, pieces_received, receivers, rows_of_pieces, slots_of
 from hybrid.planning.schedule import Arrival, Tile
 from hybrid.ranks.heartbeat import busy
-from hybrid.ranks.shared_memory import pauses
 from hybrid.ranks.team import Team
-from hybrid.transport.base import CopyObserver, HostTransport, RankMatrices, pattern_of
+from hybrid.transport.base import HostTransport, pattern_of
 
 if TYPE_CHECKING:
     from hybrid.devices.cuda_device import CudaDevice
@@ -145,19 +145,13 @@ class DeviceGroup:
         Call `wait_for` before any call that blocks the host until this is complete.
         """
         (address, _), row_bytes = place_of(matrix), row_stride(matrix)
-
-        def allgather(communicator: Any, nccl: Any, stream: int) -> None:
-            # One broadcast from each rank: ncclAllGather requires the same number of rows from all.
-            nccl.groupStart()
-            try:
-                for rank, rows in enumerate(rows_of):
-                    if len(rows):
-                        start, size = address + rows.lo * row_bytes, len(rows) * row_bytes
-                        communicator.bcast(start, size, nccl.NCCL_UINT8, rank, stream)
-            finally:
-                nccl.groupEnd()
-
-        return self._enqueue("exchange", after, allgather)
+        # One broadcast from each rank: ncclAllGather requires the same number of rows from all.
+        broadcasts = [
+            ("bcast", address + rows.lo * row_bytes, len(rows) * row_bytes, rank)
+            for rank, rows in enumerate(rows_of)
+            if len(rows)
+        ]
+        return self._enqueue("exchange", after, broadcasts)
 
     # No table shows the phases "send" and "receive", which mostly wait; "gather" shows their time after the last multiplication.
     def send(self, matrix: Any, to: int, after: list[Event]) -> Event:
@@ -165,24 +159,24 @@ class DeviceGroup:
 
         The first send between two ranks connects their devices, which blocks the host until both have enqueued their parts.
         """
-
-        def send(communicator: Any, nccl: Any, stream: int) -> None:
-            communicator.send(place_of(matrix)[0], _extent(matrix), nccl.NCCL_UINT8, to, stream)
-
-        return self._enqueue("send", after, send)
+        return self._enqueue("send", after, [("send", place_of(matrix)[0], _extent(matrix), to)])
 
     def receive(self, into: Any, source: int, after: list[Event]) -> Event:
-        def receive(communicator: Any, nccl: Any, stream: int) -> None:
-            communicator.recv(place_of(into)[0], _extent(into), nccl.NCCL_UINT8, source, stream)
+        return self._enqueue("receive", after, [("recv", place_of(into)[0], _extent(into), source)])
 
-        return self._enqueue("receive", after, receive)
-
-    def _enqueue(self, phase: str, after: list[Event], work: Callable[[Any, Any, int], None]) -> Event:
-        """Enqueue `work(communicator, CuPy's bindings, stream)` behind these events."""
+    def _enqueue(self, phase: str, after: list[Event], calls: Sequence[tuple[str, int, int, int]]) -> Event:
+        """Enqueue one group of the communicator's calls behind these events. A call: its name, address, bytes, and the other
+        rank."""
 
         def enqueue(stream: Any) -> None:
+            nccl = load_nccl()
             with _as_device_unavailable():
-                work(self._communicator, load_nccl(), stream.ptr)
+                nccl.groupStart()
+                try:
+                    for name, address, size, rank in calls:
+                        getattr(self._communicator, name)(address, size, nccl.NCCL_UINT8, rank, stream.ptr)
+                finally:
+                    nccl.groupEnd()
 
         return self._device.enqueue(phase, after, enqueue, "nccl")
 
@@ -195,12 +189,14 @@ class DeviceGroup:
         return False
 
     def wait_for(self, event: Event, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Poll until an operation is complete, calling `meanwhile` between polls. PhaseEnded if a rank fails before it enqueues
-        its part, for which the other devices would wait forever."""
-        pause = pauses(self._team)
-        while not self.done(event):
+        """Poll until an operation is complete, calling `meanwhile` before each poll. PhaseEnded if a rank fails before it
+        enqueues its part, for which the other devices would wait forever."""
+
+        def done() -> bool:
             meanwhile()
-            next(pause)
+            return self.done(event)
+
+        self._team.messages.wait_until(done)
 
     def abort(self) -> None:
         """Abort the communicator and its operations in flight, after a failure on any rank."""
@@ -345,25 +341,20 @@ class DeviceGather:
     def wait_for_stored(self) -> None:
         """Wait until this rank's C is sent, and all received pieces are in host memory. The time after this rank's last tile
         counts as "gather". PhaseEnded if a rank fails meanwhile."""
-        self._wait_until(self._own_are_done)
+        self._team.messages.wait_until(self._own_are_done)
         began = time.perf_counter()
         self._team.enter("gather")
-        self._wait_until(self._is_complete)
+        self._team.messages.wait_until(self._is_complete)
         self._team.timeline.add("gather", began, time.perf_counter())
 
-    def _wait_until(self, reached: Callable[[], bool]) -> None:
-        pause = pauses(self._team)
-        self.advance()
-        while not reached():
-            next(pause)
-            self.advance()
-
     def _own_are_done(self) -> bool:
+        self.advance()
         while self._own and self._device.done(self._own[0]):
             self._own.popleft()
         return not self._own
 
     def _is_complete(self) -> bool:
+        self.advance()
         if self._to_send or self._sending or len(self._copied) < len(self._pieces):
             return False
         return not self._copied or self._device.done(self._copied[-1])
@@ -392,55 +383,43 @@ class DeviceGather:
         return True
 
 
+@dataclass(kw_only=True)
 class NcclTransport(HostTransport):
     """Requires that all panels fit on the devices: then all ranks load them in the same order, as collectives need. Copies A like
     HostTransport, and C unless it goes to another node."""
 
-    def __init__(
-        self,
-        device: CudaDevice,
-        rank: int,
-        matrices: RankMatrices,
-        device_group: DeviceGroup,
-        rows_of: Sequence[Span],
-        observer: CopyObserver | None = None,
-        in_place: Container[str] = (),
-        gather: DeviceGather | None = None,
-    ) -> None:
-        """`rows_of[rank]`: the rows of B that this rank loads; `matrices.b` has at least the calling rank's. `gather`: sends C of
-        other nodes to the root's; None if C stays on its node."""
-        super().__init__(device, rank, matrices, observer, in_place=in_place)
-        self._device_group, self._own_rows, self._rows_of = device_group, rows_of[rank], rows_of
-        self._gather, self._panels = gather, 0
-        self._gathered: list[Event] = []
+    group: DeviceGroup
+    rows_of: Sequence[Span]  # by rank: the rows of B that it loads; `matrices.b` has at least this rank's
+    gather: DeviceGather | None = None  # sends C of other nodes to the root's; None: C stays on its node
 
     def begin(self, order: Sequence[Arrival]) -> None:
         super().begin(order)
-        self._gathered, self._panels = [], sum(arrival.operand == "B" for arrival in order)
+        self._gathered, self._to_gather = list[Event](), sum(arrival.operand == "B" for arrival in order)
         self._open_gather()
 
     def _copy_in(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
         if arrival.operand == "A":
             return super()._copy_in(arrival, into, after)
         assert arrival.index == arrival.slot == len(self._gathered), "ranks that gather panels in different orders mix them up"
-        loaded = self._device.copy_in(into[self._own_rows.slice], self._matrices.b[self._own_rows][:, arrival.span.slice], after)
+        own_rows = self.rows_of[self.rank]
+        loaded = self.device.copy_in(into[own_rows.slice], self.matrices.b[own_rows][:, arrival.span.slice], after)
         # Enqueued here, not in `exchange`: D2H copies may block the host, and must not delay collectives of later panels.
-        self._gathered.append(self._device_group.allgather_rows(into, self._rows_of, [*after, loaded]))
+        self._gathered.append(self.group.allgather_rows(into, self.rows_of, [*after, loaded]))
         self._open_gather()
         return self._gathered[-1]
 
     def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
         # A copy to pageable memory blocks the host until the tile is computed, and the panel of a failed rank never arrives. So
         # wait here first, where failures are noticed.
-        gather = self._gather
+        gather = self.gather
         if gather is None:
-            self._device_group.wait_for(self._gathered[tile.slot])
+            self.group.wait_for(self._gathered[tile.slot])
             return super().store(tile, source, after)
-        self._device_group.wait_for(self._gathered[tile.slot], gather.advance)
+        self.group.wait_for(self._gathered[tile.slot], gather.advance)
         gather.computed(tile, source, after)
         return after[-1] if gather.sends else super().store(tile, source, after)
 
     def _open_gather(self) -> None:
         """Allow C to move once all collectives of B are enqueued, so that none waits for C."""
-        if self._gather is not None:
-            self._gather.is_open = len(self._gathered) == self._panels
+        if self.gather is not None:
+            self.gather.is_open = len(self._gathered) == self._to_gather

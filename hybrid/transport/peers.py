@@ -8,10 +8,10 @@ that GPU's own link, and copies the tiles of C back ("root push"); the other ran
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -131,21 +131,21 @@ class Peer:
         return arrival.index + (len(self.share.row_panels) if arrival.operand == "B" else 0)
 
 
-class _FetchesFromPeers(ABC):
-    """A transport that copies rows of B from the devices of its node's other ranks."""
+@dataclass(kw_only=True)
+class _FetchesFromPeers(Transport):
+    """Copies rows of B from the devices of its node's other ranks."""
 
-    _device: Device
-    _rank: int
-    _peers: Mapping[int, Peer]
+    flags: NodeFlags
+    peers: Mapping[int, Peer]
 
     def exchange(self, arrival: Arrival, into: Any) -> list[Event]:
         events = []
         # A ring: every rank starts with its successor, so that they do not all read from the same GPU.
-        for other in sorted(self._peers, key=lambda other: (other <= self._rank, other)):
-            if other != self._rank:
-                rows = self._peers[other].rows_of(arrival).slice
-                column_panel = self._peers[other].buffers.destination(arrival)
-                events.append(self._device.exchange(into[rows], column_panel[rows], [self._loaded(other, arrival)]))
+        for other in sorted(self.peers, key=lambda other: (other <= self.rank, other)):
+            if other != self.rank:
+                rows = self.peers[other].rows_of(arrival).slice
+                column_panel = self.peers[other].buffers.destination(arrival)
+                events.append(self.device.exchange(into[rows], column_panel[rows], [self._loaded(other, arrival)]))
         return events
 
     @abstractmethod
@@ -153,120 +153,91 @@ class _FetchesFromPeers(ABC):
         """Wait until the event for a peer's rows of the panel is recorded, and return it. PhaseEnded if a rank fails before."""
 
 
+@dataclass(kw_only=True)
 class PeersTransport(_FetchesFromPeers, HostTransport):
     """Requires that all panels fit on the devices, so that none is overwritten while peers read it. Copies A and C like
     HostTransport."""
 
-    def __init__(
-        self,
-        device: Device,
-        flags: NodeFlags,
-        rank: int,
-        peers: Mapping[int, Peer],
-        matrices: RankMatrices,
-        observer: CopyObserver | None = None,
-        panels: Arriving | None = None,
-        in_place: Container[str] = (),
-    ) -> None:
-        HostTransport.__init__(self, device, rank, matrices, observer, panels, in_place)
-        self._flags, self._peers = flags, peers
-
     def _copy_in(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
         if arrival.operand == "A":
             return super()._copy_in(arrival, into, after)
-        own = self._peers[self._rank]
+        own = self.peers[self.rank]
         rows, number = own.rows_of(arrival), own.event_number(arrival)
-        event = self._device.copy_in(into[rows.slice], self._matrices.b[rows][:, arrival.span.slice], after)
-        self._device.record_ipc_event(number, event, self._flags, number)
+        event = self.device.copy_in(into[rows.slice], self.matrices.b[rows][:, arrival.span.slice], after)
+        self.device.record_ipc_event(number, event, self.flags, number)
         return event
 
     def _loaded(self, rank: int, arrival: Arrival) -> Event:
-        number = self._peers[rank].event_number(arrival)
-        self._flags.wait(rank, number)
-        return self._peers[rank].loaded[number]
+        number = self.peers[rank].event_number(arrival)
+        self.flags.wait(rank, number)
+        return self.peers[rank].loaded[number]
 
 
-class RootPushReceiver(_FetchesFromPeers, Transport):
+@dataclass(kw_only=True)
+class RootPushReceiver(_FetchesFromPeers):
     """Root push on every rank but the root: waits for the root's loads, and tells the root which tiles are computed."""
 
-    def __init__(self, device: Device, flags: NodeFlags, rank: int, root: int, peers: Mapping[int, Peer]) -> None:
-        Transport.__init__(self)
-        self._device, self._flags, self._rank, self._root, self._peers = device, flags, rank, root, peers
-        self._stored = 0
+    root: int
 
     def begin(self, order: Sequence[Arrival]) -> None:
         self._stored = 0
 
     def ready(self, arrival: Arrival) -> bool:
-        return self._flags.is_set(self._root, _flag_of(self._peers, self._rank, arrival))
+        return self.flags.is_set(self.root, _flag_of(self.peers, self.rank, arrival))
 
     def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
-        return self._loaded(self._rank, arrival)
+        return self._loaded(self.rank, arrival)
 
     def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
-        self._device.record_ipc_event(self._stored, after[-1], self._flags, self._stored)
+        self.device.record_ipc_event(self._stored, after[-1], self.flags, self._stored)
         self._stored += 1
         return after[-1]
 
     def _loaded(self, rank: int, arrival: Arrival) -> Event:
-        self._flags.wait(self._root, _flag_of(self._peers, rank, arrival))
-        return self._peers[rank].loaded[self._peers[rank].event_number(arrival)]
+        self.flags.wait(self.root, _flag_of(self.peers, rank, arrival))
+        return self.peers[rank].loaded[self.peers[rank].event_number(arrival)]
 
 
-class RootPushDriver(_FetchesFromPeers, Transport):
-    """Root push on the root: submits the loads of all ranks, then its own share, then the D2H copies of the other ranks' tiles.
+@dataclass(kw_only=True)
+class RootPushDriver(_FetchesFromPeers):
+    """Root push on the root: submits the loads of all ranks, its own share, then the D2H copies of the other ranks' tiles."""
 
-    `matrices`: the whole matrices. `links`: for each rank a `Device` of this process on that rank's GPU, with the streams for its
-    copies. `remote_buffers`: each rank's buffers, opened on that device.
-    """
-
-    def __init__(
-        self,
-        links: Mapping[int, Device],
-        flags: NodeFlags,
-        root: int,
-        peers: Mapping[int, Peer],
-        remote_buffers: Mapping[int, Buffers],
-        matrices: RankMatrices,
-        observer: CopyObserver | None = None,
-    ) -> None:
-        Transport.__init__(self, observer)
-        self._links, self._flags, self._rank, self._device = links, flags, root, links[root]
-        self._peers, self._remote_buffers, self._matrices = peers, remote_buffers, matrices
-        self._events: dict[tuple[int, int], Event] = {}
-        self._to_store: dict[int, deque[tuple[int, Tile]]] = {}  # the other ranks' tiles, in their order
+    matrices: RankMatrices  # the whole matrices
+    links: Mapping[int, Device]  # for each rank a `Device` of this process on that rank's GPU, with the streams for its copies
+    remote_buffers: Mapping[int, Buffers]  # each rank's buffers, opened on that device
 
     def begin(self, order: Sequence[Arrival]) -> None:
         super().begin(order)
-        self._to_store = {
+        self._events = dict[tuple[int, int], Event]()
+        self._to_store: dict[int, deque[tuple[int, Tile]]] = {  # the other ranks' tiles, in their order
             rank: deque(enumerate(tile for arrival in peer.share.order for tile in arrival.releases if tile.completes))
-            for rank, peer in self._peers.items()
-            if rank != self._rank
+            for rank, peer in self.peers.items()
+            if rank != self.rank
         }
         # Round robin over the ranks, to keep all GPUs' links busy.
-        orders = [[(rank, arrival) for arrival in peer.share.order] for rank, peer in self._peers.items()]
+        orders = [[(rank, arrival) for arrival in peer.share.order] for rank, peer in self.peers.items()]
         for rank, arrival in filter(None, chain.from_iterable(zip_longest(*orders))):
-            peer, link = self._peers[rank], self._links[rank]
-            destination, part = self._remote_buffers[rank].destination(arrival), arrival.span.slice
+            peer, link = self.peers[rank], self.links[rank]
+            destination, part = self.remote_buffers[rank].destination(arrival), arrival.span.slice
             if arrival.operand == "A":
-                event = link.copy_in(destination, self._matrices.a[peer.share.rows.slice][part], [])
+                event = link.copy_in(destination, self.matrices.a[peer.share.rows.slice][part], [])
             else:
                 rows = peer.rows_of(arrival)
-                event = link.copy_in(destination[rows.slice], self._matrices.b[rows][:, part], [])
+                event = link.copy_in(destination[rows.slice], self.matrices.b[rows][:, part], [])
             number = peer.event_number(arrival)
             self._events[rank, number] = event
-            link.record_ipc_event(number, event, self._flags, _flag_of(self._peers, rank, arrival))
+            link.record_ipc_event(number, event, self.flags, _flag_of(self.peers, rank, arrival))
             self._report_later(rank, arrival, event)
 
     def load(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
-        return self._loaded(self._rank, arrival)
+        return self._loaded(self.rank, arrival)
 
     def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
-        return self._store(self._rank, tile, source, after)
+        return self._store(self.rank, tile, source, after)
 
     def _store(self, rank: int, tile: Tile, source: Any, after: list[Event]) -> Event:
-        into = self._matrices.c[self._peers[rank].share.rows.slice][tile.rows.slice, tile.columns.slice]
-        return self._copy_out(self._links[rank], rank, tile, into, source, after)
+        into = self.matrices.c[self.peers[rank].share.rows.slice][tile.rows.slice, tile.columns.slice]
+        return self._copy_out(self.links[rank], rank, tile, into, source, after)
 
     def advance(self) -> None:
         super().advance()
@@ -282,24 +253,20 @@ class RootPushDriver(_FetchesFromPeers, Transport):
         any_computed = False
         for rank, tiles in self._to_store.items():
             number, tile = tiles[0] if tiles else (-1, None)
-            if tile and self._flags.is_set(rank, number) and self._links[rank].done(self._peers[rank].multiplied[number]):
+            if tile and self.flags.is_set(rank, number) and self.links[rank].done(self.peers[rank].multiplied[number]):
                 tiles.popleft()
-                self._store(rank, tile, self._remote_buffers[rank].operands(tile)[2], [])
+                self._store(rank, tile, self.remote_buffers[rank].operands(tile)[2], [])
                 any_computed = True
         return any_computed
 
     def finish(self) -> Timings:
         super().finish()
-        pause = self._flags.pauses()
         while any(self._to_store.values()):
-            if self._store_computed():
-                pause = self._flags.pauses()
-            else:
-                next(pause)
-        return chain.from_iterable([link.finish() for rank, link in self._links.items() if rank != self._rank])
+            self.flags.team.messages.wait_until(self._store_computed)
+        return chain.from_iterable([link.finish() for rank, link in self.links.items() if rank != self.rank])
 
     def _loaded(self, rank: int, arrival: Arrival) -> Event:
-        return self._events[rank, self._peers[rank].event_number(arrival)]
+        return self._events[rank, self.peers[rank].event_number(arrival)]
 
 
 def make_peers_transport(
@@ -327,15 +294,17 @@ def make_peers_transport(
         return Peer(plan.shares[rank], local_rank, plan.b_rows_over_link(rank), of_peer, *events)
 
     peers = once("peers", plan, lambda: {rank: peer(rank) for rank in team.node_ranks})
+    own: dict[str, Any] = {"device": device, "rank": team.rank, "flags": flags, "peers": peers}
+    own_buffers = peers[team.rank].buffers
     if driver is not None and team.rank != driver:
-        return RootPushReceiver(device, flags, team.rank, driver, peers), peers[team.rank].buffers
+        return RootPushReceiver(**own, root=driver), own_buffers
     assert matrices is not None
-    if driver is not None:
-        opened = links.opened_by_driver
-        remote = once("driver", plan, lambda: {rank: buffers(rank, link, opened) for rank, link in links.devices.items()})
-        return RootPushDriver(links.devices, flags, driver, peers, remote, matrices, observer), peers[driver].buffers
-    made = PeersTransport(device, flags, team.rank, peers, matrices, observer, panels, in_place)
-    return made, rank_device.own_buffers(plan, team.rank, in_place) if in_place else peers[team.rank].buffers
+    if driver is None:
+        made = PeersTransport(**own, matrices=matrices, observer=observer, panels=panels, in_place=in_place)
+        return made, rank_device.own_buffers(plan, team.rank, in_place) if in_place else own_buffers
+    opened = links.opened_by_driver
+    remote = once("driver", plan, lambda: {rank: buffers(rank, link, opened) for rank, link in links.devices.items()})
+    return RootPushDriver(**own, matrices=matrices, observer=observer, links=links.devices, remote_buffers=remote), own_buffers
 
 
 def flags_of(plan: Plan) -> int:

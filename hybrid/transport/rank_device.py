@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hybrid.core.problem import Topology
@@ -240,7 +240,7 @@ def device_key(plan: Plan, gpus: Sequence[Gpu | None]) -> tuple[object, ...]:
 def device_of_alone(team: Team, gpu: Gpu) -> RankDevice:
     """A device on this GPU for a process alone, without a kernel."""
     use_context_of(gpu)
-    return RankDevice(team, _device, [gpu], ("cuda", True, (gpu,)))
+    return RankDevice(team, _cuda_device, [gpu], ("cuda", True, (gpu,)))
 
 
 def prepare_rank_device(
@@ -251,25 +251,24 @@ def prepare_rank_device(
     if current is not None and instance in current.ready_kernels:
         current.device.use_kernel(kernel, plan.problem.operand_dtype, adding=plan.adds)
         return current
+
+    def make(gpu: Gpu | None) -> Device:
+        if gpu is not None:
+            return _cuda_device(gpu)
+        return EmulatedDevice(kernel, instance[1]) if plan.device == "emulate" else Device(staged=plan.staged)
+
     with team.phase("prepare", timed=False), busy():
         use_context_of(gpus[team.rank])
-        made = current or RankDevice(team, partial(_device, plan=plan, kernel=kernel), gpus, device_key(plan, gpus))
+        made = current or RankDevice(team, make, gpus, device_key(plan, gpus))
         made.device.use_kernel(kernel, plan.problem.operand_dtype, adding=plan.adds)
     made.ready_kernels.add(instance)
     return made
 
 
-def _device(gpu: Gpu | None, plan: Plan | None = None, kernel: Kernel | None = None) -> Device:
-    """A `Device` of this process: on the GPU, or for None the plan's CPU device."""
-    if gpu is not None:
-        from hybrid.devices.cuda_device import CudaDevice
+def _cuda_device(gpu: Any) -> Device:
+    from hybrid.devices.cuda_device import CudaDevice
 
-        return CudaDevice(gpu)
-    assert plan is not None
-    assert kernel is not None
-    if plan.device == "emulate":
-        return EmulatedDevice(kernel, plan.problem.operand_dtype)
-    return Device(staged=plan.staged)
+    return CudaDevice(gpu)
 
 
 def operands_in_place(plan: Plan, rank: int, device: Device, matrices: RankMatrices | None) -> dict[str, Any]:
@@ -301,17 +300,18 @@ def make_transport(
     `matrices`: this rank's rows; if the operands are the root's arrays, the whole matrices at the root and None elsewhere.
     `in_place`: from `operands_in_place`. `device_gather`: if C goes from device to device.
     """
-    device, team = rank_device.device, rank_device.team
+    rank = rank_device.team.rank
     if plan.transport == "peers":
         from hybrid.transport.peers import make_peers_transport
 
         return make_peers_transport(plan, rank_device, matrices, observer, panels, in_place)
-    assert matrices is not None
-    rank_device.reserve(plan.bytes_of_buffers(team.rank))
-    buffers = rank_device.own_buffers(plan, team.rank, in_place)
+    rank_device.reserve(plan.bytes_of_buffers(rank))
+    buffers = rank_device.own_buffers(plan, rank, in_place)
+    own: dict[str, Any] = {"device": rank_device.device, "rank": rank, "matrices": matrices, "in_place": in_place}
     if plan.transport == "host":
-        return HostTransport(device, team.rank, matrices, observer, panels, in_place), buffers
+        return HostTransport(**own, observer=observer, panels=panels), buffers
     from hybrid.transport.nccl import NcclTransport
 
-    group, rows_of = rank_device.device_group, [plan.b_rows_over_link(rank) for rank in range(team.size)]
-    return NcclTransport(device, team.rank, matrices, group, rows_of, observer, in_place, device_gather), buffers
+    rows_of = [plan.b_rows_over_link(each) for each in range(plan.topology.size)]
+    group = rank_device.device_group
+    return NcclTransport(**own, observer=observer, group=group, rows_of=rows_of, gather=device_gather), buffers

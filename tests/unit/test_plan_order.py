@@ -88,7 +88,8 @@ def product_of_shares(n, l, m, device, *, ranks=1, **tiling):
     for share in plan.shares:
         matrices = RankMatrices(a[share.rows.slice], RowView(b, Span(0, len(b))), c[share.rows.slice])
         buffers = Buffers(device, device.reserve(share.layout.bytes, shared=False), share, plan.problem)
-        ShareRun(share, buffers, HostTransport(device, share.rank, matrices), device, lambda phase: None).run()
+        transport = HostTransport(device=device, rank=share.rank, matrices=matrices)
+        ShareRun(share, buffers, transport, device, lambda phase: None).run()
     return a, b, c
 
 

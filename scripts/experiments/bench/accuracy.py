@@ -131,7 +131,7 @@ def _product(
     modular = None if fast is None else ModularProduct(device, memory, share, problem, fast=fast)
     device.use_kernel(kernel, problem.dtype)
     c = np.full((problem.n, problem.m), np.nan, problem.dtype)
-    transport = HostTransport(device, 0, RankMatrices(a, RowView(b, Span(0, len(b))), c))
+    transport = HostTransport(device=device, rank=0, matrices=RankMatrices(a, RowView(b, Span(0, len(b))), c))
     list(ShareRun(share, Buffers(device, memory, share, problem), transport, device, lambda phase: None, modular=modular).run())
     return c, joined([modular.done if modular is not None else {}])
 
