@@ -112,8 +112,7 @@ class Panels:
     def __init__(
         self, team: Team, columns: Sequence[Span], b: Moves, c: Moves, terms: np.ndarray | None = None, kept: Any = None
     ) -> None:
-        """`columns`: each panel's columns within this rank's columns of C. `terms`: receives the results of several grid layers,
-        whose sum goes to `kept`."""
+        """`columns`: of each panel, within this rank's part of C. `terms`: results of several grid layers, summed in `kept`."""
         self._team, self._columns, self._b, self._c, self._terms, self._kept = team, columns, b, c, terms, kept
         self.takes_part = team.rank in (*b.ranks, *c.ranks)  # in the collectives
         # The index of each panel's first collective, and the total, for B and for C.
@@ -148,8 +147,7 @@ class Panels:
         self._wait_for(self._last_overlapping[index], computing)
 
     def wait_for_panels(self, count: int | None = None) -> None:
-        """Wait until the first `count` moving panels (None: all) are on the node. Ranks without rows wait too: they may receive
-        for others."""
+        """Wait until the first `count` panels (None: all) are on the node. Ranks without rows wait too: they may receive some."""
         if self._columns:
             self._wait_for((len(self._columns) if count is None else count) - 1)
 
@@ -210,8 +208,7 @@ class Panels:
         self._team.messages.wait_until(all_stored)
 
     def finish(self) -> None:
-        """Wait until this rank's moves of C are complete, and sum the layers. Call it after all tiles are computed. PhaseEnded if
-        a rank fails meanwhile."""
+        """After the last tile, wait until this rank's moves of C are complete, and sum the layers. May raise PhaseEnded."""
         if self._leaving is not None:
             self._leaving.wait_until_complete()
         if self._terms is not None:

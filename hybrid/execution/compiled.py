@@ -118,7 +118,8 @@ class Compiled:
                 return self._by_root_alone(session, operands, out)[0]
             self.by_triangle = call.decision is not None and bool(call.decision.plan.problem.symmetric)
             if isinstance(call, DistributedCall) and call.sum_of is not None:
-                product = call.sum_of.own_rows(self._own_product(session, call.own_operands, call.sum_of.options))
+                own_a, own_b = (each.array for each in call.operands[:2])
+                product = call.sum_of.own_rows(self._own_product(session, (own_a.T, own_b), call.sum_of.options))
             else:
                 product = call.product()
                 self._planned = _planned_for(session, call, env) if self._comm is None else None
@@ -252,19 +253,15 @@ class _Planned(ABC):
 
 def _planned_for(session: Session, call: Call, env: tuple[object, ...]) -> _Planned | None:
     """The plan to reuse for calls with this signature; None if every call must decide anew."""
-    if isinstance(call, RootCall):
-        if call.given is None or call.decision is None:
-            return None
-        a, b, types, shape, decision = call.given.a, call.given.b, call.given.types, call.given.shape, call.decision
-    elif isinstance(call, GpuCall) and call.decision is not None:
-        (a, b), types, shape, decision = call.operands, call.types, call.shape, call.decision
-    else:
+    given = call.given if isinstance(call, RootCall) else call if isinstance(call, GpuCall) else None
+    if given is None or call.decision is None:
         return None
-    plan, settings = decision.plan, call.settings
+    decision, plan, settings = call.decision, call.decision.plan, call.settings
     if settings.poison or not plan.problem.operations:
         return None
-    arguments = session, settings, types.gemm, decision, env
-    unconverted = a.dtype == b.dtype == np.dtype(plan.problem.dtype) and not types.finishes and len(shape) == 2
+    arguments = session, settings, given.types.gemm, decision, env
+    of_type = given.a.dtype == given.b.dtype == np.dtype(plan.problem.dtype)
+    unconverted = of_type and not given.types.finishes and len(given.shape) == 2
     if plan.device == "cpu" and plan.at_root and not plan.staged:
         tiles = sum(len(arrival.releases) for arrival in plan.shares[0].order) if plan.problem.symmetric else 1
         if decision.kernel.name != "blas" or settings.on_fault != "raise" or tiles > 1:

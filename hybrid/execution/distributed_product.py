@@ -9,6 +9,7 @@ sum these products (`SumOfProducts`), each some rows of C.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any
@@ -287,19 +288,19 @@ class DistributedCall:
     decision: Decision | None = None  # None for a sum of products
     settings: Settings
     integers_stay = False  # on their GPUs
-    sum_of: SumOfProducts | None = None  # if set, each rank multiplies its own rows, and the products are summed
+    sum_of: SumOfProducts | None = None  # if set, each rank multiplies its own rows, `operands`, and the products are summed
 
     def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: CallOptions) -> None:
         self._session = session
-        self._operands: tuple[Any, ...] = operands
+        self.operands: tuple[Any, ...] = operands
         self._in_2d = not any(isinstance(each, RowBlock) for each in operands)
         # B is the same array on every rank; each takes its share of the rows.
         self._b_replicated = type(operands[0]) is RowBlock and is_array(operands[1])
         self._of_rows: DistributedCall | None = None  # Block2Ds in one process are multiplied as RowBlocks
         transposed = self._agree(asked, out)
         if any(transposed) and self.sum_of is None:
-            self._operands = tuple(
-                _row_blocks_of(session, each) if turned else each for each, turned in zip(self._operands, transposed, strict=True)
+            self.operands = tuple(
+                _row_blocks_of(session, each) if turned else each for each, turned in zip(self.operands, transposed, strict=True)
             )
             self._agree(asked.without_transposes(), None)
 
@@ -315,17 +316,17 @@ class DistributedCall:
             turned: tuple[bool, ...] = (False, False)  # of Block2Ds
             if self._b_replicated and not (gemm.transpose_a or gemm.transpose_b):
                 kind = f"a RowBlock and {self._split_b(settings, gemm)}"
-            refuse_unused_c(self._operands[2], asked.gemm)
+            refuse_unused_c(self.operands[2], asked.gemm)
             if self._in_2d:
                 settings = replace(settings, device="cpu") if settings.device == "auto" else settings
-                self._operands = _oriented_blocks(self._operands, gemm)
-                turned = tuple(isinstance(each, TransposedBlock2D) for each in self._operands[:2])
-                kind += " that lies as c" * (self._operands[2] is not None)
+                self.operands = _oriented_blocks(self.operands, gemm)
+                turned = tuple(isinstance(each, TransposedBlock2D) for each in self.operands[:2])
+                kind += " that lies as c" * (self.operands[2] is not None)
             else:
-                transposed = _transposed_flags(self._operands, gemm)
+                transposed = _transposed_flags(self.operands, gemm)
             said = {"kind": f"a product of {kind}", **gemm.as_dict(), "transposed": transposed or turned, **settings.as_dict()}
-            self._operands = tuple(each.T if isinstance(each, TransposedRowBlock) else each for each in self._operands)
-            a, b, c = self._operands
+            self.operands = tuple(each.T if isinstance(each, TransposedRowBlock) else each for each in self.operands)
+            a, b, c = self.operands
             threads = threads_until_decided(team, settings)
             if any(transposed):
                 in_host_memory = not (on_gpu(a.array) or on_gpu(b.array))
@@ -333,7 +334,7 @@ class DistributedCall:
                 own_shares = Shares.of(RowBlock(a.array.T), b, None, gemm, settings, threads) if is_sum else None
             else:
                 if gemm.modulus and product_type(a.dtype, b.dtype, gemm.dtype).of(gemm).exact is not None:
-                    self._operands = a, b, c = tuple(
+                    self.operands = a, b, c = tuple(
                         None if each is None else each._like(least_remainders(each.array, gemm.modulus, threads), None)
                         for each in (a, b, c)
                     )
@@ -361,7 +362,7 @@ class DistributedCall:
 
     def _split_b(self, settings: Settings, gemm: Gemm) -> str:
         """Make B a RowBlock of this rank's share of its rows. Returns a description of B that must be equal on all ranks."""
-        team, (a, b, c) = self._session.team, self._operands
+        team, (a, b, c) = self._session.team, self.operands
         if b.ndim != 2:
             raise UsageError(
                 f"b is an array of {b.ndim} dimensions: beside a RowBlock pass a matrix, x[:, None]", code="dimensions"
@@ -369,15 +370,9 @@ class DistributedCall:
         refuse_masked(b, "b")
         product_type(a.array.dtype, b.dtype, gemm.dtype)  # raises if elements are not numbers
         lo, hi = (len(b) * rank // team.size for rank in (team.rank, team.rank + 1))
-        self._operands = a, RowBlock(to_device_of(a.array, b[lo:hi]) if on_gpu(a.array) else on_host(b[lo:hi])), c
+        self.operands = a, RowBlock(to_device_of(a.array, b[lo:hi]) if on_gpu(a.array) else on_host(b[lo:hi])), c
         sum_of_all = checksum(on_host(b), threads_until_decided(team, settings))
         return f"a matrix of {'×'.join(map(str, b.shape))} {b.dtype} with the checksum {sum_of_all:016x}"
-
-    @property
-    def own_operands(self) -> tuple[np.ndarray, np.ndarray]:
-        """This rank's Aᵀ and B for a sum of products."""
-        a, b, _ = self._operands
-        return a.array.T, b.array
 
     def _decide_location(self, settings: Settings) -> None:
         """Decide how to compute the product, and whether integers stay on their GPUs."""
@@ -385,13 +380,11 @@ class DistributedCall:
         on_gpus = settings.device in ("auto", "cuda") and any(any(each.on_gpu) for each in self._shares)
         self.integers_stay = types.exact is not None and on_gpus
         self._checked_once = self.integers_stay and checked_as_integers(settings, types)
-        if self.integers_stay:
-            try:
+        with suppress(DoesNotFit):
+            if self.integers_stay:
                 self._decide(settings)
                 if self._real_decision.plan.device == "cuda":
                     return
-            except DoesNotFit:
-                pass
         self.integers_stay = self._checked_once = False
         self._decide(settings)
 
@@ -440,14 +433,13 @@ class DistributedCall:
             raise CheckFailed(f"the product is wrong: {'; '.join(faults)}")
 
     def product(self, complete: Complete = tell_nobody) -> Any:
-        """This rank's part of the product; of RowBlocks, where A's is. `complete`: called with the result, before integers are
-        checked as a whole."""
+        """This rank's part of the product. `complete`: called with the result, before integers are checked as a whole."""
         assert self.decision is not None
         if not self._in_2d:
             plan = self.decision.plan
             first_row = plan.shares[self._session.team.rank].rows.lo
             return RowBlock(self._part(element_namer(first_row), complete), place=(first_row, plan.problem.n))
-        c, share = self._operands[2], self._shares[self._session.team.rank]
+        c, share = self.operands[2], self._shares[self._session.team.rank]
         if c is None:
             part, shape = share.places[2], (share.whole[0][0], share.whole[1][1])
             place = (tuple((span.lo, span.hi) for span in spans) for spans in (part.rows, part.columns))
@@ -468,7 +460,7 @@ class DistributedCall:
         return self._computed(name_of, complete)
 
     def _computed(self, name_of: Callable[[int, int], str], complete: Complete) -> Any:
-        (a, b), c = (each.array for each in self._operands[:2]), self._operands[2]
+        (a, b), c = (each.array for each in self.operands[:2]), self.operands[2]
         c = None if c is None else c.array
         team, types, plan, of_a = self._session.team, self.types, self._real_decision.plan, a
         beside, threads = None, self._real_decision.placements[team.rank].threads.count
@@ -524,8 +516,7 @@ def _oriented_blocks(operands: tuple[Any, ...], gemm: Gemm) -> tuple[Any, ...]:
 
 
 def _transposed_flags(operands: tuple[Any, ...], gemm: Gemm) -> tuple[bool, ...]:
-    """Whether A, B and C enter transposed: by a `.T` view or by a flag; both together cancel. UsageError for other types than
-    RowBlock."""
+    """Whether A, B and C enter transposed: by a `.T` view or a flag; both cancel. UsageError for other types than RowBlock."""
     for name, each in zip("abc", operands, strict=True):
         if not isinstance(each, RowBlock) and not (name == "c" and each is None):
             others = "a and b are RowBlocks" if name == "c" else "the other operand is one"
@@ -617,12 +608,20 @@ class RealProduct(RankRun):
             return [RowView(on_host(self.views[key].array), self.views[key].rows) for key in "ABC"]
 
 
+@record
 class SumOfProducts:
     """Aᵀ·B as the sum of each rank's product of its own rows."""
 
-    def __init__(self, team: Team, settings: Settings, types: ProductType, shape: tuple[int, int], largest: int) -> None:
-        self._team, self._settings, self._types, self._shape, self._largest = team, settings, types, shape, largest
-        self.dtype = "int64" if types.exact is not None else types.operand("B")  # of the products and their sum
+    team: Team
+    settings: Settings
+    types: ProductType
+    shape: tuple[int, int]
+    largest: int  # of integers, the largest magnitude that a sum may have
+
+    @property
+    def dtype(self) -> str:
+        """Of the products and their sum."""
+        return "int64" if self.types.exact is not None else self.types.operand("B")
 
     @classmethod
     def if_cheaper(
@@ -661,15 +660,14 @@ class SumOfProducts:
         return {"dtype": self.dtype, "transpose_a": False, "transpose_b": False, "stall": None}
 
     def own_rows(self, product: np.ndarray) -> RowBlock:
-        """This rank's rows of C, from each rank's `product` of its own rows. Collective. Overflow if an element exceeds the
-        result's dtype."""
-        team, types, (n, m) = self._team, self._types, self._shape
+        """This rank's rows of C, from each rank's `product` of its own rows. Collective. Overflow if the dtype cannot hold it."""
+        team, types, (n, m) = self.team, self.types, self.shape
         shares = [block(n, team.size, rank) for rank in range(team.size)]
         own = shares[team.rank]
         room = np.empty((team.size, len(own), m), self.dtype)
         sent = {rank: [product[rows.slice]] for rank, rows in enumerate(shares)}
         received = {rank: [room[rank]] for rank in range(team.size)}
-        move(team, "gather", sent, received, "C" if self._settings.check != "off" else "")
+        move(team, "gather", sent, received, "C" if self.settings.check != "off" else "")
         with team.phase("gather", timed=False), np.errstate(all="ignore"):
             total, dtype = room.sum(axis=0), numpy_type(types.result)
             if types.exact is not None and types.result != "bool":
@@ -678,5 +676,5 @@ class SumOfProducts:
                 if len(outside):
                     row, column = outside[0].tolist()
                     place = element_namer(own.lo)(row, column)
-                    raise refusal(Exact(self._largest, "float64"), dtype, int(total[row, column]), place)
+                    raise refusal(Exact(self.largest, "float64"), dtype, int(total[row, column]), place)
             return RowBlock(total.astype(dtype, copy=False), place=(own.lo, n))

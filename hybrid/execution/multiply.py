@@ -86,10 +86,8 @@ def empty_shared(session: Session, shape: tuple[int, int], dtype: Any, root: int
     shared.drop(said[1] for said in agreeing.all)
     rows, columns = shape
     free = [agreeing.all[rank][2] for rank in team.topology.nodes[team.topology.node_of(root)]]
-    missing = shortage_of_matrix(rows * columns * element.itemsize, free)
-    if missing:
-        with team.phase("allocate", timed=False):
-            raise missing
+    if missing := shortage_of_matrix(rows * columns * element.itemsize, free):
+        raise missing
     if team.size == 1:
         return empty_matrix(rows, columns, element)
     return shared.make(team, (rows, columns), element, root)
@@ -119,8 +117,7 @@ def call_of(session: Session, operands: tuple[Any, Any, Any], out: Any, asked: C
 
 
 class GpuCall:
-    """A product of two arrays on this process's GPU, computed as RowBlocks of a single rank. C stays on the GPU, in `out` if
-    given."""
+    """A product of arrays on this process's GPU, computed as RowBlocks of one rank. C stays on the GPU, in `out` if given."""
 
     def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: CallOptions) -> None:
         session.team.refuse_no_rank(asked.root)
@@ -128,7 +125,8 @@ class GpuCall:
         refuse_unused_c(c, asked.gemm)
         gemm = Gemm.of(asked.gemm)
         first, second, _, self.shape = matrices_of(*arrays_of(a, b, on_device=True), gemm)
-        self.types, self.operands, self._out = product_type(first.dtype, second.dtype, gemm.dtype).of(gemm), (first, second), out
+        self.types, self._out = product_type(first.dtype, second.dtype, gemm.dtype).of(gemm), out
+        self.a, self.b = first, second  # op(A) and op(B)
         c = None if gemm.beta == 0 or c is None else arrays_of(a, c, on_device=True)[1]
         if c is not None:
             refuse_wrong_c(c, self.shape, self.types)
@@ -435,8 +433,7 @@ class StackCall:
         return mine
 
     def _products(self, a: np.ndarray, b: np.ndarray, *added: np.ndarray, room: np.ndarray | None) -> np.ndarray:
-        """This rank's products as a stack, checked, in the result's dtype. `added`: C, if given. `room`: at the root, the array
-        for all products."""
+        """This rank's products, checked, in the result's dtype. `added`: C, if given. `room`: at the root, for all products."""
         types, real, threads = self._shapes.types, self._shapes.problem, self._threads
         count, n, m = len(self._span), a.shape[1], b.shape[2]
 
@@ -535,8 +532,7 @@ Call = DistributedCall | GpuCall | CopiedCall | RootCall
 def _inspected(
     session: Session, operands: tuple[Any, Any, Any], out: Any, settings: Settings, gemm: Gemm, asked_gemm: Mapping[str, Any]
 ) -> tuple[RootOperands | None, RootShapes | UsageError]:
-    """The root's arrays, and their description for the other ranks. A UsageError is returned, not raised: all ranks raise it
-    after they have agreed on the root."""
+    """The root's arrays and their description, or a UsageError, which all ranks raise once they agree on the root."""
     plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) and not is_masked(out) else out
     try:
         refuse_unused_c(operands[2], asked_gemm)
@@ -544,11 +540,9 @@ def _inspected(
         shapes = RootShapes.of(session.team, session.shared_arrays, given)
     except UsageError as wrong:
         return None, wrong
-    if shapes.count is not None:
-        missing = shortage_of_matrix(shapes.bytes_beside, [free_memory_of(session, settings, None)])
-        if missing:  # according to a cached value
-            missing = shortage_of_matrix(shapes.bytes_beside, [free_memory_of(session, settings, None, now=True)])
-        if missing:
+    if shapes.count is not None and shortage_of_matrix(shapes.bytes_beside, [free_memory_of(session, settings, None)]):
+        free = free_memory_of(session, settings, None, now=True)  # not as of a moment ago
+        if missing := shortage_of_matrix(shapes.bytes_beside, [free]):
             raise missing
     return given, shapes
 
@@ -572,8 +566,7 @@ def _shared_operands(
 
 
 def _from_gpu(decision: Decision, types: ProductType, given: RootOperands, threads: int) -> tuple[RootMatrix, RootMatrix, Any]:
-    """A and B in place, on a GPU or in host memory, with an array for C or None, if the plan copies them from there; else both in
-    host memory."""
+    """A and B in place if the plan copies them from there, with an array for C or None; else both in host memory."""
     plan = decision.plan
     stay = plan.at_root and plan.device == "cuda"
     device, dtype, c = "cuda" if stay else "cpu", plan.problem.operand_dtype, given.real_out

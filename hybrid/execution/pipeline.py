@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Runs one rank's share of a plan on a device: each arriving panel or k-slab releases tiles of C to multiply.
 
-This module calls neither MPI nor CUDA: a transport loads operands and stores C, a device orders work by events, and a callback
-reports progress.
+Without MPI and CUDA: a transport loads operands and stores C, a device orders work by events, a callback reports progress.
 """
 
 from __future__ import annotations
@@ -104,8 +103,7 @@ class ShareRun:
                 self.gather.advance()
 
     def _submit_checks(self, while_waiting_for: int | None = None) -> None:
-        """Submit the deferred parts of the check; with `while_waiting_for`, only until that arrival, which releases tiles, is on
-        the device."""
+        """Submit the deferred parts of the check, or only until the arrival `while_waiting_for` is on the device."""
         while self._to_check and (while_waiting_for is None or not self._is_there(while_waiting_for)):
             self._to_check.popleft()()
             self.transport.advance()  # do not delay other ranks' tiles
@@ -205,8 +203,7 @@ class ShareRun:
                 self._to_check.append(partial(self.check.computed, index, number, tile, [event]))
         for piece in pieces:
             piece.readers += read
-        # The new entry replaces those it covers: D2H copies run in order, and so do checks, and tiles that accumulate in the same
-        # elements.
+        # The new entry replaces those it covers: D2H copies, checks, and tiles that accumulate run in order.
         written[:] = [
             (other, until)
             for other, until in written
@@ -226,8 +223,7 @@ class _Piece:
 def multiply_in_place(
     share: RankShare, matrices: RankMatrices, device: Device, entering: Callable[[str], None], panels: Panels | None = None
 ) -> Timings:
-    """Multiply the rank's row block by B in place, while column panels of B arrive and panels of C leave. Returns the device's
-    timings.
+    """Multiply the rank's row block by B in place, while panels of B arrive and panels of C leave. Returns the device's timings.
 
     If this rank moves panels, a second thread multiplies: MPI only progresses inside its calls.
     """

@@ -39,8 +39,7 @@ def element_types(problem: Problem) -> dict[str, str]:
 
 
 def views_in_workspace(session: Session, plan: Plan) -> dict[str, RowView] | None:
-    """A, B and C in the workspace, shared memory that the ranks of a single node keep between calls. None if they do not fit.
-    Collective."""
+    """A, B and C in the workspace that the ranks of a single node keep between calls; None if they do not fit. Collective."""
     p = plan.problem
     shapes = {"A": (p.n, p.l), "B": (p.l, p.m), "C": (p.n, p.m)}
     if p.symmetric:

@@ -50,8 +50,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def modular_product(rank_device: RankDevice, decision: Decision, rank: int, settings: Settings) -> ModularProduct | None:
-    """The emulated (modular) product for this rank's tiles, cached with its device. None if tiles are multiplied natively, or if
-    the rank's grid layer has no terms."""
+    """The emulated product for this rank's tiles, cached with its device; None if they are native or there are no terms."""
     plan, share = decision.plan.on_device(rank)
     if share.layout.remainders is None or not plan.problem.l:
         return None
@@ -115,8 +114,7 @@ class RankCheck:
             self.copies.use((matrices.a, matrices.b, matrices.c) if matrices is not None else None)
 
     def sample(self, number: int, *, everything: bool) -> None:
-        """Restrict the sums of large matrices to some lines of each copy, by this number the same on all ranks; not with
-        `everything`."""
+        """Sum only some lines of each copy of large matrices, by this number the same on all ranks, unless `everything`."""
         small = self._plan.problem.bytes_of_matrices < _SAMPLED_FROM
         self._sample = ALL if everything or small else Sample(SHARE, number)
         for sums in (self.copies, self.device.sums if self.device is not None else None):
@@ -133,8 +131,7 @@ class RankCheck:
             self.device.use(buffers)
 
     def result(self, moved: tuple[tuple[MatrixSource, MatrixSource], Mapping[str, RowView]] | None = None) -> Check:
-        """The check of the product. Collective, once C is complete. `moved`: with several nodes, the operands and this rank's
-        views of A, B and C."""
+        """The check of a complete C. Collective. `moved`: with several nodes, the operands and this rank's A, B and C."""
         with self._team.phase("check") as checking, busy():
             checking.mine = self._own_findings()
             if moved is not None:
@@ -369,6 +366,7 @@ class RankRun(ABC):
                     self._panels.wait_for_panels()
             except BaseException:
                 self._rank_device.drain()
+                self.session.decisions.clear()  # the memory that they counted on may be what was missing
                 raise
             if self._panels is None and self.plan.operands is OperandLocation.NODE_SHARED:
                 self.team.enter("gather")  # C is already in place
@@ -401,8 +399,7 @@ class RankRun(ABC):
         return self._modular.done if self._modular is not None else {}
 
     def note_work(self) -> None:
-        """Add the times of the product's copies and kernels to the timeline, after the clock has stopped. A phase must follow, to
-        tell the other ranks of a failure."""
+        """Add the times of copies and kernels to the timeline, after the clock has stopped. A phase must follow, for failures."""
         for phase, begin, end in self._timings:
             self.team.timeline.add(phase, begin, end)
         self._timings = ()

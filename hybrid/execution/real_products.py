@@ -162,8 +162,7 @@ class RealProducts:
         return values
 
     def _from_digits(self, exact: Exact, rows: Span) -> tuple[Any, Any]:
-        """These rows of C modulo 2^64, and a mask of elements that wrapped around or are impossibly large, due to a wrong
-        product."""
+        """These rows of C modulo 2^64, and a mask of elements that wrapped around, or that no right product has."""
         *lower, highest = self._digits[:, rows.slice]
         wrapped, rounded = highest.astype(np.int64), highest.astype(np.float64)
         for digits, p in zip(reversed(lower), reversed(self._primes[:-1]), strict=True):

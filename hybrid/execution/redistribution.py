@@ -44,8 +44,7 @@ class _Share:
 
 
 def scattered(session: Session, a: Any, rows: int | None, root: int, stall: float | None = None) -> RowBlock:
-    """This rank's rows of the root's matrix, or of the ranks' RowBlocks or Block2Ds. `rows`: how many it wants; None: equal
-    shares."""
+    """This rank's rows of the root's matrix, or the ranks' RowBlocks or Block2Ds. `rows`: how many; None: equal shares."""
     own, shares, have, (height, width) = _agreed(session, "rows of a matrix (scatter)", a, root, rows, stall)
     is_transposed = isinstance(a, TransposedRowBlock)  # received as columns of the untransposed matrix
     want = _wanted(shares, width if is_transposed else height)

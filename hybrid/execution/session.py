@@ -37,8 +37,7 @@ from hybrid.ranks.team import Team
 from hybrid.transport.rank_device import RankDevice, device_key, device_of_alone, prepare_rank_device
 
 SPARE_GPU_BYTES = 1 << 30  # left free on a GPU for kernels, libraries and CUDA contexts, including the root's on other GPUs
-# Largest workspace, in bytes, kept between calls: new memory for A, B and C of N = 2000 costs 20,000 page faults, a fifth of the
-# product's time on two cores.
+# Largest workspace kept between calls, in bytes. New memory costs page faults: for N = 2000 a fifth of the time on two cores.
 MOST_SHARED = min(256 << 20, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 16)
 _LARGE_WORKSPACE = 32 << 20  # bytes: smaller workspaces are rounded up to a power of two, to serve other shapes too
 _MOST_REMEMBERED = 64  # decisions, for programs that alternate between shapes and settings
@@ -47,8 +46,7 @@ _MOST_REMEMBERED = 64  # decisions, for programs that alternate between shapes a
 class Session:
     """A team's state between calls: this rank's device, shared arrays, workspace and the last decisions. One for each team.
 
-    The state must match on all ranks. A call may fail on one rank without the others knowing; the next agreement then has all
-    ranks discard their state.
+    The state must match on all ranks. After a call that failed on one rank alone, the next agreement has all discard theirs.
     """
 
     def __init__(self, team: Team) -> None:
@@ -57,8 +55,8 @@ class Session:
         self._in_place: RankDevice | None = None  # the CPU, multiplying in place
         self.shared_arrays = SharedArrays()
         # Cached decisions by request, with the settings and inventories behind them; the newest last.
-        self._remembered: dict[PlanRequest, tuple[object, Decision]] = {}
-        self._changed, self._of_memory = 0, 0  # the team's serial and `_memory_version` at the last change of these
+        self.decisions: dict[PlanRequest, tuple[object, Decision]] = {}
+        self._changed = 0  # the team's serial at their last change
         # The environment in which the ranks agreed that the root computes such products alone, whatever memory the arrays lie in.
         self.repeatable: dict[object, tuple[object, object]] = {}
         self._workspace = np.empty(0, np.uint8)
@@ -68,29 +66,23 @@ class Session:
     @property
     def remembered_serial(self) -> int:
         """A number, equal on all ranks that cache the same decisions; 0 if none may be reused."""
-        return self._changed if self._remembered and self._of_memory == self._memory_version else 0
+        return self._changed if self.decisions else 0
 
     def remembered(self, request: PlanRequest, asked: object, serials: Set[int]) -> Decision | None:
         """The cached decision, if any. `serials`: `remembered_serial` of all ranks; a rank that failed alone has another."""
         if serials != {self._changed}:
-            self._remembered.clear()
-        before, decision = self._remembered.get(request, (None, None))
+            self.decisions.clear()
+        before, decision = self.decisions.get(request, (None, None))
         return decision if before == asked else None
 
     def remember(self, request: PlanRequest, asked: object, decision: Decision | None) -> None:
         """Cache the decision; None: drop the request's entry. Collective."""
-        if self._of_memory != self._memory_version:
-            self._remembered.clear()
-        self._remembered.pop(request, None)
+        self.decisions.pop(request, None)
         if decision is not None:
-            self._remembered[request] = asked, decision
-            if len(self._remembered) > _MOST_REMEMBERED:
-                del self._remembered[next(iter(self._remembered))]
-        self._changed, self._of_memory = self.team.serial, self._memory_version
-
-    @property
-    def _memory_version(self) -> int:
-        return self.rank_device.memory_version if self.rank_device is not None else 0
+            self.decisions[request] = asked, decision
+            if len(self.decisions) > _MOST_REMEMBERED:
+                del self.decisions[next(iter(self.decisions))]
+        self._changed = self.team.serial
 
     def workspace(self, size: int) -> np.ndarray:
         """At least `size` bytes of memory shared by the ranks of a single node, kept between calls. Collective."""
@@ -150,7 +142,7 @@ class Session:
         with callers_context():  # a communicator may be freed outside of calls
             self.use_gpu()
             made, self.rank_device = self.rank_device, None
-            self._remembered.clear()
+            self.decisions.clear()
             if made is not None:
                 made.leave()
 

@@ -42,8 +42,7 @@ class WholeCopies:
         check: str,
         where: str,
     ) -> None:
-        """`read`, `written`: host arrays of the copies. `threads`: for copies and sums. `check`: as in the settings. `where`: the
-        device, for messages."""
+        """`read`, `written`: host arrays. `threads`: for copies and sums. `check`: as in the settings. `where`: for messages."""
         arrays = [*read] if written is None else [*read, written]
         device = self._device = rank_device.device
         self._threads, self._where = threads, where

@@ -96,8 +96,7 @@ def leave_group() -> None:
 
 
 def tell_how_to_go_on(text: str) -> bool:
-    """Set the text that the supervisor appends to its line if this process is ended; "" for none. False if the text is too
-    long."""
+    """Set the text that the supervisor appends to its line if this process is ended. False if the text is too long."""
     line = " ".join(text.split()).encode(errors="surrogateescape")  # file names need not be UTF-8
     fits = len(line) < _LONGEST
     if fits:

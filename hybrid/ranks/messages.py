@@ -2,8 +2,7 @@
 """Messages between the ranks of a team: objects by allgather, parts of matrices by two collectives, notices of failure.
 
 No rank blocks inside MPI: each polls its requests, so that heartbeats reach the supervisor and no rank waits for one that failed
-or never calls. After a failure, ranks that started fewer collectives than others start the missing ones: then all complete, and
-the communicator stays usable.
+or never calls. After a failure, ranks start the collectives that only others have started, so that the communicator stays usable.
 """
 
 from __future__ import annotations
@@ -91,8 +90,7 @@ class _Wait:
         return self.seconds > self._limits.warn + more
 
     def complain(self, missing: Collection[int], here: Collection[int]) -> None:
-        """Warn of the missing ranks (empty: unknown), once, on the lowest of the waiting ranks `here`. RankMissing after the
-        limit `fail`."""
+        """Warn of the `missing` ranks (empty: unknown), once, on the lowest rank that is `here`. RankMissing after `fail` s."""
         failed = self.seconds > self._limits.fail
         within = f"within {self._limits.fail if failed else self._limits.warn:g} s"
         text = f"some rank has not called {within}, or does not wait for this one any more"
@@ -164,16 +162,14 @@ def duplicates(comm: MPI.Comm, limits: Limits, interrupts: Interrupts) -> tuple[
     return requests[0][0], requests[1][0]
 
 
-# Tags on the control communicator: "I failed, go to the end of the phase", with the phase's number; "this communicator is lost",
-# with the reason.
+# Tags on the control communicator: "I failed", with the phase's number; "this communicator is lost", with the reason.
 _NOTICE, _LOST = 32001, 32003
 _POLLS_BETWEEN_CHECKS = 100  # polls between two heartbeats and checks of notices and deadlines
 # `exchange` starts with an Allgather of one slot per rank: the object's size, and the object if it fits. Open MPI sends up to 256
 # bytes at once. A longer send completes only when the receiver polls, and a rank that has waited for long polls rarely.
 _SLOT, _LENGTH = 256, 8  # bytes of a slot, and of the size field
 _EXCHANGE_PAUSE = 1e-3  # seconds: longest pause between polls for ranks that may compute for long first
-# A rank that waits for long pauses for this share of the time so far: it takes less than 1 % of a core, and goes on hardly later
-# than one that polls all the time.
+# Long waits pause for this share of the time so far: they take less than 1 % of a core, and end hardly later than polling ones.
 _SHARE = 0.01
 _FLAG_POLLS, _FLAG_PAUSE = 10_000, 1e-4  # polls of flags and devices at full speed, then seconds between polls
 # Seconds between polls of a collective. The network's buffers hold what arrives meanwhile. Within a node, MPI copies only some KB
@@ -218,8 +214,7 @@ class Messages:
     """Messages between the ranks of a communicator, on duplicates of it, separate from the user's messages."""
 
     def __init__(self, comm: MPI.Comm, limits: Limits | None, interrupts: Interrupts) -> None:
-        """`limits`: for waiting on ranks that have not called, in a user's program; None: unlimited. `interrupts`: this rank's,
-        delayed until exchanges end."""
+        """`limits`: for waiting on ranks that have not called; None: unlimited. `interrupts`: delayed until exchanges end."""
         from mpi4py import MPI
 
         self._byte, self._new_status = MPI.BYTE, MPI.Status
@@ -379,8 +374,7 @@ class Messages:
     # --- collectives
 
     def connect(self, kind: str, ranks: Sequence[int]) -> None:
-        """Create the communicator for series of this kind between these ranks. Collective over the team, right after a phase,
-        since this blocks inside MPI."""
+        """Create the communicator for series of this kind. Collective over the team, after a phase: it blocks inside MPI."""
         from mpi4py import MPI
 
         order = tuple(ranks)
@@ -468,8 +462,7 @@ class Series:
             del self._pending[number]
 
     def wait_until_complete(self, ahead: int = sys.maxsize) -> None:
-        """Wait for all remaining collectives, with up to `ahead` started beyond the one waited for. PhaseEnded if a rank fails
-        meanwhile."""
+        """Wait for all collectives, up to `ahead` of them started beyond the one waited for. PhaseEnded if a rank fails."""
         number = min(self._pending, default=self.started)
         self.start(number + 1 + ahead)
         while number < self.started:

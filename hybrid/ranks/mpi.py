@@ -97,8 +97,7 @@ def leave() -> NoReturn:
 
 
 def unname_files() -> None:
-    """Unlink MPICH's files in /dev/shm, once all ranks of this node have opened them, so that their memory is freed with the last
-    process."""
+    """Unlink MPICH's files in /dev/shm once all ranks of the node have opened them: the last process's end frees the memory."""
     with suppress(OSError):
         maps = Path("/proc/self/maps").read_text(errors="replace")
         for path in set(re.findall(rf"{SHARED}/mpich_shm_[0-9a-f]+_[0-9]+$", maps, re.MULTILINE)):

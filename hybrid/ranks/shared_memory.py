@@ -142,8 +142,7 @@ class NodeFlags:
 
     def new_round(self) -> None:
         """Clear all flags. Called by all ranks, between two phases."""
-        # A flag is set if it holds the round's number: the phase's serial, equal on all ranks. A counter here would lag behind on
-        # a rank that raised before this call.
+        # The number of the phase, equal on all ranks: a counter here would lag behind on a rank that raised before this call.
         self._round = self.team.serial
 
     def set_flag(self, flag: int) -> None:

@@ -192,14 +192,12 @@ class _Watch:
         return f"exited with code {code} before the other ranks were done", "rank-left", code or 1
 
     def _may_speak(self, code: int) -> bool:
-        """Whether this rank should print how it ended. Waits, so that a launcher that ends the whole job kills this process
-        first."""
+        """Whether this rank should print how it ended, unless a launcher that ends the whole job kills this process meanwhile."""
         asked, launch = self._asked or self._interrupted, launched()
         # A launcher that ends the job sends SIGTERM again, for example because MPI ended a rank that lost this one.
         while launch is not None and asked and not self._asked_again and time.monotonic() < asked + GRACE:
             time.sleep(_POLL / 10)
-        # During its start, MPI exits if another rank is killed. If the connection to another node is lost, it exits or dies of a
-        # signal.
+        # MPI exits if another rank is killed during its start, and exits or dies of a signal if it loses another node.
         apart = launch is not None and launch.local_size != launch.size
         by_mpi = (code > 0 and self._phase == _START) or (apart and code != -signal.SIGKILL)
         return speak(shared=bool(asked or self._shared), follows=by_mpi and not (asked or self._shared))

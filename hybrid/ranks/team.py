@@ -297,8 +297,7 @@ class Team:
     def carry_out(
         self, phase: str, kind: str, ranks: Sequence[int], collectives: Iterable[Start], ahead: int = 1, *, timed: bool = True
     ) -> None:
-        """Carry out collectives of these ranks, up to `ahead` of them started beyond the one that ends next. Collective over the
-        team."""
+        """Carry out collectives of these ranks, up to `ahead` of them started early. Collective over the team."""
         self.connect(kind, ranks)
         with self.phase(phase, timed=False):
             series = self.messages.series(kind, ranks, collectives)

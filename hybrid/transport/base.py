@@ -22,8 +22,7 @@ _REPORTS_AT_ONCE = 4  # copies
 
 @record
 class RankMatrices:
-    """The memory that a rank's copies access, on the host or a GPU: its row blocks of A and C, and at least the rows of B that
-    its transport reads."""
+    """The memory that a rank's copies access, on host or GPU: its rows of A and C, and at least the rows of B that it reads."""
 
     a: Any
     b: RowView
@@ -52,8 +51,7 @@ class Arriving(Protocol):
 
 @dataclass(kw_only=True)
 class Transport(ABC):
-    """Submits a rank's copies to its devices. One transport serves any number of products of a plan, each from `begin` to
-    `finish`."""
+    """Submits a rank's copies to its devices, for any number of products of a plan, each from `begin` to `finish`."""
 
     device: Device  # the rank's own
     rank: int

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
 """NCCL: the library, the communicator of all ranks' GPUs, and the transport: B by allgather, C by send and receive.
 
-Each rank loads some rows of B over its GPU's own link, and an allgather distributes them. GPUs of other nodes send their C to the
-GPUs of the root's node.
+Each rank loads some rows of B over its GPU's own link, and an allgather distributes them. Other nodes' GPUs send C to the root's.
 """
 
 from __future__ import annotations
@@ -56,8 +55,7 @@ def load_nccl() -> Any:
             raise _unavailable(error) from None
     if module.available:
         return module
-    # CuPy relies on the dynamic loader, which does not search where pip installs the library. After loading it by path, the
-    # bindings can be imported.
+    # CuPy relies on the dynamic loader, which does not search where pip installs the library: load it by path first.
     try:
         for path in _installed_by_pip():
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
@@ -108,8 +106,7 @@ class DeviceGroup:
         self._connected: set[frozenset[tuple[int, int]]] = set()  # tested sets of (sender, receiver)
 
     def init_communicator(self) -> None:
-        """Create and test the communicator if needed. DeviceUnavailable on all ranks, with the reason, if that fails on one or a
-        rank receives wrong data."""
+        """Create and test the communicator if needed. DeviceUnavailable on all ranks, with the reason, if one cannot."""
         try:
             with self._team.phase("prepare", timed=False) as checking, busy():
                 if self._communicator is None:
@@ -139,8 +136,7 @@ class DeviceGroup:
             self._connected.add(pairs)
 
     def allgather_rows(self, matrix: Any, rows_of: Sequence[Span], after: list[Event]) -> Event:
-        """In-place Allgatherv: send rows `rows_of[own rank]` of the matrix to all others, and receive theirs. The matrix has the
-        same shape on all ranks.
+        """In-place Allgatherv of a matrix, of the same shape on all ranks: send rows `rows_of[own rank]`, receive the others.
 
         Call `wait_for` before any call that blocks the host until this is complete.
         """
@@ -165,8 +161,7 @@ class DeviceGroup:
         return self._enqueue("receive", after, [("recv", place_of(into)[0], _extent(into), source)])
 
     def _enqueue(self, phase: str, after: list[Event], calls: Sequence[tuple[str, int, int, int]]) -> Event:
-        """Enqueue one group of the communicator's calls behind these events. A call: its name, address, bytes, and the other
-        rank."""
+        """Enqueue a group of the communicator's calls, each a name, address, size and other rank, behind these events."""
 
         def enqueue(stream: Any) -> None:
             nccl = load_nccl()
@@ -276,8 +271,7 @@ class DeviceGather:
     Ranks of other nodes send their tiles in pieces; ranks of the root's node receive them in a few slots of device memory. The
     schedule is deadlock-free, however little the devices run concurrently:
 
-    * On the one NCCL stream, sends and receives follow all collectives of B, which never wait for C. After these, no
-      multiplication waits for another rank.
+    * On the one NCCL stream, sends and receives follow all collectives of B. After these, no multiplication waits for a rank.
     * A rank either sends or receives. Senders send tiles in the order of multiplication, and a receiver's order preserves each
       sender's. So the first missing piece is always the next one of its sender.
     * An operation waits only for operations enqueued before it on its device, so this holds even if a GPU runs everything in
@@ -360,11 +354,9 @@ class DeviceGather:
         return not self._copied or self._device.done(self._copied[-1])
 
     def _receive_next(self) -> bool:
-        """Enqueue the receive of the next piece, if its slot's copy and enough of this rank's tiles are submitted. Returns
-        whether it did.
+        """Enqueue the next piece's receive, if its slot's copy and enough tiles are submitted. Returns whether it did.
 
-        Enough means about as many as its sender has submitted by then: a receive kernel that waits for its piece takes SMs from
-        multiplications.
+        Enough: about as many as its sender has submitted by then. A receive kernel that waits takes SMs from multiplications.
         """
         number, plan = len(self._copied) + len(self._receiving), self._plan
         if number == len(self._pieces) or len(self._receiving) == SLOTS:

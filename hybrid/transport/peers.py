@@ -155,8 +155,7 @@ class _FetchesFromPeers(Transport):
 
 @dataclass(kw_only=True)
 class PeersTransport(_FetchesFromPeers, HostTransport):
-    """Requires that all panels fit on the devices, so that none is overwritten while peers read it. Copies A and C like
-    HostTransport."""
+    """Copies A and C like HostTransport. All panels must fit on the devices: peers read them."""
 
     def _copy_in(self, arrival: Arrival, into: Any, after: list[Event]) -> Event:
         if arrival.operand == "A":
@@ -308,8 +307,7 @@ def make_peers_transport(
 
 
 def flags_of(plan: Plan) -> int:
-    """The number of flags that a transport needs for each rank: one for each tile, or at a driving root one for each panel of
-    each rank."""
+    """The number of flags that a transport needs a rank: one a tile, or at a driving root one for each panel of each rank."""
     row_panels, pieces_of_b = _pieces(plan)
     return max(row_panels * pieces_of_b, max(map(len, plan.topology.nodes)) * (row_panels + pieces_of_b))
 

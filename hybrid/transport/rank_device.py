@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A rank's device with the state kept between products (memory, views of it, flags, links to other ranks), and the construction
-of a plan's transport."""
+"""A rank's device with what it keeps between products (memory, flags, links to other ranks), and a plan's transport."""
 
 from __future__ import annotations
 
@@ -56,7 +55,6 @@ class RankDevice:
         self.device = make(self.gpu)
         self.memory: Any = None
         self.reserved = 0  # bytes of `memory`
-        self.memory_version = 0  # changes with each change of the reserved memory, and after each failure
         self.flags: NodeFlags | None = None
         self.ready_kernels: set[tuple[str, str, bool]] = set()  # name, dtype, accumulating: compiled on all ranks' devices
         self._caches: dict[int, _PlanCache] = {}  # by the id of the plan's shares, the newest last
@@ -71,8 +69,7 @@ class RankDevice:
         return DeviceGroup(self.team, self.device)
 
     def refusal(self, transport: str, *, again: bool) -> str:
-        """Why the devices cannot use the transport "peers" or "nccl", the same on all ranks; "" if they can. Refusals are cached
-        by topology; `again`: test again."""
+        """Why the devices cannot use "peers" or "nccl"; "" if they can. The same on all ranks. `again`: test again."""
         key = transport, self.team.topology
         if again or not self._refusals.get(key):
             self._refusals[key] = ""
@@ -100,13 +97,11 @@ class RankDevice:
 
     def _reserve(self, size: int, *, shared: bool) -> None:
         self._caches.clear()
-        self.memory_version += 1
         self.memory, self.reserved = None, 0  # the old block is freed first: there may be no room for both
         self.memory, self.reserved = self.device.reserve(size, shared=shared), size
 
     def connect(self, wanted: LinkRequest, flag_count: int) -> tuple[NodeLinks, NodeFlags]:
-        """Open the wanted links between all ranks, and provide `flag_count` flags for each rank. Raises on all ranks if it fails
-        on one; then nothing is open."""
+        """Open links between all ranks, with `flag_count` flags for each. If that fails on one, all raise, and none is open."""
         wanted = self.links.with_more(wanted) if self.links is not None else wanted
         if self.links is None or not self.links.are_open or self.links.wanted != wanted:
             try:
@@ -182,7 +177,6 @@ class RankDevice:
 
     def drain(self) -> None:
         """After a failure, wait for all submitted work, so that it does not disturb the next product."""
-        self.memory_version += 1
         if "device_group" in self.__dict__:
             self.device_group.abort()  # first: a collective that some rank never joined has no end
         self.give_up_copies()
@@ -274,8 +268,7 @@ def _cuda_device(gpu: Any) -> Device:
 def operands_in_place(plan: Plan, rank: int, device: Device, matrices: RankMatrices | None) -> dict[str, Any]:
     """The matrices, by operand, that the rank's device uses in place, instead of buffers.
 
-    Possible for row blocks already on the device, unless other ranks need the operand, or memory is so short that panels replace
-    each other.
+    Possible for row blocks already on the device, unless other ranks need the operand, or panels replace each other.
     """
     share = plan.shares[rank]
     if matrices is None or plan.parts or not (plan.has_row_blocks and plan.staged and share.order and share.holds_all):
