@@ -8,12 +8,12 @@ import re
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
-from hybrid.classroom.cuda_text import after_statement, blanked, for_program, functions_in, joined, spaces
+from hybrid.classroom.cuda_text import after_bracket, after_statement, blanked, for_program, functions_in, joined, spaces
 from hybrid.classroom.mistakes import Finding, Place
 from hybrid.classroom.student_file import StudentFile, kernels_of, refuse_host_calls, refuse_unsupported
 from hybrid.classroom.telling import Telling, dropped_results
@@ -109,35 +109,102 @@ def _in_seconds(sources: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
 
 _PRAGMA = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+omp[ \t]+((?:\\\n|[^\n])*)\n", re.MULTILINE)
 _OWN = re.compile(r"\b(?:\w*private|reduction)\s*\((?:[^():]*:)?([^()]*)\)")
-_UPDATED = re.compile(r"\bfor\s*\(\s*(\w+)\s*=|(?<![\w.\]>*&])(\w+)\s*(?:[-+*]=|\+\+|--)")
+_SCALAR = r"(?<![\w.\]>*&])(\w+)\s*"
+_UPDATED = re.compile(rf"\bfor\s*\(\s*(\w+)\s*=|{_SCALAR}(?:[-+*]=|\+\+|--)|(?:\+\+|--)\s*(\w+)\b(?!\s*(?:\[|\.|->))")
+_ASSIGNED = re.compile(rf"{_SCALAR}=(?!=)([^;{{}}]*);")
+_LOCKED = re.compile(r"\bomp_set_\w*lock\b|\b\w+_(?:lock|guard)\b|\.\s*lock\s*\(|\bsections?\b")
 
 
 def _shared(sources: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
-    """Loop variables and sums that the threads of an OpenMP region share, and update unprotected."""
+    """Variables that the threads of an OpenMP region share, and change unprotected; and sums over loops that each thread runs
+    whole."""
     name, lines = next(iter(sources.items()))
     plain = blanked("\n".join(lines))
     for begin in (each for each in _PRAGMA.finditer(plain) if re.match(r"parallel\b", each[1])):
         region = plain[begin.start() : after_statement(plain, begin.end())]
         own = {
-            each.strip() for pragma in _PRAGMA.finditer(region) for text in _OWN.findall(pragma[1]) for each in text.split(",")
+            each.strip()
+            for pragma in _PRAGMA.finditer(plain)
+            if begin.start() <= pragma.start() < begin.start() + len(region) or pragma[1].startswith("threadprivate")
+            for text in _OWN.findall(pragma[1])
+            for each in text.split(",")
         }
+        numbers = "|".join([r"omp_get_thread_num\s*\(\s*\)", *re.findall(r"(\w+)\s*=\s*omp_get_thread_num\b", region)])
+        for of_one in re.finditer(rf"\bif\s*\(\s*(?:!\s*(?:{numbers})|(?:{numbers})\s*==\s*\w+)\s*\)", region):
+            region = _without(region, of_one.start(), after_statement(region, of_one.start()))
+        whole = region  # without loops whose iterations the threads share
         for pragma in _PRAGMA.finditer(region):
-            inner = slice(pragma.end(), after_statement(region, pragma.end()))
+            inner = pragma.end(), after_statement(region, pragma.end())
             if re.search(r"\bfor\b", pragma[1]):  # its loop's variable is each thread's own
                 many = re.search(r"collapse\s*\(\s*(\d)", pragma[1])
-                own |= {*re.findall(r"\bfor\s*\(\s*(\w+)\s*=", region[inner])[: int(many[1]) if many else 1]}
-            elif re.match(r"atomic|critical|single|master|masked", pragma[1]):
-                region = region[: inner.start] + spaces(region[inner]) + region[inner.stop :]
-        for found in _UPDATED.finditer(region):
-            variable = found[1] or found[2]
-            declared = rf"\b(?!return\b|else\b)\w[\w:<>]*[\s*&]+(?:\w+[^;(){{}}]*,\s*)?{variable}\s*(?:[=;,({{\[:]|$)"
-            if variable not in own and not re.search(declared, region):
-                own.add(variable)
-                line = plain.count("\n", 0, begin.start() + found.start()) + 1
-                of = plain.count("\n", 0, begin.start()) + 1
-                how = f"private({variable})" if found[1] else f"reduction(+:{variable}), for a sum,"
-                text = f"line {line} updates {variable}, which all threads of the region of line {of} share: {how} is missing"
-                yield Finding(f"data race: {text}", "data-race", ((name, line),))
+                own |= {*re.findall(r"\bfor\s*\(\s*(\w+)\s*=", region[slice(*inner)])[: int(many[1]) if many else 1]}
+                whole = _without(whole, *inner)
+            elif re.match(r"atomic|critical|ordered|single|master|masked", pragma[1]):
+                region, whole = _without(region, *inner), _without(whole, *inner)
+        if _LOCKED.search(region):
+            continue
+        of = plain.count("\n", 0, begin.start()) + 1
+        for place, variable, how in _changed(region, own, plain):
+            line = plain.count("\n", 0, begin.start() + place) + 1
+            text = f"line {line} updates {variable}, which all threads of the region of line {of} share: {how} is missing"
+            yield Finding(f"data race: {text}", "data-race", ((name, line),))
+        for place, variable in _summed_by_all(whole, begin[1], own):
+            line = plain.count("\n", 0, begin.start() + place) + 1
+            runs = f"each thread of the region of line {of} runs the loop of line {line} whole"
+            text = (
+                f"summed again: {runs}, so {variable} has each term several times: #pragma omp parallel for shares the loop out"
+            )
+            yield Finding(text, "wrong-terms", ((name, line),))
+
+
+def _without(text: str, begin: int, end: int) -> str:
+    return text[:begin] + spaces(text[begin:end]) + text[end:]
+
+
+def _is_declared(variable: str, region: str) -> bool:
+    of_type = r"(?<![=+\-*/%?!|]\s)(?<![=+\-*/%?!|])\b(?!return\b|else\b)\w[\w:<>]*[\s*&]+"
+    return re.search(rf"{of_type}(?:\w+[^;(){{}}]*,\s*)?{variable}\s*(?:[=;,({{\[:]|$)", region) is not None
+
+
+def _changed(region: str, own: Collection[str], plain: str) -> Iterator[tuple[int, str, str]]:
+    """Where a region changes a variable that is neither of `own`, declared in it nor atomic, each once, and what is missing."""
+    found = [(each.start(), each[1] or each[2] or each[3], "" if each[1] else "+") for each in _UPDATED.finditer(region)]
+    always = region  # without what only some threads may do
+    for condition in re.finditer(r"\b(?:if|switch)\s*\(|\belse\b", region):
+        begin = after_bracket(region, condition.end() - 1) if condition[0].endswith("(") else condition.end()
+        always = _without(always, begin, after_statement(region, begin))
+    for each in _ASSIGNED.finditer(region):
+        variable, words = each[1], set(re.findall(r"\b[a-zA-Z_]\w*", each[2]))
+        if not any(word in own or _is_declared(word, region) for word in words):
+            continue  # all threads assign the same
+        order = rf"(?:[<>]=?\s*{variable}\b(?!\s*\()|\b{variable}\s*[<>]=?\s*(?!-?\d))"
+        is_extreme = re.search(rf"\bif\s*\([^;{{}}]*{order}[^;{{}}]*\)\s*(?:\{{[^{{}}]*|[^;{{}}]*)$", region[: each.start()])
+        is_extreme = is_extreme or re.search(rf"\bf?(?:max|min)f?\s*\(.*\b{variable}\b|{order}.*\?", each[2])
+        if is_extreme or variable in words:
+            found.append((each.start(), variable, "max" if is_extreme else "+"))
+        elif always[each.start()] == variable[0] and len(re.findall(rf"\b{variable}\b(?!\s*=[^=])", region)):
+            found.append((each.start(), variable, ""))
+    told = {*own}
+    for place, variable, operator in sorted(found):
+        is_atomic = re.search(rf"\batomic(?:_\w+\s|\s*<)[^;(]*\b{variable}\b", plain)
+        if not (variable in told or is_atomic or _is_declared(variable, region)):
+            told.add(variable)
+            of = "a maximum" if operator == "max" else "a sum"
+            yield place, variable, f"reduction({operator}:{variable}), for {of}," if operator else f"private({variable})"
+
+
+def _summed_by_all(whole: str, clauses: str, own: Collection[str]) -> Iterator[tuple[int, str]]:
+    """Each sum of a region's threads to which all of them add the same elements of an array, and where the loop is."""
+    sums = {each.strip() for text in re.findall(r"\breduction\s*\(\s*\+\s*:([^()]*)\)", clauses) for each in text.split(",")}
+    loops = [*re.finditer(r"\bfor\s*\(\s*(?:\w+\s+)*(\w+)\s*=([^{}]*?;[^{}]*?;)", whole)]
+    variables = {each[1] for each in loops}
+    for loop in loops if "omp_get_" not in whole else ():
+        added = re.compile(rf"{_SCALAR}\+=([^;=]*\w\s*\[[^;=]*\b{loop[1]}\b[^;=]*\][^;=]*);")
+        for each in added.finditer(whole, loop.end(), after_statement(whole, loop.start())):
+            words = set(re.findall(r"\b[a-zA-Z_]\w*", loop[2] + each[2])) - variables
+            if each[1] in sums and not any(word in own or _is_declared(word, whole) for word in words):
+                sums.remove(each[1])
+                yield loop.start(), each[1]
 
 
 def _runs_cuda_in_parallel(text: str) -> bool:

@@ -67,6 +67,9 @@ def test_whether_a_program_looks_at_its_error_is_told(case):
 
 
 NESTED = "\nfor (i = 0; i < 9; ++i) for (j = 0; j < 9; ++j) sum += i + j;"
+OF_THREADS, LOCKED = "int x[9] = {3, 5}, most = 0, sum = 0;\n#pragma omp ", "{ if (x[i] > most)\n#pragma omp critical\n{"
+LARGEST = "for (int i = 0; i < 9; ++i) { if (x[i] > most) most = x[i]; }"
+ALL = "for (int i = 0; i < 9; ++i) sum += x[i];"
 STAGED = "cudaMallocHost(&h, 800), cudaMalloc(&d, 800), cudaStreamCreate(&s);\nfor (int i : {1, 2}) { memset(h, i, 800);"
 
 TIMED = """float seconds; cudaEvent_t e; cudaEventCreate(&e), cudaEventRecord(e), cudaEventSynchronize(e);
@@ -90,6 +93,14 @@ for (int i = 0; i < 64; ++i) a[i] = b[i] = i * i; multiply<<<1, dim3(8, 8)>>>(a,
     ('puts("difference 3: FAILED");', ["own-check"]),
     (f"int i, j, sum = 0;\n#pragma omp parallel for private(j) reduction(+:sum){NESTED}", []),
     (f"int i, j, sum = 0;\n#pragma omp parallel for{NESTED}", ["data-race", "data-race"]),
+    (f"{OF_THREADS}parallel for\n{LARGEST}", ["data-race"]),
+    (f"{OF_THREADS}parallel for reduction(max:most)\n{LARGEST}", []),
+    (f"{OF_THREADS}parallel for\n{LARGEST.replace('{', LOCKED)} }}", []),
+    (f"{OF_THREADS}parallel for\nfor (int i = 0; i < 9; ++i) {{ sum = 2 * i, x[i] = sum * sum; }}", ["data-race"]),
+    (f"{OF_THREADS}parallel for\nfor (int i = 0; i < 9; ++i) {{ if (i == 8) sum = 2 * i; }}", []),
+    (f"{OF_THREADS}parallel reduction(+:sum)\n{ALL}", ["wrong-terms"]),
+    (f"{OF_THREADS}parallel reduction(+:sum)\n{{\n#pragma omp for\n{ALL}\n}}", []),
+    (f"{OF_THREADS}parallel reduction(+:sum)\n{{ int x[9] = {{}};\n{ALL} }}", []),
     ("\n#pragma omp parallel num_threads(3)\n{ k<<<1, 1>>>(); cudaDeviceSynchronize(); }", []),
     (f"{PRODUCT} 0); cudaDeviceSynchronize();", []),
     (f"{PRODUCT} 1); cudaDeviceSynchronize();", ["wrong-elements"]),
