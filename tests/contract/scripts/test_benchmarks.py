@@ -15,7 +15,7 @@ SMALL = {
     "accuracy": "--device emulate --sizes 8x64x8 --kinds normal",
     "check": "--device cpu --sizes 96 --rounds 1",
     "cpu": "100 --pairs 1",
-    "hosts": "--device cpu --gpus 1 --sizes 96 --rounds 1 --repeat 1 --only handwritten ours wires library",
+    "hosts": "--device cpu --gpus 1 --sizes 96 --rounds 1 --repeat 1 --only handwritten ours wires library shapes",
     "nodes": "--nodes 2 --rate 1gbit --shapes square --pairs 1",
     "precision": "--device emulate --sizes 16 --rounds 1 --dtypes float64",
     "types": "--device cpu --sizes 64 --rounds 1",
