@@ -48,10 +48,10 @@ def option(*names: str, **how: Any) -> Option:
 
 
 positive = at_least(1)
-# Options of all lectures' scripts.
-_ON_CPU = "emulate: the GPU's kernels on the CPU (auto)"
-DEVICE = option("--device", choices=("auto", "cuda", "emulate"), default="auto", help=_ON_CPU)
-QUICK = option("--quick", action="store_true", help="small sizes: under a minute without a GPU")
+LECTURE = (  # options of the lectures' experiments
+    option("--device", choices=("auto", "cuda", "emulate"), default="auto", help="emulate: the GPU's kernels on the CPU (auto)"),
+    option("--quick", action="store_true", help="small sizes: under a minute without a GPU"),
+)
 
 
 def sizes(words: str) -> tuple[int, int, int]:

@@ -50,11 +50,7 @@ class Hochberg(frame.Experiment):
     """
 
     command, again = "lecture_hochberg", "python -m hybrid.lectures hochberg"
-    options = (
-        frame.DEVICE,
-        frame.QUICK,
-        frame.option("--sizes", nargs="+", type=frame.positive, metavar="N", help="sizes to measure"),
-    )
+    options = (*frame.LECTURE, frame.option("--sizes", nargs="+", type=frame.positive, metavar="N", help="sizes to measure"))
 
     @classmethod
     def measured(cls, options: argparse.Namespace) -> Iterator[frame.Line]:
@@ -98,8 +94,7 @@ class Siegel(frame.Experiment):
 
     command, again = "lecture_siegel", "python -m hybrid.lectures siegel"
     options = (
-        frame.DEVICE,
-        frame.QUICK,
+        *frame.LECTURE,
         frame.option("--size", type=frame.positive, metavar="N", help=f"of the matrices ({N}; 200 without a GPU)"),
     )
 
@@ -171,11 +166,7 @@ class TwoDimensions(frame.Experiment):
     """
 
     command, again = "lecture_2d", "python -m hybrid.lectures 2d"
-    options = (
-        frame.DEVICE,
-        frame.QUICK,
-        frame.option("--width", type=frame.positive, metavar="N", help="of all three programs"),
-    )
+    options = (*frame.LECTURE, frame.option("--width", type=frame.positive, metavar="N", help="of all three programs"))
 
     @classmethod
     def measured(cls, options: argparse.Namespace) -> Iterator[frame.Line]:
@@ -364,8 +355,7 @@ class Pmpp(frame.Experiment):
 
     command, again = "lecture_pmpp", "python -m hybrid.lectures pmpp"
     options = (
-        frame.DEVICE,
-        frame.QUICK,
+        *frame.LECTURE,
         frame.option("--size", type=frame.positive, metavar="N", help="rows and columns of the square C"),
         frame.option("--launch", nargs=4, type=frame.positive, metavar=("ROWS", "COLUMNS", "X", "Y"),
                      help="only the arithmetic: X×Y threads a block"),

@@ -93,8 +93,7 @@ class Largest(frame.Experiment):
 
     command, again = "largest", "python -m hybrid.lectures largest"
     options = (
-        frame.DEVICE,
-        frame.QUICK,
+        *frame.LECTURE,
         frame.option("--dtype", choices=BOTH, help="only this one (both; --quick: float32)"),
         "gpu_memory",
     )
