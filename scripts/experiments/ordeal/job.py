@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -83,8 +83,8 @@ class End:
     code: int
     out: str
     err: str
-    left: list[str] = field(default_factory=list)
-    of_mpich: list[str] = field(default_factory=list)
+    left: list[str]
+    of_mpich: list[str]
 
     @property
     def lines(self) -> list[str]:
@@ -216,16 +216,16 @@ class Job:
         """Find what the job has left after `leaving` seconds; then kill its processes, itself if need be, and remove its
         files."""
         deadline = time.monotonic() + leaving
-        while (left := self.others()) and time.monotonic() < deadline:
+        while (still := self.others()) and time.monotonic() < deadline:
             time.sleep(0.05)
-        told = [f"process {process}: {_command(process)[:60]}" for process in left]
+        told = [f"process {process}: {_command(process)[:60]}" for process in still]
         self.kill()
         self._process.wait()
         for folder in (self._shared, self.temporary):
             told += sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) if folder.exists() else []
         of_mpich = [name for name in told if _OF_MPICH.match(name)]
-        end = End(self._process.returncode, self.out, _text(self._err.fileno()), [], of_mpich)
-        end.left = [name for name in told if name not in of_mpich]
+        left = [name for name in told if name not in of_mpich]
+        end = End(self._process.returncode, self.out, _text(self._err.fileno()), left, of_mpich)
         self.discard()
         return end
 
