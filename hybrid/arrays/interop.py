@@ -87,16 +87,15 @@ def is_array(value: Any) -> bool:
 
 def as_rows(array: Any, dtype: str, *, device: str, threads: int = 1) -> Any:
     """The array in row-major order, of type `dtype`, in memory that `device` can read: itself if possible, else a copy."""
-    if on_gpu(array):
+    if on_gpu(array) and device == "cuda":
         import cupy
 
         array = cupy.asarray(array)
-        if device == "cuda":
-            with array.device:
-                return cupy.ascontiguousarray(array, dtype)
-        array = cupy.asnumpy(array)
+        with array.device:
+            return cupy.ascontiguousarray(array, dtype)
+    array = on_host(array)
     if array.dtype == dtype and array.dtype.isnative and array.flags.c_contiguous:
-        return np.asarray(array)
+        return array
     rows = np.empty(array.shape, dtype)
     copy_rows(rows, array, threads)
     return rows

@@ -4,30 +4,25 @@ for a GPU's vector loads. And `@record`, the frozen dataclass of all packages.""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from hybrid.errors import UsageError
 
 if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
+    from typing_extensions import dataclass_transform  # typing has it since Python 3.11
+
+    _Class = TypeVar("_Class")
+
+    @dataclass_transform(frozen_default=True, field_specifiers=(field,))
+    def record(cls: type[_Class]) -> type[_Class]:
+        """`dataclass(frozen=True)`."""
+        return cls
 else:
-
-    def dataclass_transform(**_: object) -> Callable[[Any], Any]:
-        """typing has it since Python 3.11; only type checkers read it."""
-        return lambda decorator: decorator
-
-
-_Class = TypeVar("_Class")
-
-
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def record(cls: type[_Class]) -> type[_Class]:
-    """`dataclass(frozen=True)`."""
-    return dataclass(frozen=True)(cls)
+    record = dataclass(frozen=True)
 
 
 ITEM_SIZES = {"float32": 4, "float64": 8}  # the types in which products are computed, and their bytes

@@ -320,10 +320,9 @@ def pieces_received(plan: Plan, rank: int) -> list[SentPiece]:
 
 def slots_of(plan: Plan, rank: int) -> Region:
     """The slots for received C, behind this rank's buffers; of 0 bytes if it receives none."""
-    sizes = [0]
-    for share in (plan.shares[sender] for sender in senders_to(plan, rank)):
-        sizes.append(min(len(share.rows), _most_rows(plan, share)) * _row_bytes(plan, share))
-    return Region(aligned(plan.shares[rank].layout.bytes), aligned(max(sizes)))
+    senders = (plan.shares[sender] for sender in senders_to(plan, rank))
+    sizes = (min(len(share.rows), _most_rows(plan, share)) * _row_bytes(plan, share) for share in senders)
+    return Region(aligned(plan.shares[rank].layout.bytes), aligned(max(sizes, default=0)))
 
 
 def rows_written(plan: Plan, rank: int) -> Span:
