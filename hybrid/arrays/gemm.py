@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from hybrid.arrays.integers import LARGEST_MODULUS, Exact, write_remainders
-from hybrid.arrays.interop import as_rows, empty_beside, on_device_of, on_gpu, on_host, to_device_of
+from hybrid.arrays.interop import as_rows, by_rows, empty_beside, on_device_of, on_gpu, on_host, to_device_of
 from hybrid.core.installation import install
 from hybrid.core.problem import DTYPES, INTEGERS, Problem, Span, record
 from hybrid.core.settings import as_int
@@ -406,11 +406,8 @@ def finished(product: Any, types: ProductType, c: Any, out: np.ndarray | None, t
             elif into is not product:
                 into[rows.slice] = part
 
-    rows = Span(0, len(product))
-    at_once = CALL_BYTES if is_rounded and not gemm.combines else _PART_BYTES  # a single step reads nothing twice
-    parts = [rows] if on_gpu(product) else rows_of_about(at_once, rows, product.shape[1] * product.itemsize)
-    with on_device_of(product):
-        on_threads(threads, work, parts)
+    # A single step reads nothing twice.
+    by_rows(product, work, threads, CALL_BYTES if is_rounded and not gemm.combines else _PART_BYTES)
     return into
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid.arrays.interop import empty_beside, gpu_kernel, on_device_of, on_gpu, to_device_of
+from hybrid.arrays.interop import by_rows, empty_beside, gpu_kernel, on_device_of, on_gpu, to_device_of
 from hybrid.core.problem import INTEGERS, Span, record
 from hybrid.errors import CheckFailed, Overflow, UsageError
 from hybrid.host.threads import CALL_BYTES, on_threads, rows_of_about
@@ -40,12 +40,7 @@ def least_remainders(matrix: Any, modulus: int, threads: int = 1) -> Any:
     def write(rows: Span) -> None:
         made[rows.slice] = _balanced_in_64_bits(matrix[rows.slice], modulus)
 
-    rows = Span(0, len(matrix))
-    with on_device_of(matrix):
-        if on_gpu(matrix):
-            write(rows)
-        else:
-            on_threads(threads, write, rows_of_about(CALL_BYTES, rows, max(1, made.nbytes // max(1, len(made)))))
+    by_rows(made, write, threads)
     return made
 
 
@@ -195,11 +190,7 @@ def largest_of(matrix: Any, threads: int) -> int:
     if not matrix.size:
         return 0
     matrix = matrix[tuple(slice(1 if step == 0 else None) for step in matrix.strides)]  # broadcast elements once
-    rows = Span(0, len(matrix))
-    if on_gpu(matrix):
-        with on_device_of(matrix):
-            return look(rows)
-    return max(on_threads(threads, look, rows_of_about(CALL_BYTES, rows, matrix.size // len(matrix) * matrix.itemsize)))
+    return max(by_rows(matrix, look, threads))
 
 
 def largest_of_type(dtype: np.dtype) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -18,6 +18,7 @@ from hybrid.core.installation import install
 from hybrid.core.problem import Span
 from hybrid.errors import UsageError, one_line
 from hybrid.host.memory import copy_rows
+from hybrid.host.threads import CALL_BYTES, Result, on_threads, rows_of_about
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
 
@@ -165,6 +166,14 @@ def await_callers_work(*arrays: Any) -> None:
 def on_device_of(array: Any) -> AbstractContextManager[Any]:
     """A context in which the array's GPU, if it is on one, is CuPy's current device."""
     return array.device if on_gpu(array) else nullcontext()
+
+
+def by_rows(array: Any, work: Callable[[Span], Result], threads: int, at_once: int = CALL_BYTES) -> list[Result]:
+    """The results of `work` for rows of about `at_once` bytes of the array, by threads; on a GPU for all rows."""
+    rows = Span(0, len(array))
+    parts = [rows] if on_gpu(array) else rows_of_about(at_once, rows, array.nbytes // max(1, len(array)))
+    with on_device_of(array):
+        return on_threads(threads, work, parts)
 
 
 def broadcast(array: Any, shape: tuple[int, ...]) -> Any:
