@@ -248,7 +248,7 @@ def empty(
         The same matrix on all ranks of the root's node, None on other nodes.
     """
     with one_call(comm, stall) as session:
-        return empty_shared(session, tuple(map(as_int, shape)) if isinstance(shape, tuple) else shape, dtype, as_int(root), stall)
+        return empty_shared(session, shape, dtype, as_int(root), stall)
 
 
 def scatter(a: Any, *, comm: Any = None, root: int = 0, rows: int | None = None, stall: float | None = None) -> RowBlock:

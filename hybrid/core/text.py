@@ -7,6 +7,8 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 
+from hybrid.core.problem import Span, merged
+
 
 def readable(count: float) -> str:
     """`count` bytes in the unit (B, KiB, …, EiB) in which the rounded number is below 1024."""
@@ -34,13 +36,8 @@ def duration(seconds: float) -> str:
 
 def ranges(numbers: Sequence[int]) -> str:
     """Numbers as ranges: 0,1,2,5 become "0-2,5"."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    runs = merged(Span(number, number + 1) for number in numbers)
+    return ",".join(f"{run.lo}-{run.hi - 1}" if len(run) > 1 else str(run.lo) for run in runs)
 
 
 def aligned(rows: Sequence[Sequence[str]], sides: str = "") -> Iterator[str]:
