@@ -30,7 +30,7 @@ _CONSTANT = re.compile(
 )
 _ENUM = re.compile(r"\benum\b[^{};]*\{([^{}]*)\}")
 _INTEGER = r"(?:unsigned|signed|short|long|int|size_t|u?int(?:32|64)_t)"
-_BASIC = rf"float|double|{_INTEGER}(?:[ \t]+{_INTEGER})*"
+_BASIC = rf"float|double|(?:(?:un)?signed[ \t]+)?char|u?int8_t|half|__half|{_INTEGER}(?:[ \t]+{_INTEGER})*"
 _ALIAS = re.compile(
     rf"(?m)\btypedef\s+({_BASIC})\s+(\w+)\s*;|\busing\s+(\w+)\s*=\s*({_BASIC})\s*;"
     rf"|#[ \t]*define[ \t]+(\w+)[ \t]+({_BASIC})[ \t]*$"

@@ -236,6 +236,11 @@ def _sizes(names: Sequence[str], let: Mapping[str, str], known: Mapping[str, str
         usual = {"m": "n", "n": "m", "k": "l"}
     else:
         usual = {"n": "n", "l": "l", "m": "m"}
+    rows, columns = ([name for name in lower if name in of] for of in (_ROWS, _COLUMNS))
+    if len(names) == 3 and len(rows) == len(columns) == 1:  # as height, inner, width
+        (inner,) = {*lower} - {*rows, *columns}
+        if usual.get(inner, "l") == "l" and inner not in _BY_MATRIX:
+            usual = {rows[0]: "n", columns[0]: "m", inner: "l"}
     sizes: dict[str, str] = {}
     for name in names:
         size = let.get(name) or known.get(name) or usual.get(name.lower()) or _BY_MATRIX.get(re.sub(r"^num_?", "", name.lower()))
@@ -298,6 +303,8 @@ Extents = tuple[int, ...]  # x and y, or x, y and z
 _TILE, _Y = re.compile(r"tile|block", re.IGNORECASE), re.compile(r"(?:threadIdx|blockIdx)\.y")
 # The kernel divides a thread's number by the warp size.
 _BY_WARPS = re.compile(r"blockIdx\.x[^;]*(?:/\s*\(?(?:warpSize|32|WARP\w*)\b|>>\s*5\b)")
+# It divides it by the threads that compute an element together.
+_OF_A_GROUP = re.compile(r"blockIdx\.x[^;]*/\s*(\d+)\b")
 # Names of a matrix struct's fields.
 FIELDS_OF_ROWS, FIELDS_OF_COLUMNS = ("height", "rows", "h"), ("width", "columns", "cols", "w", "stride", "pitch", "ld")
 _OF_COMMENT = ("kernel", "grid", "block", "shared")
@@ -447,6 +454,10 @@ def _guesses(
         blocks = [(length, "1"), block] if length else [block]
         is_scaled = steps[0] != "1" or "gridDim" in body
         grids = [re.sub(rf"\b{block[0]}\b", length, grid[0])] * bool(length) if is_scaled else ["n * m", "n", "m"]
+        threads = _OF_A_GROUP.findall(body)
+        grids += (
+            [_blocks_of(f"{of} * {whole}", block[0]) for of in threads] if threads else [_blocks_of(whole, steps[0] or block[0])]
+        )
         return [(grid, block), *(((size, "1"), each) for each in blocks for size in grids)]
     values = [value_of(step, file.constants) if step else None for step in steps]
     if "threadIdx.y" not in body:
@@ -482,7 +493,7 @@ def _by_warps(kernel: StudentKernel, blocks: Sequence[tuple[str, ...]]) -> list[
     """Grids with these blocks for a kernel whose warps, numbered by threadIdx.y, compute a row each."""
     if "threadIdx.y" not in kernel.indices:
         return []
-    grids = [((_blocks_of("n", y), "1") if "blockIdx.x" in kernel.indices else ("1", _blocks_of("n", y))) for _, y in blocks]
+    grids = [((_blocks_of("n", y), "1") if "blockIdx.x" in kernel.indices else ("1", _blocks_of("n", y))) for _, y, *_ in blocks]
     return list(zip(grids, blocks, strict=True))
 
 

@@ -251,9 +251,10 @@ class _Layout:
         return " and ".join(texts)
 
 
-def judged(event: dict[str, Any]) -> tuple[str, int] | None:
-    """Compare a launch with a product: what is wrong, with {N} for the name of array N, or ""; and the instruction that wrote the
-    first wrong element. None if the launch does not have the shape of a product, or computes something else."""
+def judged(event: dict[str, Any]) -> tuple[str, int, bool] | None:
+    """Compare a launch with a product: what is wrong, with {N} for the name of array N, or ""; the instruction that wrote the
+    first wrong element; and whether it is right for column-major matrices alone. None if the launch does not have the shape of a
+    product, or computes something else."""
     (x, of_x, reads_x), (y, of_y, reads_y), (c, of_c, reads_c) = event["operands"]
     sizes = _sizes(of_x, of_y, of_c, event)
     *matrices, writers = event["arrays"]
@@ -269,7 +270,7 @@ def judged(event: dict[str, Any]) -> tuple[str, int] | None:
         if not (layouts[-1].size < (math.inf if "f" in kind else _EXACT)).all():  # as for NaN
             return None
         if layouts[-1].is_meant(event["scales"]):
-            return "", 0
+            return "", 0, all(transposed)
     if not event["order"] and (reads_c or layouts[0].is_elementwise()):
         return None
     why, layout = next(((why, each) for each in layouts for why in each.explained((f"{{{x}}}", f"{{{y}}}"))), ("", layouts[0]))
@@ -287,7 +288,7 @@ def judged(event: dict[str, Any]) -> tuple[str, int] | None:
         f"{{{c}}}, which is not {{{x}}} ({n}×{l}) · {{{y}}} ({l}×{m}): {(~layout.right).sum():,} of {n * m:,} elements are "
         f"wrong, the first in row {row}, column {column}: {is_now:.7g} instead of {right:.7g}"
     )
-    return "; ".join(filter(None, [wrong, why])), int(layout.writers[row, column])
+    return "; ".join(filter(None, [wrong, why])), int(layout.writers[row, column]), False
 
 
 def _sizes(x: int, y: int, c: int, event: dict[str, Any]) -> tuple[int, int, int] | None:

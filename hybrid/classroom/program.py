@@ -239,7 +239,8 @@ def _looked_at(end: Mapping[str, int], telling: Telling) -> str:
 def _first_failed(events: Sequence[dict[str, Any]], dropped: set[Place], telling: Telling) -> str:
     """The first CUDA call that failed, why, and whether the program checks for the error; "" if none failed. `dropped`: the
     places of calls whose result is ignored."""
-    number, first = next(((i, each) for i, each in enumerate(events) if each["event"] in ("error", "unseen")), (0, None))
+    of_errors = ((i, each) for i, each in enumerate(events) if each["event"] in ("error", "unseen"))
+    number, first = next(((i, each) for i, each in of_errors if not telling.is_expected(each)), (0, None))
     if first is None:
         return ""
     if first["event"] == "unseen":

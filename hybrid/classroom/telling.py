@@ -225,7 +225,7 @@ class Telling:
         self.products = [(each, found) for each, found in launches if found is not None]
         of_events = (each[key] for each in self._events for key in _PLACES if key in each)
         named = {offset for one in of_events for offset in (one if isinstance(one, list) else [one])}
-        offsets = sorted({*named, *(at for _, (_, at) in self.products)} - {0})
+        offsets = sorted({*named, *(at for _, (_, at, _) in self.products)} - {0})
         self._places = dict(zip(offsets, places_of(offsets, program, set(sources)), strict=True))
         # Code of the C++ library, as of std::vector<bool>, may read what has no value yet.
         reads = [each for each in self._events if each.get("kind") == "unwritten by the host"]
@@ -251,7 +251,7 @@ class Telling:
         by_index = any(each["kind"] == "index" and not each["kernel"] for each in self.of("finding"))
         of_products, right = list[Finding](), set[int]()  # lines of launches
         before: dict[int, dict[str, Any]] = {}  # the last launch of a line
-        for launch, (wrong, at) in self.products:
+        for launch, (wrong, at, is_by_columns) in self.products:
             if _adds_again(before.get(launch["launched"]), launch):
                 line, name = launch["launched"], self._allocations.name(launch["operands"][2][0])
                 text = f"the launch in line {line} adds to {name} what it has added before: cudaMemset begins with 0 again"
@@ -259,7 +259,7 @@ class Telling:
             if not launch["order"]:
                 before[launch["launched"]] = launch
             if not launch["order"] or launch["launched"] in right:
-                of_products += filter(None, [self._product(launch, wrong, at)])
+                of_products += [] if is_by_columns else filter(None, [self._product(launch, wrong, at)])
             (right.discard if wrong else right.add)(launch["launched"])
         found = self.without_value("line {} uses {}, which has no value yet")
         found += [self._finding(each) for each in self.of("finding") if not (each["kind"] == "stack" and by_index)]
@@ -290,6 +290,11 @@ class Telling:
     def told(self, text: str) -> str:
         """The text with the name of allocation N for {N}, and with its line, too, for {N:}."""
         return re.sub(r"\{(-?\d+)(:?)\}", lambda found: self._allocations.name(int(found[1]), with_line=bool(found[2])), text)
+
+    def is_expected(self, error: Mapping[str, Any]) -> bool:
+        """Whether the program, which ends well, knows this error of a call by name, as where it tries smaller blocks."""
+        name, is_of_a_call = error.get("name", ""), not error.get("of_kernel", True) and error["name"] != "cudaErrorNotReady"
+        return is_of_a_call and self._status == 0 and re.search(rf"(?:[=!]=|\bcase)\s*{name}\b", self._own_text) is not None
 
     def notes(self) -> Iterator[str]:
         """What is no error but worth knowing."""

@@ -83,7 +83,14 @@ __global__ void multiply(long long* a, long long* b, long long* c, int n, int mo
     for (int k = 0; k < n; ++k) more += a[threadIdx.y * n + k] * b[k * n + threadIdx.x];
     c[threadIdx.y * n + threadIdx.x] = more;
 }
+__global__ void by_columns(long long* a, long long* b, long long* c, int n)
+{
+    long long sum = 0;
+    for (int k = 0; k < n; ++k) sum += a[k * n + threadIdx.x] * b[threadIdx.y * n + k];
+    c[threadIdx.y * n + threadIdx.x] = sum;
+}
 """
+ROW_MAJOR = "a[1] = 7; by_columns<<<1, dim3(8, 8)>>>(b, a, c, 8); cudaDeviceSynchronize();"
 PRODUCT = """long long *a, *b, *c; for (auto each : {&a, &b, &c}) cudaMallocManaged(each, 512);
 for (int i = 0; i < 64; ++i) a[i] = b[i] = i * i; multiply<<<1, dim3(8, 8)>>>(a, b, c, 8,"""
 
@@ -104,6 +111,8 @@ for (int i = 0; i < 64; ++i) a[i] = b[i] = i * i; multiply<<<1, dim3(8, 8)>>>(a,
     ("\n#pragma omp parallel num_threads(3)\n{ k<<<1, 1>>>(); cudaDeviceSynchronize(); }", []),
     (f"{PRODUCT} 0); cudaDeviceSynchronize();", []),
     (f"{PRODUCT} 1); cudaDeviceSynchronize();", ["wrong-elements"]),
+    (PRODUCT.replace("multiply<<<1, dim3(8, 8)>>>(a, b, c, 8,", ROW_MAJOR), []),
+    ("k<<<1, 2000>>>(); if (cudaGetLastError() == cudaErrorInvalidConfiguration) k<<<1, 1>>>();", []),
     (f"{TIMED} seconds /= 1000;", []),
     (TIMED, ["wrong-unit"]),
     (f"int *h = (int*)calloc(8, 4), *d; {IN_PARTS}", []),
@@ -113,7 +122,8 @@ for (int i = 0; i < 64; ++i) a[i] = b[i] = i * i; multiply<<<1, dim3(8, 8)>>>(a,
 def test_what_a_program_says_itself_and_does_beside_its_kernels_is_told(tmp_path, does, codes):
     main = f"#include <string.h>\nint main() {{ k<<<1, 1>>>(); cudaDeviceSynchronize(); {does} }}"
     (tmp_path / "own.cu").write_text(f"#include <stdio.h>\n{KERNELS}{main}\n")
-    assert [each["code"] for each in judged("run", tmp_path / "own.cu").record["findings"]] == codes
+    record = judged("run", tmp_path / "own.cu").record
+    assert ([each["code"] for each in record["findings"]], record["right"]) == (codes, not codes)
 
 
 def test_a_program_that_is_right_prints_what_it_prints():
