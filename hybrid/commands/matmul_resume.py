@@ -229,17 +229,12 @@ class _PartsFile:
         self._team, self._output, self._threads = team, output, threads
         self._target = Path(led_to(output.path))
         self._part = self._target.with_name(f"{self._target.name}.part")
+        self.name = f"{output.path}.part"  # as the user knows it
         self._journal: Journal | None = None  # on the rank that writes it, while it is open
-        self._named = False  # the file is complete and has its final name
         self._begun = 0
         self.state: State | None = None
         self.there: set[Tile] = set()
-        self._writing = partial(written_to, f"{output.path}.part", self._part, output.size)
-
-    @property
-    def name(self) -> str:
-        """The name of the file that has the rows, as the user gave it."""
-        return self._output.path if self._named else f"{self._output.path}.part"
+        self._writing = partial(written_to, self.name, self._part, output.size)
 
     def open(self) -> None:
         """Take the journal's lock, and read the journal."""
@@ -259,20 +254,18 @@ class _PartsFile:
                     opening.mine = error
         found = opening.all[_WRITING]
         if isinstance(found, UsageError):
-            raise UsageError(str(found), code=found.code)
+            raise found
         self.state = found
 
     def look(self, parts: Sequence[Tile]) -> None:
         """Find out which of these parts are in the file; if one has a wrong digest, none is used. DoesNotFit if the disk has no
-        room for the others.
-
-        A job that was killed between renaming the file and removing the journal has left the file under its final name.
-        """
-        with self._team.phase("look", timed=False) as finding:
-            finding.mine = self._part if os.path.lexists(self._part) else self._target
-        path: Path = finding.all[_WRITING]
+        room for the others."""
         if self.state:
             self._begun = self.state.begun
+            with self._team.phase("look", timed=False) as finding, self._writing():
+                # Killed between renaming the file and removing the journal, a job has left the file under its final name.
+                finding.mine = self._part if os.path.lexists(self._part) else self._target
+            path: Path = finding.all[_WRITING]
             written = {part: self.state.written[part] for part in parts if part in self.state.written}
 
             def found(part: Tile, group: Span) -> int:
@@ -283,12 +276,14 @@ class _PartsFile:
             with self._team.phase("look", timed=False) as reading:
                 reading.mine = {part: self._sum_of_groups(part, partial(found, part), "look") for part in written}
             sums = {part: sum(of_rank[part] for of_rank in reading.all) for part in written}
-            self.there = set(written) if all(_as_text(sums[part]) == written[part] for part in written) else set()
-            self._named = path == self._target and len(self.there) == len(parts)
-        if not self.there or (path == self._target and not self._named):
-            self.there, self.state = set(), None
+            is_right = all(_as_text(sums[part]) == written[part] for part in written)
+            self.there = set(written) if is_right and (path == self._part or len(written) == len(parts)) else set()
+        if not self.there:
+            self.state = None
         with self._team.phase("look", timed=False), self._writing():
-            if self._team.rank == _WRITING and not self._named:
+            if self._team.rank == _WRITING:
+                if self.there and path == self._target:
+                    os.replace(self._target, self._part)
                 self._output.refuse(max(0, self._output.size - allocated(self._part)))
 
     def begin(self, asked: Facts, rows: int, columns: int) -> None:
@@ -298,10 +293,9 @@ class _PartsFile:
                 if self.state is None:
                     discard(self._part)
                     self._begun = self._output.begin(self._part)
-                if not self._named:
-                    self._output.make_room(self._part, self._begun)
-                    flush(self._part)
-                    flush_names(self._part.parent)
+                self._output.make_room(self._part, self._begun)
+                flush(self._part)
+                flush_names(self._part.parent)
                 if self.state is None:
                     self._journal.begin({"asked": dict(asked), "rows": rows, "columns": columns, "begun": self._begun})
                 beginning.mine = self._begun
@@ -332,11 +326,10 @@ class _PartsFile:
         """Give the complete file its final name."""
         with self._team.phase("write", timed=False), written_to(self._output.path), busy():
             if self._journal is not None:
-                if not self._named:
-                    publish(self._part, str(self._target))
-                    flush_names(self._target.parent)
+                publish(self._part, str(self._target))
+                flush_names(self._target.parent)
                 self._journal.remove()
-        self._journal, self._named = None, True
+        self._journal = None
 
     def close(self) -> None:
         """Release the journal's lock; remove the files if a later job cannot use them."""
