@@ -12,12 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hybrid.commands.cli import Command, agree
 from hybrid.commands.parser import Parser, add_settings, at_least, settings_of
 from hybrid.core.settings import Settings
-from hybrid.core.text import ranges
+from hybrid.core.text import ranges, tell_nobody
 from hybrid.diagnostics.finding import ranks_by_value
 from hybrid.errors import DeviceUnavailable, HybridError, StartError, UsageError, one_line
 from hybrid.host.threads import usable_cores
@@ -87,7 +88,7 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
         with team.phase("prepare", timed=False) as preparing:
             if threads > MOST_THREADS:
                 raise UsageError(f"{threads} CPU threads a rank are too many: --threads {MOST_THREADS} or less", code="number")
-            greeter, device, preparing.mine = _prepare(options, settings, gpu)
+            greeter, device, preparing.mine = _prepare(options, settings, gpu, team.rank)
     if team.rank == 0:  # to standard error, since the number of lines on standard output is fixed
         print(f"{NAME}: {thread_level}", file=sys.stderr)
         for (runs_kernel, why), ranks in ranks_by_value(preparing.all).items():
@@ -131,27 +132,29 @@ def _choose_gpu(team: Team, settings: Settings) -> Gpu | str:
     return choose_gpus(gpus)[team.rank] or str(why_none[team.rank])
 
 
-def _prepare(options: argparse.Namespace, settings: Settings, gpu: Gpu | str) -> tuple[Greeter | None, str, tuple[bool, str]]:
+# Launches the kernel, and waits until its lines are in C's standard output.
+Greeter = tuple[Callable[[], object], Callable[[], object]]
+
+
+def _prepare(
+    options: argparse.Namespace, settings: Settings, gpu: Gpu | str, process: int
+) -> tuple[Greeter | None, str, tuple[bool, str]]:
     """The greeter with its compiled kernel, or None; its device, as --where shows it; whether the kernel runs, and why not on a
     GPU ("" on one)."""
     shape = options.blocks, options.threads_per_block
     if settings.device == "cpu":
         return None, "no kernel", (False, "asked for")
     if not isinstance(gpu, str):
-        return gpu_greeter(gpu, *shape), f"{gpu.uuid} ({gpu.name})", (True, "")
+        return gpu_greeter(gpu, *shape, process), f"{gpu.uuid} ({gpu.name})", (True, "")
     try:
-        return emulated_greeter(*shape), "no GPU (emulated)", (True, gpu)
+        return emulated_greeter(*shape, process), "no GPU (emulated)", (True, gpu)
     except HybridError as cannot:
         if settings.device == "emulate":
             raise
         return None, "no GPU", (False, f"{gpu}; {cannot}")
 
 
-# Launches the kernel for the process of this number; the returned function waits until the lines are in C's standard output.
-Greeter = Callable[[int], Callable[[], object]]
-
-
-def gpu_greeter(gpu: Gpu, blocks: int, threads: int) -> Greeter:
+def gpu_greeter(gpu: Gpu, blocks: int, threads: int, process: int) -> Greeter:
     """A greeter on a GPU of this process. The launch is asynchronous: the kernel runs while the CPU threads greet."""
     import cupy
     import numpy as np
@@ -165,16 +168,11 @@ def gpu_greeter(gpu: Gpu, blocks: int, threads: int) -> Greeter:
     # The limit cannot change once a kernel that prints is loaded.
     runtime.deviceSetLimit(runtime.cudaLimitPrintfFifoSize, max(_DEFAULT_FIFO_BYTES, blocks * threads * _BYTES_PER_LINE))
     kernel = load_kernels(SOURCE, [KERNEL], architecture_of(gpu.capability))[KERNEL]
-
-    def launch(process: int) -> Callable[[], object]:
-        device.use()
-        kernel((blocks,), (threads,), (np.int32(process),))
-        return device.synchronize  # which also flushes printf's buffer to standard output
-
-    return launch
+    # To synchronize also flushes printf's buffer to standard output.
+    return partial(kernel, (blocks,), (threads,), (np.int32(process),)), device.synchronize
 
 
-def emulated_greeter(blocks: int, threads: int) -> Greeter:
+def emulated_greeter(blocks: int, threads: int, process: int) -> Greeter:
     """A greeter on the emulated GPU, whose launches are synchronous."""
     import numpy as np
 
@@ -182,18 +180,14 @@ def emulated_greeter(blocks: int, threads: int) -> Greeter:
     from hybrid.kernels.catalogue import KERNELS
 
     kernel = EmulatedKernel(KERNELS / SOURCE, KERNEL, EMULATED_CAPABILITY)
-
-    def launch(process: int) -> Callable[[], object]:
-        kernel((blocks, 1), (threads, 1), 0, (np.full((1, 1), process, np.int32),))
-        return lambda: None
-
-    return launch
+    return partial(kernel, (blocks, 1), (threads, 1), 0, (np.full((1, 1), process, np.int32),)), tell_nobody
 
 
 def greet(process: int, processes: int, threads: int, greeter: Greeter | None, kernel_lines: int) -> list[str]:
     """The lines of this process's CPU threads, then of its kernel. HybridError if there are too few of either."""
+    launch, finish = greeter or (tell_nobody, tell_nobody)
     with captured_output() as output:
-        finish = greeter(process) if greeter else lambda: None
+        launch()
         said = _greet_from_threads(process, processes, threads)
         finish()
     from_kernel = [line for line in output if line.startswith(_PREFIX)]
