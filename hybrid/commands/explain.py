@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
-from hybrid.classroom.gpu_models import GpuModel
+from hybrid.classroom.gpu_models import GpuModel, model_of
+from hybrid.commands.matmul import how_computed, product_asked_for
 from hybrid.core.problem import Problem, Topology
 from hybrid.core.settings import Settings
 from hybrid.core.text import readable, rounded_up
 from hybrid.errors import DeviceUnavailable, UsageError
+from hybrid.execution.real_products import exactly
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, named
 from hybrid.planning.arithmetic import PART_OF_PEAK, largest_error_bound
 from hybrid.planning.decision import TESTED, Decision, Gpu, Inventory, Machine, Processor, decide
@@ -21,12 +24,13 @@ from hybrid.planning.machine_model import MachineModel
 from hybrid.planning.plan import PIECE_BYTES, PROCESS_BYTES, FreeMemory, Plan
 from hybrid.planning.schedule import RankShare
 from hybrid.planning.tiling import PlanRequest, forecast
+from hybrid.ranks.launcher import launched
 from hybrid.reporting.run_report import moved_bytes
 
 _SHOWN = 4  # grids besides the chosen one
 
 
-def grid_lines(plan: Plan, network: float) -> Iterator[str]:
+def _grid_lines(plan: Plan, network: float) -> Iterator[str]:
     """Lines about the chosen grid and the best others. `network`: bytes a second of a node's link; 0 if unknown."""
     problem, topology = plan.problem, plan.topology
     nodes = len(topology.nodes)
@@ -93,9 +97,43 @@ def published_model(gpu: GpuModel) -> MachineModel:
     )
 
 
-def assumed_machine(
-    settings: Settings, ranks: int, gpus_per_node: int = 0, capability: int = 0, model: MachineModel | None = None
-) -> Machine:
+def explain(options: argparse.Namespace, settings: Settings) -> None:
+    """Print the plan for the machine that the options describe, then raise what would refuse a run."""
+    product = product_asked_for(options)
+    settings = exactly(settings, product.types)
+    launch = launched()
+    ranks = options.ranks or (launch.size if launch else 1)
+    if options.nodes:
+        settings = replace(settings, ranks_per_node=-(-ranks // options.nodes))
+    gpus, capability = options.gpus_per_node, options.capability or EMULATED_CAPABILITY
+    if options.gpu:
+        gpu = model_of(options.gpu)
+        gpus, capability, model = gpus or 1, gpu.capability, published_model(gpu)
+        settings = replace(settings, gpu_memory=settings.gpu_memory or int(1e9 * gpu.memory))
+        print(f"{gpu}: parts of the rates in {gpu.source} are expected; nothing was measured here")
+    else:
+        model = MachineModel.read(settings.machine)
+    machine = _assumed_machine(settings, ranks, gpus, capability, model)
+    request = PlanRequest(product.problem, besides=tuple(product.bytes_beside if rank == 0 else 0 for rank in range(ranks)))
+    if options.resume:
+        from hybrid.commands.matmul_resume import part_to_explain
+
+        request, line = part_to_explain(machine, product, options, settings)
+        print(line)
+    if line := how_computed(product):
+        print(f"{product}, {line.strip()}:")
+    decision = decide(machine, request, settings)
+    print("\n".join(_lines(decision, machine, request, settings)), flush=True)
+    if len(decision.plan.topology.nodes) > 1:
+        network = options.network or (model.network_bytes_per_second if settings.machine else 0.0)
+        print("\n".join(_grid_lines(decision.plan, network)), flush=True)
+    if decision.shortage:
+        raise decision.shortage
+    limited = settings.gpu_memory or settings.host_memory
+    print("it fits" if limited else "memory not checked: --host-memory and --gpu-memory give it")
+
+
+def _assumed_machine(settings: Settings, ranks: int, gpus_per_node: int, capability: int, model: MachineModel) -> Machine:
     """An assumed machine: memory that the settings do not limit is unlimited, and every test passes.
 
     `gpus_per_node`: 0: no GPUs, or one for each rank if the device or kernel asked for needs GPUs.
@@ -103,36 +141,19 @@ def assumed_machine(
     per_node = min(ranks, settings.ranks_per_node or gpus_per_node or ranks)
     if per_node > _MOST_OF_A_NODE:
         raise UsageError(f"{per_node} ranks on a node: {_MOST_OF_A_NODE} at most; --nodes gives more nodes", code="number")
-    topology, model = Topology.of_equal_nodes(ranks, per_node), model or MachineModel.read(settings.machine)
-    kernel = named(settings.kernel)
+    topology, kernel = Topology.of_equal_nodes(ranks, per_node), named(settings.kernel)
     needs_gpus = settings.device == "cuda" or (settings.device == "auto" and kernel is not None and kernel.device == "cuda")
     wanted = gpus_per_node if settings.device in ("auto", "cuda") else 0
     host, on_gpu = settings.host_memory or _UNLIMITED, settings.gpu_memory or _UNLIMITED
-    inventories: dict[int, Inventory] = {}
+    inventories: list[Inventory] = []
     for node, members in enumerate(topology.nodes):
-        gpus = tuple(
-            Gpu(index, f"node {node} GPU {index}", "assumed", capability or EMULATED_CAPABILITY)
-            for index in range(wanted or (len(members) if needs_gpus else 0))
-        )
-        for number, rank in enumerate(members):
-            gpu_id = gpus[number % len(gpus)].uuid if gpus else ""
-            memory = FreeMemory(f"node {node}", host, on_gpu, gpu_id)
+        count = wanted or (len(members) if needs_gpus else 0)
+        gpus = tuple(Gpu(index, f"node {node} GPU {index}", "assumed", capability) for index in range(count))
+        for number in range(len(members)):
+            memory = FreeMemory(f"node {node}", host, on_gpu, gpus[number % count].uuid if gpus else "")
             why_no_gpu = "" if gpus else "no GPU is assumed: --gpus-per-node gives their number"
-            inventories[rank] = Inventory(Processor((number,), None, {}), gpus, why_no_gpu, memory, 0, model)
-    in_order = tuple(inventories[rank] for rank in range(ranks))
-    return Machine(topology, in_order, dict.fromkeys(TESTED, ""))
-
-
-def explain(machine: Machine, request: PlanRequest, settings: Settings, network: float = 0.0) -> None:
-    """Print the decision, then raise what would refuse a run. `network`: bytes a second of a node's link; 0 if unknown."""
-    decision = decide(machine, request, settings)
-    print("\n".join(_lines(decision, machine, request, settings)), flush=True)
-    if len(decision.plan.topology.nodes) > 1:
-        print("\n".join(grid_lines(decision.plan, network)), flush=True)
-    if decision.shortage:
-        raise decision.shortage
-    limited = settings.gpu_memory or settings.host_memory
-    print("it fits" if limited else "memory not checked: --host-memory and --gpu-memory give it")
+            inventories.append(Inventory(Processor((number,), None, {}), gpus, why_no_gpu, memory, 0, model))
+    return Machine(topology, tuple(inventories), dict.fromkeys(TESTED, ""))
 
 
 def _lines(decision: Decision, machine: Machine, request: PlanRequest, settings: Settings) -> Iterator[str]:

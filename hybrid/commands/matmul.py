@@ -7,7 +7,6 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import Command, agree, answer_failed
@@ -18,7 +17,7 @@ from hybrid.core.text import aligned
 from hybrid.core.timeline import wall
 from hybrid.errors import UsageError
 from hybrid.kernels.catalogue import CATALOGUE
-from hybrid.ranks.launcher import launched, rank_by_launcher
+from hybrid.ranks.launcher import rank_by_launcher
 from hybrid.ranks.team import Team
 
 if TYPE_CHECKING:
@@ -184,38 +183,6 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     return carry_out(team, options, settings)
 
 
-def _explain(options: argparse.Namespace, settings: Settings) -> None:
-    """Print the plan for the machine that the options describe."""
-    from hybrid.classroom.gpu_models import model_of
-    from hybrid.commands.explain import assumed_machine, explain, published_model
-    from hybrid.execution.real_products import exactly
-    from hybrid.planning.tiling import PlanRequest
-
-    product = product_asked_for(options)
-    settings = exactly(settings, product.types)
-    launch = launched()
-    ranks = options.ranks or (launch.size if launch else 1)
-    if options.nodes:
-        settings = replace(settings, ranks_per_node=-(-ranks // options.nodes))
-    gpus, capability, model = options.gpus_per_node, options.capability, None
-    if options.gpu:
-        gpu = model_of(options.gpu)
-        gpus, capability, model = gpus or 1, gpu.capability, published_model(gpu)
-        settings = replace(settings, gpu_memory=settings.gpu_memory or int(1e9 * gpu.memory))
-        print(f"{gpu}: parts of the rates in {gpu.source} are expected; nothing was measured here")
-    machine = assumed_machine(settings, ranks, gpus, capability, model)
-    request = PlanRequest(product.problem, besides=tuple(product.bytes_beside if rank == 0 else 0 for rank in range(ranks)))
-    if options.resume:
-        from hybrid.commands.matmul_resume import part_to_explain
-
-        request, line = part_to_explain(machine, product, options, settings)
-        print(line)
-    if line := how_computed(product):
-        print(f"{product}, {line.strip()}:")
-    measured = machine.model.network_bytes_per_second if settings.machine else 0.0
-    explain(machine, request, settings, options.network or measured)
-
-
 def how_computed(product: TypedProduct, decided: Problem | None = None) -> str:
     """A line about the real products, `decided` or planned, that compute the product asked for; "" if it is real itself."""
     if product.is_plain:
@@ -238,7 +205,9 @@ def asked() -> tuple[argparse.Namespace, Settings]:
                 rows = [(kernel.name, kernel.device, " ".join(kernel.dtypes), kernel.summary) for kernel in CATALOGUE]
                 print(*aligned(rows, "llll"), sep="\n")
             else:
-                _explain(options, settings)
+                from hybrid.commands.explain import explain
+
+                explain(options, settings)
             sys.stdout.flush()
         except Exception as error:  # on rank 0 alone, so MPI need not start
             sys.exit(answer_failed(NAME, error))
