@@ -49,7 +49,7 @@ def unstarted(error: StartError, options: argparse.Namespace, settings: Settings
 
 def work(team: Team, options: argparse.Namespace, settings: Settings, error: StartError | None = None) -> int:
     """Examine the job, and report on rank 0. `error`: why this process is no rank of a job."""
-    from hybrid.diagnostics import finding, links
+    from hybrid.diagnostics.finding import lines
     from hybrid.reporting import jsonl
     from hybrid.reporting.progress import Progress
 
@@ -58,19 +58,15 @@ def work(team: Team, options: argparse.Namespace, settings: Settings, error: Sta
         threads = settle_threads(team, settings)
         from hybrid.diagnostics.checks import examine  # loads NumPy
 
-        findings, placements, measured, node_links = examine(team, threads, error)
-        of_machine = {}
-        if options.json:
-            of_machine = links.measure_machine(team, [each.gpu for each in placements], measured.links, node_links)
+        findings, record = examine(team, threads, error, for_model=bool(options.json))
     verdicts = Counter(each.verdict for each in findings)
     with team.phase("report", timed=False):
         if team.rank == 0:
             last = f"{counted(verdicts['wrong'], 'finding')} wrong" if verdicts["wrong"] else "nothing is wrong"
             last += f", {verdicts['unknown']} unknown" if verdicts["unknown"] else ""
-            print(*finding.lines(findings), last, sep="\n", file=text_stream(options.json), flush=True)
+            print(*lines(findings), last, sep="\n", file=text_stream(options.json), flush=True)
             if options.json:
-                found = links.as_record(findings, placements, measured, node_links)
-                jsonl.write({"command": "doctor", **found, **of_machine}, options.json)
+                jsonl.write({"command": "doctor", **record}, options.json)
                 sys.stdout.flush()
     return 1 if verdicts["wrong"] else 0
 

@@ -134,9 +134,9 @@ _READ = ("JOB_ID", "JOB_NUM_NODES", "NTASKS", "STEP_NUM_TASKS", "STEP_NUM_NODES"
          "JOB_GPUS")  # fmt: skip
 
 
-def inspect_slurm(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def inspect_slurm() -> dict[str, str]:
     """This process's Slurm variables, without the prefix SLURM_; empty outside of a job."""
-    return {name: environment[f"SLURM_{name}"] for name in _READ if environment.get(f"SLURM_{name}")}
+    return {name: value for name in _READ if (value := os.environ.get(f"SLURM_{name}"))}
 
 
 def judge_slurm(
@@ -450,12 +450,13 @@ def _cuda_version(version: int) -> str:
 
 _SLOW = 2.0  # times as long as the others: other jobs may use a link, too
 T = TypeVar("T")
-Examination = tuple[list[Finding], list[RankPlacement], links.Measurements, list[links.NodeLink]]
 
 
-def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None = None) -> Examination:
-    """Examine everything; returns the findings, and data about ranks and links. Every rank calls it and gets the same result.
-    `unstarted`: why this launched process is no rank of a job."""
+def examine(
+    team: Team, threads: Sequence[Threads], unstarted: StartError | None, *, for_model: bool
+) -> tuple[list[Finding], dict[str, Any]]:
+    """Examine everything; returns the findings, and the record for `--json`. Every rank calls it and gets the same result.
+    `unstarted`: why this launched process is no rank of a job; `for_model`: measure the machine model, too."""
 
     def of_all(name: str, inspect: Callable[..., T], *about: Any) -> list[T]:
         with team.phase(name, timed=False) as phase:
@@ -501,4 +502,5 @@ def examine(team: Team, threads: Sequence[Threads], unstarted: StartError | None
     ]
     seats = zip(placements, chosen, strict=True)
     at = [RankPlacement(rank, seat.host, seat.cores, seat.threads, gpu) for rank, (seat, gpu) in enumerate(seats)]
-    return findings, at, measured, between_nodes
+    record = links.as_record(findings, at, measured, between_nodes)
+    return findings, record | (links.measure_machine(team, chosen, measured.links, between_nodes) if for_model else {})
