@@ -447,7 +447,7 @@ class ProductInParts:
                 outcome = replace(outcome, check=check)
             made = made.followed_by(outcome) if made is not None else outcome
             wall.enter("write")
-            if outcome.check is not None and not outcome.check.ok:
+            if not outcome.is_right:
                 break
             self.disk.write(tile, outcome.c.array, refuse_changed)
             self._say_how_to_resume()

@@ -15,7 +15,6 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,21 +27,16 @@ from hybrid.errors import with_code
 from hybrid.execution.real_products import exactly
 from hybrid.execution.session import agree, session_of, take_inventory, threads_until_decided
 from hybrid.host.files import discard, publish, refuse_same, refuse_unwritable, temporary_name, written_to
-from hybrid.planning.decision import Inventory
+from hybrid.planning.decision import Decision, Inventory
 from hybrid.planning.plan import Plan
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.shared_memory import give_back
 from hybrid.ranks.team import Team
 from hybrid.reporting import run_report
 from hybrid.reporting.progress import Progress
-from hybrid.runs.matrix_file import matrix_name
+from hybrid.runs.matrix_file import MatrixOutput, matrix_name, new_matrix
 from hybrid.runs.measured import Outcome, run_typed_product
-
-if TYPE_CHECKING:
-    from hybrid.planning.decision import Decision
-    from hybrid.runs.matrix_file import MatrixOutput
-    from hybrid.runs.operands import Elements
-
+from hybrid.runs.operands import Elements, FileElements
 
 _CHECK_FAILED = 3  # exit code
 
@@ -65,8 +59,6 @@ class _Job:
             _refuse_unwritable(options)
             product = product_asked_for(options, len(team.node_ranks), load=True)
             if options.out and not options.resume:
-                from hybrid.runs.matrix_file import new_matrix  # commands without --out start sooner without it
-
                 self.output = new_matrix(options.out, (product.sizes[0], product.sizes[2]), product.result)
                 self.output.refuse(self.output.size if team.rank == 0 else 0)  # only rank 0 checks the free space
             looking.mine = take_inventory(self.session, settings)
@@ -86,10 +78,10 @@ class _Job:
             often = {"repeat": options.repeat, "warmup": warmup}
             outcome = run_typed_product(self.session, decision, product, self.settings, progress=progress, **often)
             wall.enter("write")
-            if self.output and _is_right(outcome):  # a product that failed its check is not written
+            if self.output and outcome.is_right:  # a product that failed its check is not written
                 _write(team, decision.plan, outcome.c.array, self.output)
         self._report(outcome, warmup)
-        if not _is_right(outcome):
+        if not outcome.is_right:
             return _CHECK_FAILED
         return 0 if outcome.repeats == options.repeat else 128 + signal.SIGTERM
 
@@ -107,7 +99,7 @@ class _Job:
         with closing(parts.disk), self._progress(replace(parts.decision.plan, problem=left), 1, on_the_disk) as progress:
             outcome = parts.run(progress)
         self._report(outcome, warmup=0)
-        return 0 if _is_right(outcome) else _CHECK_FAILED
+        return 0 if outcome.is_right else _CHECK_FAILED
 
     def _say_begin(self, decision: Decision, more: str = "") -> None:
         """Print what will be computed, and how. `more`: one more line."""
@@ -164,17 +156,15 @@ class _Job:
 
     def _print_corners(self, outcome: Outcome) -> None:
         """Print the top left of A and B, read or generated again since the rows may be on another node, and of C."""
-        from hybrid.runs.operands import FileElements
-
         count, product = self.options.printed, self.product
         shown: dict[str, Elements] = {"A": product.a, "B": product.b}
-        if outcome.parts and _is_right(outcome):
+        if outcome.parts and outcome.is_right:
             shown["C"] = c = FileElements(self.options.out)  # memory holds only some rows
             c.convert_to(product.result)
         for label, matrix in shown.items():
             corner = matrix.some(Span(0, min(count, matrix.shape[0])))[:, :count]
             self.stream.write(run_report.labelled_corner(label, corner, matrix.shape))
-        if not outcome.parts and (_is_right(outcome) or product.is_plain):
+        if not outcome.parts and (outcome.is_right or product.is_plain):
             corner, shape = outcome.c.array[:count, :count], (product.sizes[0], product.sizes[2])
             self.stream.write(run_report.labelled_corner("C", corner, shape))
 
@@ -210,7 +200,3 @@ def _write(team: Team, plan: Plan, c: np.ndarray, output: MatrixOutput) -> None:
         if team.rank == plan.root:
             discard(beside)
         raise
-
-
-def _is_right(outcome: Outcome) -> bool:
-    return outcome.check is None or outcome.check.ok

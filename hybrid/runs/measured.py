@@ -79,6 +79,11 @@ class Outcome:
     repeats: int = 1  # products finished: fewer than asked for if a signal asked the job to end
     parts: Parts | None = None  # if C was computed part by part; then `c` is empty
 
+    @property
+    def is_right(self) -> bool:
+        """Whether no check has failed."""
+        return self.check is None or self.check.ok
+
     def followed_by(self, latest: Outcome) -> Outcome:
         """The outcome of both products, one after the other: the latest's matrices, and the times of both."""
         phases = dict(self.phases)
@@ -240,7 +245,7 @@ def run_typed_product(session: Session, decision: Decision, product: TypedProduc
     for prime in types.primes:
         latest = RepeatedProduct(session, decision, product.sources(prime), settings, **how).outcome()
         outcome = latest if outcome is None else outcome.followed_by(latest)
-        if outcome.check is not None and not outcome.check.ok:
+        if not outcome.is_right:
             return outcome
         if types.converts:
             with team.phase("gather", timed=False):
