@@ -23,7 +23,7 @@ from hybrid.core.timeline import Spread
 from hybrid.diagnostics import gpu_watch, links
 from hybrid.diagnostics.finding import Finding, Unknown, note, ok, wrong
 from hybrid.diagnostics.gpu_watch import GpuWatch, Watched
-from hybrid.diagnostics.links import Measurements, measure, measure_node_links, reference_times
+from hybrid.diagnostics.links import Measurements, reference_times
 from hybrid.errors import CheckFailed
 from hybrid.execution.session import agree, free_memory_of, session_of, take_inventory
 from hybrid.planning.decision import Decision, RankPlacement
@@ -276,8 +276,7 @@ class Acceptance:
         hosts, gpus = [each.host for each in placements], [each.gpu for each in placements]
         if any(gpus) or len(set(hosts)) > 1:
             self.doing = "links"
-        self.node_links = measure_node_links(team, hosts)
-        self.links = measure(team, gpus)
+        self.links = links.measure(team, gpus, hosts)
 
 
 def blamed_rank(fault: Fault, rows_of_ranks: list[Span]) -> int | None:
@@ -309,7 +308,7 @@ def judge(test: Acceptance, expected_gpus: Sequence[int]) -> list[Finding]:
         *([note("products", without, code="left-out")] if test.left_out else []),
         *judge_speeds(test.seconds, test.names, sharing),
         *judge_models(test.seconds, test.decision.placements, test.links, sharing),
-        *links.judge_node_links(test.node_links, SLOW),
+        *links.judge_node_links(test.links.node_links, SLOW),
         *links.judge(test.links, SLOW),
         *gpu_watch.judge(test.watched, test.names, f"no GPU is used ({test.decision.device_reason})"),
     ]
@@ -419,7 +418,7 @@ def as_record(test: Acceptance, findings: Sequence[Finding]) -> dict[str, Any]:
     finished = {case: of_ranks for case, of_ranks in test.seconds.items() if all(of_ranks)}
     return {
         "command": "accept",
-        **links.as_record(findings, test.decision.placements, test.links, test.node_links),
+        **links.as_record(findings, test.decision.placements, test.links),
         "level": test.level.number,
         "device": test.decision.plan.device,
         "products": test.products,

@@ -29,7 +29,7 @@ from hybrid.diagnostics.probe_process import run_probe
 from hybrid.diagnostics.probes import PINNED_BYTES
 from hybrid.emulation.build import c_compiler, compiler
 from hybrid.emulation.cache import cache_folder
-from hybrid.errors import DeviceUnavailable, HybridError, StartError, one_line
+from hybrid.errors import DeviceUnavailable, HybridError, StartError
 from hybrid.host.threads import THREAD_VARIABLES, Threads, core_quota, usable_cores
 from hybrid.kernels.catalogue import LEAST_CAPABILITY, dotted
 from hybrid.planning.decision import Gpu, RankPlacement, choose_gpus
@@ -193,10 +193,6 @@ def _compilers(gpus: bool) -> Finding:
         if done.returncode:
             lines = done.stderr.decode(errors="replace").splitlines()
             trouble = next((line for line in lines if "error" in line), f"ends with {done.returncode}").strip()
-    except subprocess.TimeoutExpired:
-        trouble = f"took more than {_COMPILER_LIMIT} s for four lines"
-    except OSError as error:
-        trouble = one_line(error)
     except DeviceUnavailable as missing:
         trouble = str(missing)
         if "CXX" not in os.environ:
@@ -483,16 +479,15 @@ def examine(
     pinned = found("pinned memory", examine_pinned, trials[team.rank])
     compilers = found("compiler", _compilers, any(works), here=team.leads_node)
     caches = found("kernel cache", _caches, here=team.leads_node)
-    measured = links.measure(team, [gpu if works[rank] else None for rank, gpu in enumerate(chosen)])
     hosts = [rank.host for rank in placements]
-    between_nodes = links.measure_node_links(team, hosts)
+    measured = links.measure(team, [gpu if works[rank] else None for rank, gpu in enumerate(chosen)], hosts)
     launched = unstarted is None and bool(mpi_of_ranks[0].launcher)
     findings = [
         *judge_mpi(mpi_of_ranks, unstarted),
         judge_placement(placements, team.topology),
         judge_threads(placements, team.topology),
         *blas,
-        *links.judge_node_links(between_nodes, _SLOW),
+        *links.judge_node_links(measured.node_links, _SLOW),
         judge_slurm(slurm_variables, [len(rank.cores) for rank in placements], works, team.topology, launched=launched),
         *judge_gpus(sights, chosen, trials, hosts),
         *pinned,
@@ -502,5 +497,5 @@ def examine(
     ]
     seats = zip(placements, chosen, strict=True)
     at = [RankPlacement(rank, seat.host, seat.cores, seat.threads, gpu) for rank, (seat, gpu) in enumerate(seats)]
-    record = links.as_record(findings, at, measured, between_nodes)
-    return findings, record | (links.measure_machine(team, chosen, measured.links, between_nodes) if for_model else {})
+    record = links.as_record(findings, at, measured)
+    return findings, record | (links.measure_machine(team, chosen, measured) if for_model else {})

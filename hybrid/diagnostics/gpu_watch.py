@@ -7,7 +7,6 @@ Without NVML, which is optional (extra `watch`), the finding says why nothing wa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import reduce
 from operator import or_
 from threading import Event, Thread
@@ -62,8 +61,7 @@ class GpuWatch:
             self._trouble = f"NVML does not tell about {uuid} ({one_line(error)})"
             return
         self._sample()
-        with suppress(RuntimeError):  # no thread can be started: two samples remain, at the start and at the end
-            self._thread.start()
+        self._thread.start()
 
     def stop(self) -> Watched | Unknown:
         """The summary of the samples; Unknown if there are none."""

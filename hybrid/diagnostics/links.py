@@ -11,6 +11,8 @@ from dataclasses import asdict
 from math import isfinite
 from typing import Any, TypeVar
 
+import numpy as np
+
 from hybrid.core.problem import record
 from hybrid.core.text import counted, rate_in_units
 from hybrid.core.timeline import Spread
@@ -62,11 +64,10 @@ class NodeLink:
         return f"{self.source} to {self.target}"
 
 
-def measure_node_links(team: Team, hosts: Sequence[str]) -> list[NodeLink]:
-    """Measure the links around the ring of nodes, except between pretended nodes on one host. `hosts[rank]`: the rank's host.
-    Every rank calls it and gets the same result."""
-    first = [node[0] for node in team.topology.nodes]
-    measured = []
+def _measure_node_links(team: Team, hosts: Sequence[str]) -> tuple[NodeLink, ...]:
+    """Measure the links around the ring of nodes, except between pretended nodes on one host. Every rank calls it and gets the
+    same result."""
+    first, measured = [node[0] for node in team.topology.nodes], []
     for pair in zip(first, [*first[1:], first[0]], strict=True):
         source, target = pair
         if hosts[source] != hosts[target]:
@@ -77,13 +78,11 @@ def measure_node_links(team: Team, hosts: Sequence[str]) -> list[NodeLink]:
                 if series is not None:
                     measuring.mine = _measured(series)
             measured.append(NodeLink(hosts[source], hosts[target], measuring.all[source]))
-    return measured
+    return tuple(measured)
 
 
 def _messages(*, sends: bool) -> Iterator[Start]:
     """Messages and their answers."""
-    import numpy as np
-
     message, answer = np.ones((1, _MESSAGE), np.uint8), np.zeros((1, 1))
     for _ in range(1 + _REPEATS):
         yield exchange({1: [message]}, {}, 0) if sends else exchange({}, {0: [message]}, 1)
@@ -251,12 +250,13 @@ class Failure:
 
 @record
 class Measurements:
-    """All measurements of GPUs."""
+    """All measurements of links."""
 
     links: tuple[Link, ...] = ()
     peer_copies: tuple[PeerCopy, ...] = ()
     failure: Failure | None = None
-    nodes: tuple[tuple[int, ...], ...] = ()  # for each node the ranks that took part
+    nodes: tuple[tuple[int, ...], ...] = ()  # for each node the ranks with a GPU
+    node_links: tuple[NodeLink, ...] = ()
 
     @property
     def without_links(self) -> bool:
@@ -264,42 +264,38 @@ class Measurements:
         return self.failure is not None and self.failure.stage in ("starting", "links")
 
 
-def measure(team: Team, chosen: Sequence[Gpu | None]) -> Measurements:
-    """Measure the GPUs of all ranks. `chosen[rank]`: the rank's GPU; None without one that works. Every rank calls it."""
+def measure(team: Team, chosen: Sequence[Gpu | None], hosts: Sequence[str]) -> Measurements:
+    """Measure the links between nodes, and those of all ranks' GPUs. Every rank calls it and gets the same result.
+
+    `chosen[rank]`: the rank's GPU, None without one that works; `hosts[rank]`: its host.
+    """
+    node_links = _measure_node_links(team, hosts)
     nodes = tuple(ranks for node in team.topology.nodes if (ranks := tuple(rank for rank in node if chosen[rank])))
     if not nodes:
-        return Measurements()
+        return Measurements(node_links=node_links)
     gpu, uuids = chosen[team.rank], [gpu and gpu.uuid for gpu in chosen]
     # The first of the ranks that share a GPU measures its link.
     first = [[rank for rank in node if uuids[rank] not in [uuids[each] for each in node if each < rank]] for node in nodes]
     task = {"rank": team.rank, "nodes": nodes, "measuring": first, "uuids": uuids, "size": SIZE}
     result = run_proxies(team, "probe_rates.all_ranks", json.dumps({**task, "index": gpu.index}) if gpu else None, _LIMIT)
     with team.phase("bandwidths", timed=False) as exchange:
-        exchange.mine = (result, team.host)
-    results, hosts = zip(*exchange.all, strict=True)
-    return collect(results, hosts, nodes)
-
-
-def collect(results: Sequence[ProbeResult | None], hosts: Sequence[str], nodes: tuple[tuple[int, ...], ...]) -> Measurements:
-    """The measurements from the probes' reports. `results[rank]`: None for a rank without a probe."""
-    ran = [(rank, result) for rank, result in enumerate(results) if result is not None]
-    links = [Link(rank=rank, host=hosts[rank], **link) for rank, result in ran for link in result.report.get("links", [])]
-    copies = [PeerCopy(**copy) for _, result in ran for copy in result.report.get("peer_copies", [])]
+        exchange.mine = result
+    ran = [(rank, each) for rank, each in enumerate(exchange.all) if each is not None]
+    links = [Link(rank=rank, host=hosts[rank], **link) for rank, each in ran for link in each.report.get("links", [])]
+    copies = [PeerCopy(**copy) for _, each in ran for copy in each.report.get("peer_copies", [])]
     failure = None
     # First those that failed by themselves: the others were killed because of them.
-    for rank, result in sorted(ran, key=lambda one: not (one[1].ended or "failed" in one[1].report)):
-        report, stage = result.report, str(result.report.get("stage", "starting"))
-        if result.ended or stage != "done":
-            text = result.ended or str(report.get("failed", "was ended before it was done"))
-            code = "probe-failed" if result.ended else str(report.get("code", "probe-failed"))
-            failure = Failure(f"rank {rank} on {hosts[rank]}", stage, text, bool(result.ended), code)
+    for rank, each in sorted(ran, key=lambda one: not (one[1].ended or "failed" in one[1].report)):
+        report, stage = each.report, str(each.report.get("stage", "starting"))
+        if each.ended or stage != "done":
+            text = each.ended or str(report.get("failed", "was ended before it was done"))
+            code = "probe-failed" if each.ended else str(report.get("code", "probe-failed"))
+            failure = Failure(f"rank {rank} on {hosts[rank]}", stage, text, bool(each.ended), code)
             break
-    return Measurements(tuple(links), tuple(copies), failure, nodes)
+    return Measurements(tuple(links), tuple(copies), failure, nodes, node_links)
 
 
-def as_record(
-    findings: Sequence[Finding], placements: Sequence[RankPlacement], measured: Measurements, node_links: Sequence[NodeLink]
-) -> dict[str, Any]:
+def as_record(findings: Sequence[Finding], placements: Sequence[RankPlacement], measured: Measurements) -> dict[str, Any]:
     """The common part of the JSON lines of the doctor and the acceptance test."""
     return {
         "ranks": len(placements),
@@ -307,7 +303,7 @@ def as_record(
         "findings": [vars(finding) for finding in findings],
         "placements": [placement_record(placement) for placement in placements],
         "links": [asdict(link) for link in measured.links],
-        "node_links": [asdict(link) for link in node_links],
+        "node_links": [asdict(link) for link in measured.node_links],
         "peer_copies": [asdict(copy) for copy in measured.peer_copies],
     }
 
@@ -316,25 +312,24 @@ _SIZES = (1024, 2048, 4096, 8192)  # of the measured products, until one takes l
 _RATES = ("link", "multiply_adds", "byte_multiply_adds", "memory", "multiprocessors")
 
 
-def measure_machine(
-    team: Team, chosen: Sequence[Gpu | None], links: Sequence[Link], node_links: Sequence[NodeLink]
-) -> dict[str, Any]:
+def measure_machine(team: Team, chosen: Sequence[Gpu | None], measured: Measurements) -> dict[str, Any]:
     """Measure the machine model, as HYBRID_MACHINE reads it from the doctor's JSON line: by the first rank with a link,
     while the others are idle. The slowest link counts, since the others wait for it. Every rank calls it."""
     rates, why = dict[str, Any](), "no GPU that works"
-    model = {"network_bytes_per_second": min(median_rates(node_links).values())} if node_links else dict[str, Any]()
-    if measured := [link.rank for link in links if (gpu := chosen[link.rank]) is not None and gpu.uuid == link.uuid]:
+    medians = median_rates(measured.node_links)
+    model = {"network_bytes_per_second": min(medians.values())} if medians else dict[str, Any]()
+    if measured.links:
         with team.phase("machine", timed=False) as phase:
-            mine = chosen[team.rank]
-            if team.rank == measured[0] and mine is not None:
+            mine, measuring = chosen[team.rank], measured.links[0].rank
+            if team.rank == measuring and mine is not None:
                 task = json.dumps({"sizes": _SIZES, "index": mine.index})
                 phase.mine = run_probe("probe_rates.machine_rates", task, limit=60)
-        result: ProbeResult = phase.all[measured[0]]
+        result: ProbeResult = phase.all[measuring]
         found = result.report
         why = f"{found.get('stage', 'starting')}: {result.ended or 'it ended early'}"
         if found.get("stage") == "done" and not result.ended:
             try:
-                of_gpu = _machine_model(found, min(link.alone["to_gpu"] for link in links))
+                of_gpu = _machine_model(found, min(link.alone["to_gpu"] for link in measured.links))
                 model, rates, why = {**of_gpu, **model}, {name: found[name] for name in _RATES if name in found}, ""
             except (ArithmeticError, HybridError) as error:
                 why = f"the measured rates make no sense: {error}"
