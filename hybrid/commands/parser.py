@@ -7,7 +7,7 @@ import argparse
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -36,7 +36,8 @@ class Parser(argparse.ArgumentParser):
         if unknown := re.match(r"unrecognized arguments: (?:[^-]\S* )*(-[^\s=]*)", message):
             option = unknown[1]
             # Another subcommand may have an option of this very name.
-            known = [name for name in self._options() if name.startswith("--") and name != option]
+            every = (name for part in self.parts() for action in part._actions for name in action.option_strings)
+            known = [name for name in dict.fromkeys(every) if name.startswith("--") and name != option]
             near = nearest(option, known, "--")
             remedy = f"did you mean {near}?" if near in known else f"one of {', '.join(known)}"
             if re.fullmatch(r"--?np?\d*", option):
@@ -44,12 +45,12 @@ class Parser(argparse.ArgumentParser):
             message = f"unknown option {option}: {remedy}"
         raise UsageError(message, code="option")
 
-    def _options(self) -> list[str]:
-        """The options of this command and of its subcommands."""
-        own = [name for action in self._actions for name in action.option_strings]
-        parts = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
-        theirs = [name for choices in parts for parser in choices.values() for name in parser._options()]
-        return list(dict.fromkeys([*own, *theirs]))
+    def parts(self) -> Iterator[Parser]:
+        """This parser, and those of its subcommands."""
+        yield self
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                yield from action.choices.values()
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 from collections.abc import Iterator
@@ -38,8 +37,7 @@ complete -o default -F _hybrid %s
 
 
 def parser_of(name: str) -> Parser:
-    parser = import_module(f"hybrid.commands.{name}").build_parser()
-    assert isinstance(parser, Parser)
+    parser: Parser = import_module(f"hybrid.commands.{name}").build_parser()
     return parser
 
 
@@ -50,35 +48,23 @@ def completion(names: list[str]) -> str:
 
 
 def _cases(name: str) -> Iterator[str]:
-    """The script's cases for a command. Those of its subcommands come first: after a subcommand only its options are offered."""
-    whole, *parts = _with_parts(parser_of(name))
-    for part in parts:
-        yield from _cases_of(name, part.prog.split()[-1], part)
-    yield from _cases_of(name, "*", whole)
+    """The script's cases for a command. Those of its subcommands come first: after a subcommand only its options are offered.
 
-
-def _cases_of(name: str, part: str, parser: argparse.ArgumentParser) -> Iterator[str]:
-    """The cases for a parser: for each option with a value its choices (none for files and numbers, which the shell completes as
-    files), and last the words that may appear anywhere."""
-    words: list[str] = []
-    for action in parser._actions:
-        values = [str(value) for value in action.choices or getattr(parser, "offered", {}).get(action.dest, ())]
-        words += [option for option in action.option_strings if option.startswith("--")]
-        if not action.option_strings:
-            words += values
-        elif action.nargs != 0:
-            pattern = "|".join(f"hybrid-{name}/{part}:{option}" for option in action.option_strings)
-            yield f'{pattern}) words="{" ".join(values)}" ;;'
-    yield f'hybrid-{name}/{part}:*) words="{" ".join(dict.fromkeys(words))}" ;;'
-
-
-def _with_parts(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """The command's parser, and those of its subcommands."""
-    yield parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for part in action.choices.values():
-                yield from _with_parts(part)
+    For each option with a value its choices (none for files and numbers, which the shell completes as files); for each parser
+    last the words that may appear anywhere.
+    """
+    whole, *parts = parser_of(name).parts()
+    for parser in (*parts, whole):
+        part, words = parser.prog.split()[-1] if parser is not whole else "*", list[str]()
+        for action in parser._actions:
+            values = [str(value) for value in action.choices or parser.offered.get(action.dest, ())]
+            words += [option for option in action.option_strings if option.startswith("--")]
+            if not action.option_strings:
+                words += values
+            elif action.nargs != 0:
+                pattern = "|".join(f"hybrid-{name}/{part}:{option}" for option in action.option_strings)
+                yield f'{pattern}) words="{" ".join(values)}" ;;'
+        yield f'hybrid-{name}/{part}:*) words="{" ".join(dict.fromkeys(words))}" ;;'
 
 
 def write_manual(folder: str, names: list[str]) -> list[Path]:
@@ -93,7 +79,7 @@ def write_manual(folder: str, names: list[str]) -> list[Path]:
     for name, page in pages.items():
         parser = parser_of(name)
         summary = (parser.description or "").splitlines()[0].rstrip(".")
-        helps = _text("\n".join(part.format_help() for part in _with_parts(parser)))
+        helps = _text("\n".join(part.format_help() for part in parser.parts()))
         helps = re.sub(r"\\-\\-\w(?:\w|\\-\w)*", r"\\fB\g<0>\\fR", helps)  # options are bold
         seen = ", ".join(f"\\fBhybrid\\-{other}\\fR(1)" for other in names if other != name)
         lines = [
