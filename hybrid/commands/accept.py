@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
 
 from hybrid.commands.cli import Command, agree
 from hybrid.commands.parser import Parser, add_settings, at_least, file_name, number_of, settings_of, whole_number
@@ -14,6 +13,7 @@ from hybrid.commands.streams import text_stream
 from hybrid.core.settings import Settings
 from hybrid.core.text import counted
 from hybrid.ranks.team import Team
+from hybrid.reporting.progress import Progress
 
 NAME = "hybrid.accept"
 
@@ -44,9 +44,9 @@ def build_parser() -> Parser:
     return parser
 
 
-def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
+def parse() -> tuple[argparse.Namespace, Settings]:
     """Options and settings. Whatever the environment says, each device checks its products, and none is repaired."""
-    options = build_parser().parse_args(arguments)
+    options = build_parser().parse_args()
     return options, settings_of(options, check="on", on_fault="raise")
 
 
@@ -56,7 +56,6 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     from hybrid.diagnostics.acceptance import LEVELS, Acceptance, as_record, judge
     from hybrid.diagnostics.finding import lines
     from hybrid.reporting import jsonl
-    from hybrid.reporting.progress import Progress
 
     level = LEVELS[options.level]
     minutes = level.minutes if options.minutes is None else options.minutes

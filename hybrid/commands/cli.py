@@ -11,20 +11,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hybrid.commands.streams import file_of_json, name_foreign_variables, open_streams, print_line, say_warnings_in_a_line
 from hybrid.core.settings import SWITCHES, Settings, switched_on
 from hybrid.core.timeline import wall
 from hybrid.emulation.loaded_soon import wait_until_loaded
 from hybrid.errors import HybridError, StartError, UsageError, code_of, one_line, with_code
+from hybrid.host.files import refuse_unwritable
+from hybrid.host.threads import Threads, announce_threads
 from hybrid.ranks import heartbeat, supervisor
 from hybrid.ranks.launcher import handle, has_come, heed, launched, let_launcher_read, rank_by_launcher, speak
 from hybrid.ranks.mpi import abort, leave
 from hybrid.ranks.team import Team, start_world
-
-if TYPE_CHECKING:
-    from hybrid.host.threads import Threads
 
 REPORT_TIME = 15.0  # seconds that other processes wait for rank 0's report of `unstarted`; its exit usually ends the job
 PATIENCE = 4.0  # seconds that a failed rank waits for the others to learn of it, before it ends the job alone
@@ -104,7 +103,6 @@ def print_error(name: str, error: BaseException, where: str = "") -> int:
 def agree_on_options(team: Team, options: argparse.Namespace, settings: Settings) -> None:
     """Raise UsageError on all ranks if one has other options or settings than rank 0, or cannot write the file of --json. Every
     rank calls it."""
-    from hybrid.host.files import refuse_unwritable
     from hybrid.planning.decision import same_on_all_ranks
 
     with team.phase("agree", timed=False) as asked:
@@ -116,7 +114,6 @@ def agree_on_options(team: Team, options: argparse.Namespace, settings: Settings
 
 def settle_threads(team: Team, settings: Settings) -> list[Threads]:
     """Decide every rank's number of threads. Call it before NumPy is loaded if possible, so that BLAS starts no more."""
-    from hybrid.host.threads import announce_threads
     from hybrid.planning.decision import this_processor, threads_of_ranks
 
     with team.phase("agree", timed=False) as counting:

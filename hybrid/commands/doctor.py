@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Sequence
 
 from hybrid.commands.cli import Command, agree_on_options, settle_threads
 from hybrid.commands.parser import Parser, add_settings, file_name, settings_of
@@ -15,6 +14,7 @@ from hybrid.core.settings import Settings
 from hybrid.core.text import counted
 from hybrid.errors import StartError
 from hybrid.ranks.team import Team
+from hybrid.reporting.progress import Progress
 
 NAME = "hybrid.doctor"
 
@@ -37,8 +37,8 @@ def build_parser() -> Parser:
     return parser
 
 
-def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
-    options = build_parser().parse_args(arguments)
+def parse() -> tuple[argparse.Namespace, Settings]:
+    options = build_parser().parse_args()
     return options, settings_of(options)
 
 
@@ -51,7 +51,6 @@ def work(team: Team, options: argparse.Namespace, settings: Settings, error: Sta
     """Examine the job, and report on rank 0. `error`: why this process is no rank of a job."""
     from hybrid.diagnostics.finding import lines
     from hybrid.reporting import jsonl
-    from hybrid.reporting.progress import Progress
 
     agree_on_options(team, options, settings)
     with Progress(team.rank == 0, part=lambda: team.doing):

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from hybrid.kernels.catalogue import EMULATED_CAPABILITY
 from hybrid.ranks.launcher import launched
 from hybrid.ranks.mpi import library_in_use
 from hybrid.ranks.team import Team
+from hybrid.reporting.progress import Progress
 
 if TYPE_CHECKING:
     from hybrid.planning.decision import Gpu
@@ -63,17 +64,15 @@ def build_parser() -> Parser:
     return parser
 
 
-def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
+def parse() -> tuple[argparse.Namespace, Settings]:
     """Options and settings; UsageError for what no GPU can do."""
-    options = build_parser().parse_args(arguments)
+    options = build_parser().parse_args()
     if options.blocks * options.threads_per_block > MOST_LINES:
         raise UsageError(f"more than {MOST_LINES} lines a rank: fewer --blocks or --threads-per-block", code="number")
     return options, settings_of(options)
 
 
 def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
-    from hybrid.reporting.progress import Progress
-
     with team.phase("agree", timed=False):
         thread_level = "started alone: no MPI, so no thread level"
         if launched() is not None:

@@ -8,7 +8,6 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -84,9 +83,9 @@ def what_there_is() -> list[str]:
     return [*SCRIPTS, *examples(), PROGRAMS, NOTEBOOKS]
 
 
-def parse(arguments: Sequence[str] | None = None) -> tuple[str, list[str]]:
+def parse() -> tuple[str, list[str]]:
     """The lecture or program to show ("" for the list), and the words that follow: its own options."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = sys.argv[1:]
     if not given or given[0].startswith("-"):
         build_parser().parse_args(given)
         return "", []

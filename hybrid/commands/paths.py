@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,12 @@ from hybrid.core.settings import Settings
 from hybrid.core.text import counted, printable, readable
 from hybrid.errors import DoesNotFit, UsageError
 from hybrid.graphs import MOST_LISTED, MOST_STEPS, MOST_TERMS
+from hybrid.host.files import refuse_same, refuse_unwritable
+from hybrid.host.memory import available_host_bytes
+from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team, world_communicator
+from hybrid.reporting import markup
+from hybrid.reporting.progress import Progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,9 +80,9 @@ def build_parser() -> Parser:
     return parser
 
 
-def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
+def parse() -> tuple[argparse.Namespace, Settings]:
     """Options and settings; UsageError for what is wrong for any graph."""
-    options = build_parser().parse_args(arguments)
+    options = build_parser().parse_args()
     if options.out and (options.tail is not None or options.head is not None):
         raise UsageError("--out writes the whole matrix: not with --from or --to", code="option-combination")
     for name, asked in (("--list", options.listed), ("--terms", options.terms)):
@@ -109,8 +113,6 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     """One rank's part of the command. Rank 0 reads the graph and reports the result; all ranks multiply."""
     agree(team, options, settings)
     # From here on NumPy may be loaded: its BLAS reads the number of threads from the environment.
-    from hybrid.ranks.heartbeat import busy
-
     task: Task | None = None
     with team.phase("read", timed=False) as reading, busy():
         if team.rank == 0:
@@ -129,9 +131,6 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> Task:
     from hybrid.graphs import picture
     from hybrid.graphs.graph import EXAMPLES, read_graph
     from hybrid.graphs.walks import NO_INT64, choose_arithmetic, least_bits
-    from hybrid.host.files import refuse_same, refuse_unwritable
-    from hybrid.host.memory import available_host_bytes
-    from hybrid.reporting import markup
 
     if options.picture:
         markup.refuse(options.picture)
@@ -170,7 +169,6 @@ def _multiply(team: Team, task: Task | None, arithmetic: Arithmetic, settings: S
 
     from hybrid.api import multiply, plan
     from hybrid.graphs import walks
-    from hybrid.reporting.progress import Progress
 
     comm = world_communicator(team)
     how: dict[str, Any] = {"device": settings.device, "kernel": settings.kernel, "threads": settings.threads}

@@ -12,7 +12,6 @@ import re
 import runpy
 import signal
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
@@ -61,9 +60,9 @@ def build_parser() -> Parser:
     return parser
 
 
-def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+def parse() -> argparse.Namespace:
     """The options. UsageError for wrong ones, and for programs that several ranks cannot run."""
-    options = build_parser().parse_args(arguments)
+    options = build_parser().parse_args()
     if not (words := options.module if options.module is not None else options.program):
         raise UsageError("name a program: python -m hybrid.run program.py", code="usage")
     if options.module is None and not os.path.exists(words[0]):
