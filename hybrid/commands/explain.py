@@ -114,7 +114,7 @@ def explain(options: argparse.Namespace, settings: Settings) -> None:
     else:
         model = MachineModel.read(settings.machine)
     machine = _assumed_machine(settings, ranks, gpus, capability, model)
-    request = PlanRequest(product.problem, besides=tuple(product.bytes_beside if rank == 0 else 0 for rank in range(ranks)))
+    request = PlanRequest(product.problem, besides=(product.bytes_beside, *[0] * (ranks - 1)))
     if options.resume:
         from hybrid.commands.matmul_resume import part_to_explain
 

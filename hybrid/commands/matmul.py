@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hybrid.commands.cli import Command, agree, answer_failed
@@ -98,9 +97,9 @@ def build_parser() -> Parser:
     return parser
 
 
-def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Settings]:
+def parse() -> tuple[argparse.Namespace, Settings]:
     """Options and settings; UsageError for what is wrong on any machine."""
-    options = build_parser().parse_args(arguments)
+    options = build_parser().parse_args()
     from_files = bool(options.a and options.b)
     if options.kernel == "list":
         return options, Settings()

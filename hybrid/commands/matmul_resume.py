@@ -155,7 +155,7 @@ def _locked(path: str) -> int:
 
 def _read(descriptor: int, path: str) -> tuple[State | None, int]:
     """A journal's content, None without lines, and the bytes of its lines up to the first that is unreadable. UsageError if the
-    lines make no sense, or the file begins as no journal does."""
+    file begins as no journal does."""
     lines, end = list[Line](), 0
     *whole, torn = os.pread(descriptor, os.fstat(descriptor).st_size, 0).split(b"\n")
     with suppress(ValueError, RecursionError):
@@ -170,15 +170,8 @@ def _read(descriptor: int, path: str) -> tuple[State | None, int]:
     if not lines:
         return None, end
     first, *parts = lines
-    try:
-        # The last line of each part counts.
-        written = {Tile(Span(*line["rows"]), Span(*line["columns"])): str(line["digest"]) for line in parts}
-        state = State(dict(first["asked"]), int(first["rows"]), int(first["columns"]), int(first["begun"]), written)
-        if state.rows < 1 or state.columns < 0:
-            raise ValueError(f"parts of {state.rows} rows and {state.columns} columns")
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{path} is malformed ({error}): remove it to begin anew", code="file-format") from None
-    return state, end
+    written = {Tile(Span(*line["rows"]), Span(*line["columns"])): line["digest"] for line in parts}  # the last line counts
+    return State(first["asked"], first["rows"], first["columns"], first["begun"], written), end
 
 
 _PARTS, _LEAST_BYTES = 50, 256 << 20  # most parts of C, and least bytes of each: a killed job loses one part
@@ -339,7 +332,6 @@ class _PartsFile:
                 self._journal.remove()
             else:
                 self._journal.close()
-            self._journal = None
 
     def _sum_of_groups(self, part: Tile, digest: Callable[[Span], int], phase: str) -> int:
         """The sum of `digest` over this rank's share of the part's row groups, which do not depend on the number of ranks and
@@ -407,7 +399,6 @@ class ProductInParts:
         is ended meanwhile, its message says how to resume."""
         made: Outcome | None = None
         plans, spared, parts, left = list[Plan](), 0, self.parts, self.elements_left
-        tiles = [tile for tile in self._tiles if tile not in self.disk.there]
         there = ""  # which of the part's A and B the first room already holds
 
         def refuse_changed() -> None:
@@ -420,9 +411,8 @@ class ProductInParts:
         self.disk.begin(self._asked, self._rows, self._columns)
         self._say_how_to_resume()
         wall.enter("allocate")
-        largest, rooms = self._decisions[self._largest].plan, list[Room]()
-        if tiles:
-            rooms.append(Room(self._team, largest))
+        largest, tiles = self._decisions[self._largest].plan, self._missing
+        rooms = [Room(self._team, largest)] if tiles else []
         if tiles and self._rows < self.shape[0]:  # double buffering: the next part's rows of A are read into the last room
             rooms.append(Room(self._team, largest, beside=rooms[0]))
         for tile, following in zip_longest(tiles, tiles[1:]):
@@ -445,7 +435,7 @@ class ProductInParts:
                 named = f"rows {tile.rows}" + (f" and columns {tile.columns}" if len(tile.columns) < self.shape[1] else "")
                 check = outcome.check.of(f"in the part of {named}, counted from its first", tile.rows.lo)
                 outcome = replace(outcome, check=check)
-            made = made.followed_by(outcome) if made is not None else outcome
+            made = outcome if made is None else made.followed_by(outcome)
             wall.enter("write")
             if not outcome.is_right:
                 break
@@ -490,9 +480,17 @@ class ProductInParts:
         return Parts(self._rows, self._columns, len(self.disk.there), len(self._tiles))
 
     @property
+    def _missing(self) -> list[Tile]:
+        return [tile for tile in self._tiles if tile not in self.disk.there]
+
+    @property
     def elements_left(self) -> int:
         """The elements of C that are not on the disk."""
-        return sum(math.prod(tile.shape) for tile in self._tiles if tile not in self.disk.there)
+        return sum(math.prod(tile.shape) for tile in self._missing)
+
+    def note(self) -> str:
+        """For the line of progress."""
+        return f", {len(self.disk.there)} of {len(self._tiles)} parts are on the disk"
 
     @property
     def decision(self) -> Decision:

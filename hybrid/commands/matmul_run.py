@@ -69,8 +69,8 @@ class _Job:
     def multiply(self) -> int:
         """Multiply as often as asked for, and write C; returns the exit code."""
         team, options, product = self.team, self.options, self.product
-        besides = tuple(product.bytes_beside if rank == 0 else 0 for rank in range(team.size))
-        decision = agree(self.session, PlanRequest(product.problem, besides=besides), self.settings, self.inventories)
+        request = PlanRequest(product.problem, besides=(product.bytes_beside, *[0] * (team.size - 1)))
+        decision = agree(self.session, request, self.settings, self.inventories)
         self._say_begin(decision)
         team.timeline = Timeline(traced=bool(options.trace))
         warmup = options.warmup if options.warmup is not None else int(decision.plan.device == "cuda")
@@ -92,11 +92,7 @@ class _Job:
         parts = ProductInParts(self.session, self.options, self.settings, self.product, self.inventories)
         self._say_begin(parts.decision, run_report.parts_line(parts.parts, parts.shape, f"the checksums of {parts.disk.name}"))
         left = replace(self.product.problem, n=parts.elements_left // max(1, parts.shape[1]))
-
-        def on_the_disk() -> str:
-            return f", {parts.parts.there} of {parts.parts.count} parts are on the disk"
-
-        with closing(parts.disk), self._progress(replace(parts.decision.plan, problem=left), 1, on_the_disk) as progress:
+        with closing(parts.disk), self._progress(replace(parts.decision.plan, problem=left), 1, parts.note) as progress:
             outcome = parts.run(progress)
         self._report(outcome, warmup=0)
         return 0 if outcome.is_right else _CHECK_FAILED
