@@ -43,7 +43,7 @@ from hybrid.ranks.heartbeat import busy, tell_how_to_go_on
 from hybrid.ranks.launcher import launched
 from hybrid.ranks.team import Team
 from hybrid.reporting.run_report import parts_line
-from hybrid.runs.matrix_file import MatrixOutput, matrix_name, new_matrix
+from hybrid.runs.matrix_file import MatrixOutput, matrix_name
 from hybrid.runs.measured import NOTHING, Outcome, Parts, RepeatedProduct, Room
 from hybrid.runs.operands import TypedProduct
 from hybrid.verification.check import Check
@@ -86,18 +86,31 @@ class State:
 
 
 class Journal:
-    """A journal, open for writing and locked. `state`: its content when it was opened; `empty`: it has no lines."""
+    """A journal, open for writing and locked until this process ends. `state`: its content when it was opened; `empty`: it has no
+    lines."""
 
     def __init__(self, path: str) -> None:
-        """Open or create the journal, and lock it. UsageError if another process has it, or the file is no journal."""
+        """Open or create the journal, and lock it. UsageError if another job has it, others may write to it, or it is none."""
         self._path = path
-        self._file = _locked(path)
-        try:
-            self.state, self._end = _read(self._file, path)
-            os.ftruncate(self._file, self._end)
-        except BaseException:
-            self.close()
-            raise
+        while True:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            if not is_own(self._file):
+                why = "belongs to another user, or others may write to it: it could name rows that no product has"
+                raise UsageError(f"{path} {why}; remove it, or name another file", code="file-shared")
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(f"{path} is locked: another job writes it", code="file-locked") from None
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):  # a file system without locks
+                    raise
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(path), os.fstat(self._file)):
+                    break
+            os.close(self._file)  # another job has removed it meanwhile
+        flush_names(os.path.dirname(path))
+        self.state, self._end = _read(self._file, path)
+        os.ftruncate(self._file, self._end)
 
     def begin(self, first: Line) -> None:
         """Replace all lines by this first one."""
@@ -119,38 +132,8 @@ class Journal:
         return self._end == 0
 
     def remove(self) -> None:
-        """Remove the journal while it is locked: `_locked` of another job notices."""
         os.unlink(self._path)
         flush_names(os.path.dirname(self._path))
-        self.close()
-
-    def close(self) -> None:
-        os.close(self._file)
-
-
-def _locked(path: str) -> int:
-    """Open or create the journal, and lock it. UsageError if it is locked, or others may write to it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        if not is_own(descriptor):
-            why = "belongs to another user, or others may write to it: it could name rows that no product has"
-            raise UsageError(f"{path} {why}; remove it, or name another file", code="file-shared")
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"{path} is locked: another job writes it", code="file-locked") from None
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):  # a file system without locks
-                raise
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
-                flush_names(os.path.dirname(path))
-                return descriptor
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
-    return _locked(path)  # another job has removed this journal meanwhile
 
 
 def _read(descriptor: int, path: str) -> tuple[State | None, int]:
@@ -212,7 +195,7 @@ _WRITING = 0  # the rank that writes the journal; C is gathered on its node
 _GROUP_BYTES = 4 << 20  # of a group of a part's rows with one digest; the node's ranks share the groups
 
 
-class _PartsFile:
+class PartsFile:
     """The file and its journal. Every rank makes one and calls its methods. `there`: the parts that are in the file."""
 
     def __init__(self, team: Team, output: MatrixOutput, threads: int) -> None:
@@ -223,13 +206,14 @@ class _PartsFile:
         self._target = Path(led_to(output.path))
         self._part = self._target.with_name(f"{self._target.name}.part")
         self.name = f"{output.path}.part"  # as the user knows it
-        self._journal: Journal | None = None  # on the rank that writes it, while it is open
+        self._journal: Journal | None = None  # on the rank that writes it
         self._begun = 0
-        self.state: State | None = None
+        self._state: State | None = None
+        self._found: Path  # where the rows were when this job began
         self.there: set[Tile] = set()
         self._writing = partial(written_to, self.name, self._part, output.size)
 
-    def open(self) -> None:
+    def open(self) -> State | None:
         """Take the journal's lock, and read the journal."""
         journal = f"{self._target}.journal"
         with self._team.phase("agree", timed=False) as opening, self._writing():
@@ -242,40 +226,38 @@ class _PartsFile:
                         why = f"{self._part} is there without its journal, {journal}: remove it, or name another file"
                         raise UsageError(why, code="file-exists")
                     self._journal = Journal(journal)
-                    opening.mine = self._journal.state
+                    # Killed between renaming the file and removing the journal, a job has left the file under its final name.
+                    opening.mine = self._journal.state, self._part if os.path.lexists(self._part) else self._target
                 except UsageError as error:  # all ranks raise it below, without this rank's number
                     opening.mine = error
         found = opening.all[_WRITING]
         if isinstance(found, UsageError):
             raise found
-        self.state = found
+        self._state, self._found = found
+        return self._state
 
     def look(self, parts: Sequence[Tile]) -> None:
         """Find out which of these parts are in the file; if one has a wrong digest, none is used. DoesNotFit if the disk has no
         room for the others."""
-        if self.state:
-            self._begun = self.state.begun
-            with self._team.phase("look", timed=False) as finding, self._writing():
-                # Killed between renaming the file and removing the journal, a job has left the file under its final name.
-                finding.mine = self._part if os.path.lexists(self._part) else self._target
-            path: Path = finding.all[_WRITING]
-            written = {part: self.state.written[part] for part in parts if part in self.state.written}
+        if self._state:
+            self._begun = self._state.begun
+            written = {part: self._state.written[part] for part in parts if part in self._state.written}
 
             def found(part: Tile, group: Span) -> int:
                 with suppress(OSError):
-                    return _group_digest(group, self._output.read_back(path, self._begun, group, part.columns))
+                    return _group_digest(group, self._output.read_back(self._found, self._begun, group, part.columns))
                 return 0  # a wrong one
 
             with self._team.phase("look", timed=False) as reading:
                 reading.mine = {part: self._sum_of_groups(part, partial(found, part), "look") for part in written}
             sums = {part: sum(of_rank[part] for of_rank in reading.all) for part in written}
             is_right = all(_as_text(sums[part]) == written[part] for part in written)
-            self.there = set(written) if is_right and (path == self._part or len(written) == len(parts)) else set()
+            self.there = set(written) if is_right and (self._found == self._part or len(written) == len(parts)) else set()
         if not self.there:
-            self.state = None
+            self._state = None
         with self._team.phase("look", timed=False), self._writing():
             if self._team.rank == _WRITING:
-                if self.there and path == self._target:
+                if self.there and self._found == self._target:
                     os.replace(self._target, self._part)
                 self._output.refuse(max(0, self._output.size - allocated(self._part)))
 
@@ -283,13 +265,13 @@ class _PartsFile:
         """Begin the file and its journal, unless they have parts to use. `rows`, `columns`: of a part."""
         with self._team.phase("write", timed=False) as beginning, self._writing():
             if self._journal is not None:
-                if self.state is None:
+                if self._state is None:
                     discard(self._part)
                     self._begun = self._output.begin(self._part)
                 self._output.make_room(self._part, self._begun)
                 flush(self._part)
                 flush_names(self._part.parent)
-                if self.state is None:
+                if self._state is None:
                     self._journal.begin({"asked": dict(asked), "rows": rows, "columns": columns, "begun": self._begun})
                 beginning.mine = self._begun
         self._begun = beginning.all[_WRITING]
@@ -322,16 +304,12 @@ class _PartsFile:
                 publish(self._part, str(self._target))
                 flush_names(self._target.parent)
                 self._journal.remove()
-        self._journal = None
 
     def close(self) -> None:
-        """Release the journal's lock; remove the files if a later job cannot use them."""
-        if self._journal is not None:
-            if self._journal.empty:
-                discard(self._part)
-                self._journal.remove()
-            else:
-                self._journal.close()
+        """Remove the file and its journal if a later job cannot use them."""
+        if self._journal is not None and self._journal.empty:
+            discard(self._part)
+            self._journal.remove()
 
     def _sum_of_groups(self, part: Tile, digest: Callable[[Span], int], phase: str) -> int:
         """The sum of `digest` over this rank's share of the part's row groups, which do not depend on the number of ranks and
@@ -367,32 +345,24 @@ class ProductInParts:
         settings: Settings,
         product: TypedProduct,
         inventories: Sequence[Inventory],
+        disk: PartsFile,
     ) -> None:
         """Find the parts that an earlier job has written. UsageError, on all ranks, if this job cannot resume from them."""
-        if product.types.converts:
-            raise UsageError(f"--resume writes float32, float64 or complex numbers, not {product.types.result}", code="dtype")
         self._session, self._team, self._settings, self._inventories = session, session.team, settings, inventories
-        self._product, self._options = product, options
+        self._product, self._options, self._disk = product, options, disk
         self.shape = product.sizes[0], product.sizes[2]
-        output, threads = new_matrix(options.out, self.shape, product.result), threads_until_decided(self._team, settings)
-        self.disk = _PartsFile(self._team, output, threads)
-        try:
-            self.disk.open()
-            state, ranks = self.disk.state, self._team.size
-            self._rows, self._columns = shape_of_parts(state, product, ranks, settings.resume_rows, self._fits)
-            self._tiles = _serpentine(self.shape, self._rows, self._columns)
-            shapes = dict.fromkeys([self._largest, *(tile.shape for tile in self._tiles)])
-            self._decisions = {shape: self._decide(*shape) for shape in shapes}  # by the rows and columns of a part
-            with self._team.phase("agree", timed=False) as asking:
-                asking.mine = _identity(product, options, settings)
-            self._asked: Facts = {**asking.all[0], "--resume-rows": str(self._rows)}
-            if state:
-                _refuse_other(state, self._asked, options.out)
-            wall.enter("resume")
-            self.disk.look(self._tiles)
-        except BaseException:
-            self.disk.close()
-            raise
+        state, ranks = disk.open(), self._team.size
+        self._rows, self._columns = shape_of_parts(state, product, ranks, settings.resume_rows, self._fits)
+        self._tiles = _serpentine(self.shape, self._rows, self._columns)
+        shapes = dict.fromkeys([self._largest, *(tile.shape for tile in self._tiles)])
+        self._decisions = {shape: self._decide(*shape) for shape in shapes}  # by the rows and columns of a part
+        with self._team.phase("agree", timed=False) as asking:
+            asking.mine = _identity(product, options, settings)
+        self._asked: Facts = {**asking.all[0], "--resume-rows": str(self._rows)}
+        if state:
+            _refuse_other(state, self._asked, options.out)
+        wall.enter("resume")
+        disk.look(self._tiles)
 
     def run(self, progress: Progress) -> Outcome:
         """Compute, check and write the missing parts, and give the file its name. Stop at a part that fails its check. If the job
@@ -408,7 +378,7 @@ class ProductInParts:
                     raise HybridError(f"{name} changed while this job ran: {self._asked[name]}, now {now}", code="file-changed")
 
         wall.enter("write")
-        self.disk.begin(self._asked, self._rows, self._columns)
+        self._disk.begin(self._asked, self._rows, self._columns)
         self._say_how_to_resume()
         wall.enter("allocate")
         largest, tiles = self._decisions[self._largest].plan, self._missing
@@ -439,7 +409,7 @@ class ProductInParts:
             wall.enter("write")
             if not outcome.is_right:
                 break
-            self.disk.write(tile, outcome.c.array, refuse_changed)
+            self._disk.write(tile, outcome.c.array, refuse_changed)
             self._say_how_to_resume()
             if following is not None:
                 next_plan = self._decisions[following.shape].plan
@@ -451,7 +421,7 @@ class ProductInParts:
                     reading.result()
                 rooms.reverse()
         else:
-            self.disk.finish()
+            self._disk.finish()
         tell_how_to_go_on("")
         parts = replace(parts, plans=tuple(plans), spared=spared)
         if made is None:
@@ -477,11 +447,11 @@ class ProductInParts:
 
     @property
     def parts(self) -> Parts:
-        return Parts(self._rows, self._columns, len(self.disk.there), len(self._tiles))
+        return Parts(self._rows, self._columns, len(self._disk.there), len(self._tiles))
 
     @property
     def _missing(self) -> list[Tile]:
-        return [tile for tile in self._tiles if tile not in self.disk.there]
+        return [tile for tile in self._tiles if tile not in self._disk.there]
 
     @property
     def elements_left(self) -> int:
@@ -490,7 +460,7 @@ class ProductInParts:
 
     def note(self) -> str:
         """For the line of progress."""
-        return f", {len(self.disk.there)} of {len(self._tiles)} parts are on the disk"
+        return f", {len(self._disk.there)} of {len(self._tiles)} parts are on the disk"
 
     @property
     def decision(self) -> Decision:
@@ -518,7 +488,7 @@ class ProductInParts:
         launch = launched()
         before = [launch.name.split()[0], "-n", str(launch.size)] if launch else []
         python, *arguments = sys.orig_argv
-        there = f"{len(self.disk.there)} of {len(self._tiles)} parts are in {self.disk.name}, go on with: "
+        there = f"{len(self._disk.there)} of {len(self._tiles)} parts are in {self._disk.name}, go on with: "
         command = shlex.join([*before, os.path.basename(python), *arguments])
         tell_how_to_go_on(there + command) or tell_how_to_go_on(f"{there}the same command")
 

@@ -23,7 +23,7 @@ from hybrid.commands.streams import file_of_json, text_stream
 from hybrid.core.problem import Span
 from hybrid.core.settings import Settings
 from hybrid.core.timeline import Timeline, wall
-from hybrid.errors import with_code
+from hybrid.errors import UsageError, with_code
 from hybrid.execution.real_products import exactly
 from hybrid.execution.session import agree, session_of, take_inventory, threads_until_decided
 from hybrid.host.files import discard, publish, refuse_same, refuse_unwritable, temporary_name, written_to
@@ -87,13 +87,18 @@ class _Job:
 
     def resume(self) -> int:
         """Compute the parts of C that no earlier job has written; returns the exit code."""
-        from hybrid.commands.matmul_resume import ProductInParts
+        from hybrid.commands.matmul_resume import PartsFile, ProductInParts
 
-        parts = ProductInParts(self.session, self.options, self.settings, self.product, self.inventories)
-        self._say_begin(parts.decision, run_report.parts_line(parts.parts, parts.shape, f"the checksums of {parts.disk.name}"))
-        left = replace(self.product.problem, n=parts.elements_left // max(1, parts.shape[1]))
-        with closing(parts.disk), self._progress(replace(parts.decision.plan, problem=left), 1, parts.note) as progress:
-            outcome = parts.run(progress)
+        product, options = self.product, self.options
+        if product.types.converts:
+            raise UsageError(f"--resume writes float32, float64 or complex numbers, not {product.types.result}", code="dtype")
+        output = new_matrix(options.out, (product.sizes[0], product.sizes[2]), product.result)
+        with closing(PartsFile(self.team, output, threads_until_decided(self.team, self.settings))) as disk:
+            parts = ProductInParts(self.session, options, self.settings, product, self.inventories, disk)
+            self._say_begin(parts.decision, run_report.parts_line(parts.parts, parts.shape, f"the checksums of {disk.name}"))
+            left = replace(product.problem, n=parts.elements_left // max(1, parts.shape[1]))
+            with self._progress(replace(parts.decision.plan, problem=left), 1, parts.note) as progress:
+                outcome = parts.run(progress)
         self._report(outcome, warmup=0)
         return 0 if outcome.is_right else _CHECK_FAILED
 
