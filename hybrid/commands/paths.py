@@ -14,7 +14,6 @@ from hybrid.core.problem import record
 from hybrid.core.settings import Settings
 from hybrid.core.text import counted, printable, readable
 from hybrid.errors import DoesNotFit, UsageError
-from hybrid.graphs import MOST_LISTED, MOST_STEPS, MOST_TERMS
 from hybrid.host.files import refuse_same, refuse_unwritable
 from hybrid.host.memory import available_host_bytes
 from hybrid.ranks.heartbeat import busy
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
 
 _PRINTED = 10  # rows and columns of the matrix
+_MOST_LISTED, _MOST_STEPS, _MOST_TERMS = 1000, 1000, 100  # printed paths, edges of one, and terms of a sum
 _OUT_FORMATS = (".npy", ".csv", ".json")
 
 _MORE = """\
@@ -73,7 +73,7 @@ def build_parser() -> Parser:
     some = f"at most K rows and columns ({_PRINTED})"
     shown.add_argument("--print", dest="printed", type=at_least(1), default=_PRINTED, metavar="K", help=some)
     shown.add_argument("--out", type=file_name, metavar="FILE", help="write the whole matrix: .csv, .json, or .npy (int64)")
-    listed = f"also every path between --from and --to, vertex by vertex: at most {MOST_LISTED}"
+    listed = f"also every path between --from and --to, vertex by vertex: at most {_MOST_LISTED}"
     shown.add_argument("--list", dest="listed", action="store_true", help=listed)
     shown.add_argument("--terms", action="store_true", help="also the number as a sum of products, row times column")
     shown.add_argument("--picture", type=file_name, metavar="FILE.svg", help="draw the graph; with --list a panel for each path")
@@ -88,8 +88,8 @@ def parse() -> tuple[argparse.Namespace, Settings]:
     for name, asked in (("--list", options.listed), ("--terms", options.terms)):
         if asked and (options.tail is None or options.head is None):
             raise UsageError(f"{name} is for one number: name both ends, --from and --to", code="option-combination")
-        if asked and options.length > MOST_STEPS:
-            raise UsageError(f"{name}: for paths of at most {MOST_STEPS} edges: a smaller --length", code="number")
+        if asked and options.length > _MOST_STEPS:
+            raise UsageError(f"{name}: for paths of at most {_MOST_STEPS} edges: a smaller --length", code="number")
     if options.terms and options.length == 0:
         raise UsageError("--terms begins with an edge: --length 1 or more", code="number")
     return options, settings_of(options)
@@ -146,8 +146,8 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> Task:
         refuse_unwritable(options.out, (8 if options.out.endswith(".npy") else 2) * count**2)
     if options.picture:
         picture.refuse(count)
-    if options.terms and count > MOST_TERMS:
-        raise UsageError(f"--terms shows a term for each vertex: {count}, at most {MOST_TERMS}", code="number")
+    if options.terms and count > _MOST_TERMS:
+        raise UsageError(f"--terms shows a term for each vertex: {count}, at most {_MOST_TERMS}", code="number")
     whole = range(count if options.out else min(options.printed, count))
     rows, columns = (list(whole) if name is None else [graph.vertex(name)] for name in (options.tail, options.head))
     arithmetic = choose_arithmetic(graph.adjacency, options.length)
@@ -201,6 +201,9 @@ def _report(options: argparse.Namespace, task: Task, found: np.ndarray) -> None:
     count = int(numbers[0, 0])
     single = options.tail is not None and options.head is not None
     asked = options.length, tail, head, count
+    if options.listed and count > _MOST_LISTED:
+        what = f"{walks.shortened(count)} paths, at most {_MOST_LISTED}: ask for a smaller --length"
+        raise UsageError(f"--list: {what}", code="number")
     listed = walks.listed(graph.adjacency, *asked) if options.listed else []
     terms = [*walks.terms(graph.adjacency, names, *asked)] if options.terms else []
     if options.picture:

@@ -11,10 +11,10 @@ import numpy as np
 
 from hybrid.core.text import counted
 from hybrid.errors import UsageError
-from hybrid.graphs import MOST_DRAWN, MOST_PANELS
 from hybrid.graphs.walks import Walk
 from hybrid.reporting import markup
 
+_MOST_VERTICES, _MOST_PANELS = 60, 12
 # Lengths: the side of a single panel, of one of several, a panel's margin, a vertex's radius.
 _SIDE, _SMALL, _MARGIN, _RADIUS = 460, 250, 34, 13
 _HEADER = 48  # height above the panels
@@ -26,8 +26,10 @@ svg text { font-size: 13px } .v { text-anchor: middle; dominant-baseline: centra
 
 def refuse(vertices: int) -> None:
     """UsageError for too many vertices for a picture."""
-    if vertices > MOST_DRAWN:
-        raise UsageError(f"--picture: a graph of {vertices} vertices would be a tangle; {MOST_DRAWN} are the most", code="number")
+    if vertices > _MOST_VERTICES:
+        raise UsageError(
+            f"--picture: a graph of {vertices} vertices would be a tangle; {_MOST_VERTICES} are the most", code="number"
+        )
 
 
 def places(adjacency: np.ndarray) -> np.ndarray:
@@ -66,9 +68,9 @@ def _distances(adjacency: np.ndarray) -> np.ndarray:
 def write(
     path: str, title: str, adjacency: np.ndarray, names: Sequence[str], ends: Sequence[int] = (), walks: Sequence[Walk] = ()
 ) -> None:
-    """Draw a graph to a file atomically. `ends`: marked vertices; `walks`: a panel each, up to MOST_PANELS."""
+    """Draw a graph to a file atomically. `ends`: marked vertices; `walks`: a panel each, up to _MOST_PANELS."""
     at = places(adjacency)
-    shown: Sequence[Walk | None] = [walk for walk in walks[:MOST_PANELS] if len(walk.vertices) <= 4 * MOST_DRAWN] or [None]
+    shown: Sequence[Walk | None] = [walk for walk in walks[:_MOST_PANELS] if len(walk.vertices) <= 4 * _MOST_VERTICES] or [None]
     across = min(len(shown), 4 if len(shown) > 6 or len(shown) == 4 else 3)
     side = _SIDE if len(shown) == 1 else _SMALL
     down = 2 * _MARGIN + (side - 2 * _MARGIN) * max(0.25, float(np.ptp(at.imag))) + (22 if walks else 0)

@@ -24,7 +24,6 @@ from hybrid.arrays.interop import on_device_of, on_host
 from hybrid.core.problem import record
 from hybrid.core.text import aligned, counted
 from hybrid.errors import CheckFailed, UsageError
-from hybrid.graphs import MOST_LISTED
 from hybrid.host.files import atomic_write, write_text
 from hybrid.planning.arithmetic import EXACT_BITS
 
@@ -112,8 +111,6 @@ def _norm(norms: list[float], power: int) -> float:
     """A bound on the norm of A^power, as a logarithm, from the norms of small powers."""
     if power < len(norms):
         return norms[power]
-    if norms[-1] == _LOG_OF_ZERO:
-        return _LOG_OF_ZERO
     times = min(power, 10**300)  # fits a float
     return min(times // small * norms[small] + norms[power % small] for small in range(1, len(norms)))
 
@@ -254,8 +251,6 @@ class Walk:
 
 def listed(adjacency: np.ndarray, length: int, tail: int, head: int, count: int) -> list[Walk]:
     """All walks of this length from tail to head, in the order of their vertices. CheckFailed if they are not `count`."""
-    if count > MOST_LISTED:
-        raise UsageError(f"--list: {shortened(count)} paths, at most {MOST_LISTED}: ask for a smaller --length", code="number")
     edges = adjacency > 0
     ends = [np.arange(len(adjacency)) == head]  # by number of steps: the vertices from which a walk can end at `head`
     for _ in range(length):
