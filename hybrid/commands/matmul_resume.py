@@ -22,7 +22,7 @@ from hashlib import blake2b
 from itertools import zip_longest
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,10 +33,10 @@ from hybrid.core.text import tell_nobody
 from hybrid.core.timeline import Spread, wall
 from hybrid.errors import DoesNotFit, HybridError, UsageError
 from hybrid.execution.rank_run import Progress
-from hybrid.execution.session import Session, agree, threads_until_decided
+from hybrid.execution.session import agree, threads_until_decided
 from hybrid.host.files import allocated, code_of_reading, discard, flush, flush_names, led_to, publish, write_whole, written_to
 from hybrid.host.threads import on_threads, rows_of_about
-from hybrid.planning.decision import Decision, Inventory, Machine, decide
+from hybrid.planning.decision import Decision, Machine, decide
 from hybrid.planning.plan import Plan
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.heartbeat import busy, tell_how_to_go_on
@@ -47,6 +47,9 @@ from hybrid.runs.matrix_file import MatrixOutput, matrix_name
 from hybrid.runs.measured import NOTHING, Outcome, Parts, RepeatedProduct, Room
 from hybrid.runs.operands import TypedProduct
 from hybrid.verification.check import Check
+
+if TYPE_CHECKING:
+    from hybrid.commands.matmul_run import Job
 
 Line = dict[str, Any]
 Facts = Mapping[str, str]
@@ -338,29 +341,20 @@ _STEPS = 10**6  # of the progress shown for the whole product
 class ProductInParts:
     """A product that this job begins or resumes. Every rank makes one and calls its methods."""
 
-    def __init__(
-        self,
-        session: Session,
-        options: argparse.Namespace,
-        settings: Settings,
-        product: TypedProduct,
-        inventories: Sequence[Inventory],
-        disk: PartsFile,
-    ) -> None:
+    def __init__(self, job: Job, disk: PartsFile) -> None:
         """Find the parts that an earlier job has written. UsageError, on all ranks, if this job cannot resume from them."""
-        self._session, self._team, self._settings, self._inventories = session, session.team, settings, inventories
-        self._product, self._options, self._disk = product, options, disk
-        self.shape = product.sizes[0], product.sizes[2]
-        state, ranks = disk.open(), self._team.size
-        self._rows, self._columns = shape_of_parts(state, product, ranks, settings.resume_rows, self._fits)
+        self._job, self._team, self._product, self._disk = job, job.team, job.product, disk
+        self.shape = job.product.sizes[0], job.product.sizes[2]
+        state = disk.open()
+        self._rows, self._columns = shape_of_parts(state, job.product, job.team.size, job.settings.resume_rows, self._fits)
         self._tiles = _serpentine(self.shape, self._rows, self._columns)
         shapes = dict.fromkeys([self._largest, *(tile.shape for tile in self._tiles)])
         self._decisions = {shape: self._decide(*shape) for shape in shapes}  # by the rows and columns of a part
         with self._team.phase("agree", timed=False) as asking:
-            asking.mine = _identity(product, options, settings)
+            asking.mine = self._identity()
         self._asked: Facts = {**asking.all[0], "--resume-rows": str(self._rows)}
         if state:
-            _refuse_other(state, self._asked, options.out)
+            _refuse_other(state, self._asked, job.options.out)
         wall.enter("resume")
         disk.look(self._tiles)
 
@@ -373,7 +367,7 @@ class ProductInParts:
 
         def refuse_changed() -> None:
             """HybridError if A or B has changed since this job began."""
-            for name, now in _identity(self._product, self._options, self._settings).items():
+            for name, now in self._identity().items():
                 if now != self._asked[name]:
                     raise HybridError(f"{name} changed while this job ran: {self._asked[name]}, now {now}", code="file-changed")
 
@@ -397,7 +391,7 @@ class ProductInParts:
             reads_a = following is not None and following.rows != tile.rows
             reading = self._begin_reading(rooms[-1], following) if reads_a else None
             how: Any = {"progress": tell, "room": rooms[0], "there": there}
-            outcome = RepeatedProduct(self._session, decision, part.sources(), self._settings, **how).outcome()
+            outcome = RepeatedProduct(self._job.session, decision, part.sources(), self._job.settings, **how).outcome()
             plans.append(plan)
             held = {"A": p.operand_bytes(p.n, p.l), "B": p.operand_bytes(p.l, p.m)}
             spared += sum(held[key] for key in there)
@@ -432,7 +426,7 @@ class ProductInParts:
     def _begin_reading(self, room: Room, tile: Tile) -> Future[None]:
         """Start a thread that reads this rank's rows of A into the room."""
         plan, reading = self._decisions[tile.shape].plan, Future[None]()
-        rows, threads = plan.shares[self._team.rank].rows, threads_until_decided(self._team, self._settings)
+        rows, threads = plan.shares[self._team.rank].rows, threads_until_decided(self._team, self._job.settings)
         (a, _), into = self._product.part(tile.rows, tile.columns).sources(), room.matrices(plan, self._team.node)["A"][rows]
 
         def read() -> None:
@@ -475,7 +469,10 @@ class ProductInParts:
     def _decide(self, rows: int, columns: int) -> Decision:
         """How a part of this shape is computed. Collective. DoesNotFit if memory is too short."""
         request = _request_of_part(self._product, self._team.topology, rows, columns)
-        return agree(self._session, request, self._settings, self._inventories)
+        return agree(self._job.session, request, self._job.settings, self._job.inventories)
+
+    def _identity(self) -> dict[str, str]:
+        return _identity(self._product, self._job.options, self._job.settings)
 
     def _fits(self, rows: int, columns: int) -> bool:
         with suppress(DoesNotFit):

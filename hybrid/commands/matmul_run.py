@@ -45,11 +45,11 @@ def carry_out(team: Team, options: argparse.Namespace, settings: Settings) -> in
     """Multiply, write C and report. Every rank calls it; returns the exit code."""
     gc.enable()
     wall.enter("agree")
-    job = _Job(team, options, settings)
+    job = Job(team, options, settings)
     return job.resume() if options.resume else job.multiply()
 
 
-class _Job:
+class Job:
     """The product that all ranks have agreed to compute. Rank 0 prints."""
 
     def __init__(self, team: Team, options: argparse.Namespace, settings: Settings) -> None:
@@ -94,7 +94,7 @@ class _Job:
             raise UsageError(f"--resume writes float32, float64 or complex numbers, not {product.types.result}", code="dtype")
         output = new_matrix(options.out, (product.sizes[0], product.sizes[2]), product.result)
         with closing(PartsFile(self.team, output, threads_until_decided(self.team, self.settings))) as disk:
-            parts = ProductInParts(self.session, options, self.settings, product, self.inventories, disk)
+            parts = ProductInParts(self, disk)
             self._say_begin(parts.decision, run_report.parts_line(parts.parts, parts.shape, f"the checksums of {disk.name}"))
             left = replace(product.problem, n=parts.elements_left // max(1, parts.shape[1]))
             with self._progress(replace(parts.decision.plan, problem=left), 1, parts.note) as progress:
