@@ -188,8 +188,6 @@ class _Run:
                 sys.excepthook(type(error), error.with_traceback(trace), trace)
             except SystemExit as left:
                 self._code = _exit_code(left.code)
-            except BaseException as of_hook:
-                sys.__excepthook__(type(of_hook), of_hook, of_hook.__traceback__)
             return error
         return None
 

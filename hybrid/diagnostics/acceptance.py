@@ -13,7 +13,9 @@ import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from hybrid.arrays.root_operands import MatrixSource
 from hybrid.core.problem import ITEM_SIZES, Problem, Span, Topology, record
@@ -34,10 +36,6 @@ from hybrid.ranks.team import Team
 from hybrid.runs.measured import RepeatedProduct
 from hybrid.runs.operands import fill_rows
 from hybrid.verification.check import Fault
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 FILLED = 0.6  # of the free memory: the plan's buffers, the check and other programs need the rest
 
@@ -142,7 +140,7 @@ class Acceptance:
         self._began = time.monotonic()
         self._session = session_of(team)
         self._time_is_up = self.asked_to_end = False
-        self._pace: Pace | None = None  # of the last round
+        self._pace: Pace = 0.0, 0.0  # of the last round
         by_slurm, visible = (os.environ.get(name, "") for name in ("SLURM_GPUS_ON_NODE", "CUDA_VISIBLE_DEVICES"))
         with team.phase("agree", timed=False) as drawing:
             names = frozenset(filter(None, map(str.strip, visible.split(",")))) - {"-1", "NoDevFiles"}
@@ -164,10 +162,11 @@ class Acceptance:
     def run(self) -> None:
         """Run rotations of every case, at least one, until the time is up. Wrong products are recorded; any other failure is
         raised on all ranks."""
-        team = self._team
+        team, placements = self._team, self.decision.placements
         heed(signal.SIGTERM)
-        self._measure_links()
-        mine = self.decision.placements[team.rank]
+        self.doing = "links"
+        self.links = links.measure(team, [each.gpu for each in placements], [each.host for each in placements])
+        mine = placements[team.rank]
         is_first = team.rank < min(mine.shares_gpu_with, default=team.size)  # of the ranks that share this GPU
         watch = GpuWatch(mine.gpu.uuid) if mine.gpu is not None and is_first else None
         try:
@@ -259,24 +258,16 @@ class Acceptance:
         with team.phase("agree", timed=False) as looking:
             free = free_memory_of(self._session, self._settings, gpu, now=True)
             looking.mine = free, self._limit - (time.monotonic() - self._began)
-        free_of_ranks, left = [each for each, _ in looking.all], looking.all[0][1]
+        left = looking.all[0][1]
         seconds = left / (len(ITEM_SIZES) * (team.size + 1))  # of each type a rotation and a warm-up
-        assert self._pace is not None
-        tiny, nodes = self.decision.plan, range(len(team.topology.nodes))  # its P rows take the memory of any product
-        taken = max(map(tiny.bytes_on_node, nodes))
-        free_of_ranks = [replace(each, host_bytes=each.host_bytes - taken) for each in free_of_ranks]
+        # Any product takes as much as the tiny one of P rows.
+        taken = max(map(self.decision.plan.bytes_on_node, range(len(team.topology.nodes))))
+        free_of_ranks = [replace(each, host_bytes=each.host_bytes - taken) for each, _ in looking.all]
         sizes = [large_size(team.topology, free_of_ranks, dtype, seconds, self._pace) for dtype in ITEM_SIZES]
         least = max(case.l for case in self._cases)
         found = [Case(n // team.size, n, n, dtype) for n, dtype in zip(sizes, ITEM_SIZES, strict=True) if n > least]
         self.left_out = [dtype for dtype in ITEM_SIZES if dtype not in [case.dtype for case in found]]
         return found
-
-    def _measure_links(self) -> None:
-        team, placements = self._team, self.decision.placements
-        hosts, gpus = [each.host for each in placements], [each.gpu for each in placements]
-        if any(gpus) or len(set(hosts)) > 1:
-            self.doing = "links"
-        self.links = links.measure(team, gpus, hosts)
 
 
 def blamed_rank(fault: Fault, rows_of_ranks: list[Span]) -> int | None:
@@ -300,8 +291,9 @@ FAR = 2.5  # times as long as GPUs of this model take
 def judge(test: Acceptance, expected_gpus: Sequence[int]) -> list[Finding]:
     """The findings: one for each problem of a product, rank, link or GPU, and one for each subject without problems."""
     sharing = {placement.rank for placement in test.decision.placements if placement.shares_gpu_with}
-    large = " and ".join(test.left_out)
-    without = f"no large {large}: neither time nor memory was left for more than the other sizes: more --minutes"
+    without = (
+        f"no large {' and '.join(test.left_out)}: neither time nor memory was left for more than the other sizes: more --minutes"
+    )
     return [
         *_unused_gpus(test, expected_gpus),
         *judge_products(test.wrong, test.names, test.products),
