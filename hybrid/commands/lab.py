@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from hybrid.commands.cli import run_alone
-from hybrid.commands.parser import Parser, at_least, file_name
+from hybrid.commands.parser import Parser, at_least, file_name, svg_file
 from hybrid.errors import UsageError
 
 NAME = "hybrid.lab"
@@ -77,7 +77,7 @@ def build_parser() -> Parser:
     run("--devices", type=at_least(1), metavar="N", help="GPUs of a whole program (1; 2 if it chooses among them)")
     run("--cuda", type=at_least(1), default=13, metavar="N", help="12: a program may call what CUDA 13 removed (13)")
     run("--gpu", metavar="NAME", help="occupancy and roofline on this GPU: K40c, P100, H200, …")
-    run("--picture", type=file_name, metavar="FILE.svg", help="draw where C is wrong, or with --gpu the roofline")
+    run("--picture", type=svg_file, metavar="FILE.svg", help="draw where C is wrong, or with --gpu the roofline")
     run("--html", type=file_name, metavar="FILE", help="write a page: source with counters, maps, steps, roofline")
     exercises = command("exercises", "list them, or show one", "What is there to do?")
     exercises("name", nargs="?", metavar="NAME", help="only this exercise, in full (all, a line each)")
@@ -103,7 +103,7 @@ def build_parser() -> Parser:
     show("--sizes", nargs=3, type=at_least(1), metavar=n_l_m, help="of other matrices")
     show("--tile", type=at_least(1), metavar="T", help="tile width instead of the file's (lectures: 2)")
     show("--of", type=_pair, default=(0, 0), metavar="X,Y", help="the block described in text (0,0)")
-    show("--picture", type=file_name, metavar="FILE.svg", help="draw this block's steps, up to 12")
+    show("--picture", type=svg_file, metavar="FILE.svg", help="draw this block's steps, up to 12")
     show("--html", type=file_name, metavar="FILE", help="write a page with buttons that shows every block")
     command("gpus", "what GPUs have: cores, memory, limits", "What do GPUs have, by name?")
     return parser

@@ -44,7 +44,7 @@ from hybrid.errors import CODES, DeviceUnavailable, HybridError, RankFailed, Usa
 from hybrid.host.files import refuse_same, refuse_unwritable, write_text
 from hybrid.host.threads import usable_cores
 from hybrid.kernels.catalogue import dotted
-from hybrid.reporting import jsonl, markup, steps_page
+from hybrid.reporting import jsonl, steps_page
 from hybrid.reporting.progress import Progress
 from hybrid.reporting.steps_page import Picture
 
@@ -61,8 +61,6 @@ def work(options: argparse.Namespace) -> int:
     refuse_same(paths, {})
     for path in paths.values():
         refuse_unwritable(path)
-    if getattr(options, "picture", None):
-        markup.refuse(options.picture)
     if options.command in ("run", "show", "check", "grade"):
         for sentence in confined.lacking():  # protections that this system lacks against the code that runs
             print(f"{NAME}: {sentence}", file=sys.stderr)

@@ -102,6 +102,13 @@ def file_name(text: str) -> str:
     return text
 
 
+def svg_file(text: str) -> str:
+    """For argparse: the name of a picture."""
+    if not text.endswith(".svg"):
+        raise UsageError(f"{text!r} must end in .svg", code="file-kind")
+    return text
+
+
 def number_of(unit: str) -> Callable[[str], float]:
     """For argparse: a finite number of this unit, 0 or more."""
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hybrid.commands.cli import Command, agree
-from hybrid.commands.parser import Parser, add_settings, at_least, file_name, settings_of
+from hybrid.commands.parser import Parser, add_settings, at_least, file_name, settings_of, svg_file
 from hybrid.core.problem import record
 from hybrid.core.settings import Settings
 from hybrid.core.text import counted, printable, readable
@@ -18,7 +18,6 @@ from hybrid.host.files import refuse_same, refuse_unwritable
 from hybrid.host.memory import available_host_bytes
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team, world_communicator
-from hybrid.reporting import markup
 from hybrid.reporting.progress import Progress
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def build_parser() -> Parser:
     listed = f"also every path between --from and --to, vertex by vertex: at most {_MOST_LISTED}"
     shown.add_argument("--list", dest="listed", action="store_true", help=listed)
     shown.add_argument("--terms", action="store_true", help="also the number as a sum of products, row times column")
-    shown.add_argument("--picture", type=file_name, metavar="FILE.svg", help="draw the graph; with --list a panel for each path")
+    shown.add_argument("--picture", type=svg_file, metavar="FILE.svg", help="draw the graph; with --list a panel for each path")
     return parser
 
 
@@ -132,8 +131,6 @@ def _prepare(options: argparse.Namespace, settings: Settings) -> Task:
     from hybrid.graphs.graph import EXAMPLES, read_graph
     from hybrid.graphs.walks import NO_INT64, choose_arithmetic, least_bits
 
-    if options.picture:
-        markup.refuse(options.picture)
     if options.out and not options.out.endswith(_OUT_FORMATS):
         raise UsageError(f"--out {options.out}: the name must end in {', '.join(_OUT_FORMATS)}", code="file-kind")
     source = None if options.graph in EXAMPLES else options.graph

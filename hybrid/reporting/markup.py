@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from hybrid.core.text import printable
-from hybrid.errors import UsageError
 from hybrid.host.files import write_text
 
 # Each colour on light and on dark ground. The last three also differ in lightness, for readers with red-green blindness.
@@ -77,12 +76,6 @@ def document(title: str, body: Sequence[str], style: str = "", script: str = "")
         f"<title>{escape(title)}</title>\n<style>\n{_PAGE_STYLE}{style}</style>\n</head>"
     )
     return "\n".join([head, "<body>", "<main>", *body, "</main>", "</body>", "</html>", ""])
-
-
-def refuse(path: str) -> None:
-    """UsageError for a picture's file name that does not end in .svg."""
-    if not path.endswith(".svg"):
-        raise UsageError(f"--picture {path}: the name must end in .svg", code="file-kind")
 
 
 def write_svg(path: str, title: str, size: tuple[float, float], drawn: Iterable[str], style: str = "") -> None:

@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from hybrid.commands.cli import print_error, run_alone
-from hybrid.commands.parser import Parser, add_settings, at_least, file_name
+from hybrid.commands.parser import Parser, add_settings, at_least, file_name, svg_file
 from hybrid.core import text
 from hybrid.core.timeline import Spread
 from hybrid.errors import DeviceUnavailable, DoesNotFit, UsageError
 from hybrid.host import files, memory
-from hybrid.reporting import jsonl, markup
+from hybrid.reporting import jsonl
 from hybrid.reporting.progress import Progress
 
 Item = TypeVar("Item")
@@ -77,9 +77,7 @@ def command(parser: Parser, work: Callable[[Options], int]) -> int:
 
     def checked_work() -> int:
         options = parser.parse_args()
-        if picture := getattr(options, "picture", None):
-            markup.refuse(picture)
-        for path in filter(None, (getattr(options, "json", None), picture)):
+        for path in filter(None, (getattr(options, "json", None), getattr(options, "picture", None))):
             files.refuse_unwritable(path)
         try:
             return work(options)
@@ -255,7 +253,7 @@ class Experiment:
         lines.add_argument("--from", metavar="FILE", dest="source", help="show recorded lines, measure nothing")
         parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown, with their commands")
         if cls.draw:
-            parser.add_argument("--picture", type=file_name, metavar="FILE.svg", help="draw the results")
+            parser.add_argument("--picture", type=svg_file, metavar="FILE.svg", help="draw the results")
         return command(parser, cls.work)
 
     @classmethod

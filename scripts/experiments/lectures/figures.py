@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from experiments.common import cuda, frame
+from hybrid.commands.parser import svg_file
 from hybrid.core.text import aligned
 from hybrid.errors import DeviceUnavailable, UsageError
 from hybrid.kernels.catalogue import EMULATED_CAPABILITY, launch_of
@@ -359,7 +360,7 @@ class Pmpp(frame.Experiment):
         frame.option("--size", type=frame.positive, metavar="N", help="rows and columns of the square C"),
         frame.option("--launch", nargs=4, type=frame.positive, metavar=("ROWS", "COLUMNS", "X", "Y"),
                      help="only the arithmetic: X×Y threads a block"),
-        frame.option("--picture", metavar="FILE.svg", help="with --launch: draw the blocks over C"),
+        frame.option("--picture", type=svg_file, metavar="FILE.svg", help="with --launch: draw the blocks over C"),
     )  # fmt: skip
 
     @classmethod
