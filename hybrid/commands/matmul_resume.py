@@ -112,7 +112,7 @@ class Journal:
                     break
             os.close(self._file)  # another job has removed it meanwhile
         flush_names(os.path.dirname(path))
-        self.state, self._end = _read(self._file, path)
+        self.state, self._end = _read(os.pread(self._file, os.fstat(self._file).st_size, 0), path)
         os.ftruncate(self._file, self._end)
 
     def begin(self, first: Line) -> None:
@@ -139,11 +139,11 @@ class Journal:
         flush_names(os.path.dirname(self._path))
 
 
-def _read(descriptor: int, path: str) -> tuple[State | None, int]:
+def _read(data: bytes, path: str) -> tuple[State | None, int]:
     """A journal's content, None without lines, and the bytes of its lines up to the first that is unreadable. UsageError if the
     file begins as no journal does."""
     lines, end = list[Line](), 0
-    *whole, torn = os.pread(descriptor, os.fstat(descriptor).st_size, 0).split(b"\n")
+    *whole, torn = data.split(b"\n")
     with suppress(ValueError, RecursionError):
         for text in whole:
             if not isinstance(line := json.loads(text), dict):
@@ -526,8 +526,7 @@ def _identity(product: TypedProduct, options: argparse.Namespace, settings: Sett
 def _refuse_other(state: State, here: Facts, out: str) -> None:
     """UsageError if the journal of the file `out` is of another product than `here`."""
     there, file = state.asked, matrix_name(out).file
-    if names := [name for name in {**there, **here} if there.get(name) != here.get(name)]:
-        other = [f"{name} {there.get(name, 'not known')} there, {here.get(name, 'not known')} here" for name in names]
+    if other := [f"{name} {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]:
         why = f"{file}.journal is of another product ({'; '.join(other)}): remove it and {file}.part"
         raise UsageError(why, code="resume-other")
 
@@ -559,10 +558,8 @@ def part_to_explain(
     """For `--explain`: the request for a part, and a line about it, from the journal and without reading the parts."""
     state = None
     if os.path.lexists(journal := f"{led_to(matrix_name(options.out).file)}.journal"):
-        descriptor = os.open(journal, os.O_RDONLY)
         with suppress(HybridError):  # an unreadable journal tells nothing
-            state, _ = _read(descriptor, journal)
-        os.close(descriptor)
+            state, _ = _read(Path(journal).read_bytes(), journal)
     n, _, m = product.sizes
 
     def fits(rows: int, columns: int) -> bool:
