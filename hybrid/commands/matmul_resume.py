@@ -8,7 +8,6 @@ import argparse
 import errno
 import fcntl
 import json
-import math
 import os
 import shlex
 import sys
@@ -335,7 +334,7 @@ def _as_text(total: int) -> str:
     return f"{total % 2**64:016x}"
 
 
-_STEPS = 10**6  # of the progress shown for the whole product
+_STEPS = 1000  # of the progress shown for a part
 
 
 class ProductInParts:
@@ -362,8 +361,12 @@ class ProductInParts:
         """Compute, check and write the missing parts, and give the file its name. Stop at a part that fails its check. If the job
         is ended meanwhile, its message says how to resume."""
         made: Outcome | None = None
-        plans, spared, parts, left = list[Plan](), 0, self.parts, self.elements_left
+        plans, spared, parts = list[Plan](), 0, self.parts
         there = ""  # which of the part's A and B the first room already holds
+
+        def tell(phase: str, done: int, of: int) -> None:
+            if phase == "multiply":
+                progress(phase, int(_STEPS * (len(plans) + done / max(1, of))), _STEPS * len(tiles))
 
         def refuse_changed() -> None:
             """HybridError if A or B has changed since this job began."""
@@ -375,17 +378,11 @@ class ProductInParts:
         self._disk.begin(self._asked, self._rows, self._columns)
         self._say_how_to_resume()
         wall.enter("allocate")
-        largest, tiles = self._decisions[self._largest].plan, self._missing
-        rooms = [Room(self._team, largest)] if tiles else []
+        tiles = [tile for tile in self._tiles if tile not in self._disk.there]
+        rooms = [Room(self._team, self.plan)] if tiles else []
         if tiles and self._rows < self.shape[0]:  # double buffering: the next part's rows of A are read into the last room
-            rooms.append(Room(self._team, largest, beside=rooms[0]))
+            rooms.append(Room(self._team, self.plan, beside=rooms[0]))
         for tile, following in zip_longest(tiles, tiles[1:]):
-            done = left - self.elements_left
-
-            def tell(phase: str, multiplied: int, of: int, tile: Tile = tile, done: int = done) -> None:
-                if phase == "multiply" and of:
-                    progress(phase, int(_STEPS * (done + math.prod(tile.shape) * multiplied / of) / left), _STEPS)
-
             decision, part = self._decisions[tile.shape], self._product.part(tile.rows, tile.columns)
             plan, p = decision.plan, part.problem
             reads_a = following is not None and following.rows != tile.rows
@@ -443,24 +440,19 @@ class ProductInParts:
     def parts(self) -> Parts:
         return Parts(self._rows, self._columns, len(self._disk.there), len(self._tiles))
 
-    @property
-    def _missing(self) -> list[Tile]:
-        return [tile for tile in self._tiles if tile not in self._disk.there]
-
-    @property
-    def elements_left(self) -> int:
-        """The elements of C that are not on the disk."""
-        return sum(math.prod(tile.shape) for tile in self._missing)
-
     def note(self) -> str:
         """For the line of progress."""
         return f", {len(self._disk.there)} of {len(self._tiles)} parts are on the disk"
 
     @property
+    def plan(self) -> Plan:
+        """The plan of the largest part."""
+        return self._decisions[self._largest].plan
+
+    @property
     def decision(self) -> Decision:
         """The decision for the largest part, with the whole problem in its plan."""
-        decision = self._decisions[self._largest]
-        return replace(decision, plan=replace(decision.plan, problem=self._product.problem))
+        return replace(self._decisions[self._largest], plan=replace(self.plan, problem=self._product.problem))
 
     @property
     def _largest(self) -> tuple[int, int]:

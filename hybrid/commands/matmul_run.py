@@ -12,7 +12,6 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -74,7 +73,7 @@ class Job:
         self._say_begin(decision)
         team.timeline = Timeline(traced=bool(options.trace))
         warmup = options.warmup if options.warmup is not None else int(decision.plan.device == "cuda")
-        with self._progress(decision.plan, (warmup + options.repeat) * len(product.types.primes)) as progress:
+        with self._progress([decision.plan], (warmup + options.repeat) * len(product.types.primes)) as progress:
             often = {"repeat": options.repeat, "warmup": warmup}
             outcome = run_typed_product(self.session, decision, product, self.settings, progress=progress, **often)
             wall.enter("write")
@@ -96,8 +95,7 @@ class Job:
         with closing(PartsFile(self.team, output, threads_until_decided(self.team, self.settings))) as disk:
             parts = ProductInParts(self, disk)
             self._say_begin(parts.decision, run_report.parts_line(parts.parts, parts.shape, f"the checksums of {disk.name}"))
-            left = replace(product.problem, n=parts.elements_left // max(1, parts.shape[1]))
-            with self._progress(replace(parts.decision.plan, problem=left), 1, parts.note) as progress:
+            with self._progress([parts.plan] * (parts.parts.count - parts.parts.there), 1, parts.note) as progress:
                 outcome = parts.run(progress)
         self._report(outcome, warmup=0)
         return 0 if outcome.is_right else _CHECK_FAILED
@@ -110,9 +108,9 @@ class Job:
             lines = heading, how_computed(product, decision.plan.problem), more
             print(*filter(None, lines), sep="\n", file=self.stream, flush=True)
 
-    def _progress(self, plan: Plan, products: int, note: Callable[[], str] = lambda: "") -> Progress:
-        """A context that shows progress. `products`: their number; `note`: gives more text to show."""
-        rate = partial(run_report.rate, [plan])
+    def _progress(self, plans: run_report.Plans, products: int, note: Callable[[], str] = lambda: "") -> Progress:
+        """A context that shows progress. `products`: how often all plans are carried out; `note`: gives more text to show."""
+        rate = partial(run_report.rate, plans)
         return Progress(self.team.rank == 0, repeats=products, rate=rate, part=lambda: wall.part, note=note)
 
     def _report(self, outcome: Outcome, warmup: int) -> None:
