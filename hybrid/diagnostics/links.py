@@ -212,7 +212,6 @@ def judge_peers(measured: Measurements) -> Finding:
     return note(_PEERS, f"{what}; {cost}", _UNREACHED, code="gpu-peers")
 
 
-SIZE = 64 << 20  # bytes of a copy
 _LIMIT = 45  # seconds for all copies
 
 
@@ -276,7 +275,7 @@ def measure(team: Team, chosen: Sequence[Gpu | None], hosts: Sequence[str]) -> M
     gpu, uuids = chosen[team.rank], [gpu and gpu.uuid for gpu in chosen]
     # The first of the ranks that share a GPU measures its link.
     first = [[rank for rank in node if uuids[rank] not in [uuids[each] for each in node if each < rank]] for node in nodes]
-    task = {"rank": team.rank, "nodes": nodes, "measuring": first, "uuids": uuids, "size": SIZE}
+    task = {"rank": team.rank, "nodes": nodes, "measuring": first, "uuids": uuids}
     result = run_proxies(team, "probe_rates.all_ranks", json.dumps({**task, "index": gpu.index}) if gpu else None, _LIMIT)
     with team.phase("bandwidths", timed=False) as exchange:
         exchange.mine = result
@@ -308,7 +307,6 @@ def as_record(findings: Sequence[Finding], placements: Sequence[RankPlacement], 
     }
 
 
-_SIZES = (1024, 2048, 4096, 8192)  # of the measured products, until one takes long enough
 _RATES = ("link", "multiply_adds", "byte_multiply_adds", "memory", "multiprocessors")
 
 
@@ -322,8 +320,7 @@ def measure_machine(team: Team, chosen: Sequence[Gpu | None], measured: Measurem
         with team.phase("machine", timed=False) as phase:
             mine, measuring = chosen[team.rank], measured.links[0].rank
             if team.rank == measuring and mine is not None:
-                task = json.dumps({"sizes": _SIZES, "index": mine.index})
-                phase.mine = run_probe("probe_rates.machine_rates", task, limit=60)
+                phase.mine = run_probe("probe_rates.machine_rates", str(mine.index), limit=60)
         result: ProbeResult = phase.all[measuring]
         found = result.report
         why = f"{found.get('stage', 'starting')}: {result.ended or 'it ended early'}"

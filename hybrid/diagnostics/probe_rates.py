@@ -3,8 +3,7 @@
 
 `all_ranks` measures the GPUs of all ranks at the same time, by one proxy for each rank. Its argument is JSON: `rank`; `nodes`:
 each node's ranks that have a GPU; `measuring`: each node's ranks that measure a link, one for each GPU; `uuids` of all ranks'
-GPUs; `size` of a copy in bytes; `index` of this rank's GPU. `machine_rates` takes JSON with `index`
-and `sizes` of square products, smallest first.
+GPUs; `index` of this rank's GPU.
 """
 
 from __future__ import annotations
@@ -30,19 +29,18 @@ from hybrid.transport.peers import probe
 from hybrid.transport.rank_device import RankDevice
 
 DIRECTIONS = ("to_gpu", "to_host")
-ITEM, COLUMNS = 8, 1024
+_SIZE = 64 << 20  # bytes of a copy
+_SHAPE = (_SIZE >> 13, 1024)  # of float64
 _SECONDS = 0.1  # aimed at for the copies of a measurement
 
 
 class HostLink:
-    """A device's host link, with buffers of `size` bytes on both sides; host memory is pinned if possible."""
+    """A device's host link, with buffers on both sides; host memory is pinned if possible."""
 
-    def __init__(self, device: CudaDevice, size: int) -> None:
-        self._device, self._size = device, size
-        rows = size // (ITEM * COLUMNS)
-        self._memory = device.reserve(size, shared=False)
-        self._on_device = device.matrix(self._memory, 0, rows, COLUMNS, "float64")
-        self._on_host = np.zeros((rows, COLUMNS))
+    def __init__(self, device: CudaDevice) -> None:
+        self._device, self._memory = device, device.reserve(_SIZE, shared=False)
+        self._on_device = device.matrix(self._memory, 0, *_SHAPE, "float64")
+        self._on_host = np.zeros(_SHAPE)
         device.pin(self._on_host)
         self.pinned = pinned_memory.pin(self._on_host)
         self._copies = dict.fromkeys(DIRECTIONS, 0)
@@ -53,7 +51,7 @@ class HostLink:
         for direction in DIRECTIONS:
             for _ in range(2):  # a device's first copy is slower
                 rate = self.rate(direction, 1)
-            self._copies[direction] = min(200, 1 + int(_SECONDS * rate / self._size))
+            self._copies[direction] = min(200, 1 + int(_SECONDS * rate / _SIZE))
             rates[direction] = self.rate(direction)
         return rates
 
@@ -65,19 +63,19 @@ class HostLink:
                 self._device.copy_in(self._on_device, self._on_host, [])
             else:
                 self._device.copy_out(self._on_host, self._on_device, [])
-        return copy_rate(self._device, self._size, copies)
+        return copy_rate(self._device, copies)
 
 
-def copy_rate(device: CudaDevice, size: int, copies: int) -> float:
+def copy_rate(device: CudaDevice, copies: int) -> float:
     """Wait for the copies enqueued since the last call; returns bytes a second."""
     timed = list(device.finish())
     assert len(timed) == copies, (len(timed), copies)
     seconds = max(end for _, _, end in timed) - min(begin for _, begin, _ in timed)
-    return size * copies / seconds
+    return _SIZE * copies / seconds
 
 
-def pattern(seed: int, size: int) -> np.ndarray:
-    return np.random.default_rng(seed).random((size // (ITEM * COLUMNS), COLUMNS))
+def pattern(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).random(_SHAPE)
 
 
 class _NoMessages(Messages):
@@ -119,7 +117,7 @@ def all_ranks(argument: str) -> None:
         report(stage="opening")
         probe(RankDevice(team, lambda gpu: device))
         report(stage="fetching")
-        _fetch_from_all(team, device, task["uuids"], task["size"])
+        _fetch_from_all(team, device, task["uuids"])
     report(stage="done")
 
 
@@ -128,7 +126,7 @@ def _measure_links(team: ProxyTeam, device: CudaDevice, task: dict[str, Any]) ->
     of_node: list[int] = task["measuring"][team.node]
     rates: dict[str, Any] = {}
     with team.phase("links", timed=False):
-        link = HostLink(device, task["size"]) if team.rank in of_node else None
+        link = HostLink(device) if team.rank in of_node else None
     for turn in range(max(len(ranks) for ranks in task["measuring"])):
         with team.phase("links", timed=False):
             if link is not None and of_node.index(team.rank) == turn:
@@ -144,14 +142,14 @@ def _measure_links(team: ProxyTeam, device: CudaDevice, task: dict[str, Any]) ->
         report(links=[{**rates, "together": together}])
 
 
-def _fetch_from_all(team: ProxyTeam, device: CudaDevice, uuids: list[str], size: int) -> None:
+def _fetch_from_all(team: ProxyTeam, device: CudaDevice, uuids: list[str]) -> None:
     """In each round all ranks copy at the same time, each from another rank's GPU of its node, until each has copied from all.
     Reports the rates. DeviceUnavailable if the data arrive wrong."""
-    node, shape, copies = team.node_ranks, (size // (ITEM * COLUMNS), COLUMNS, "float64"), []
+    node, shape, copies = team.node_ranks, (*_SHAPE, "float64"), []
     with team.phase("fetching", timed=False) as handles:
-        memory = device.reserve(2 * size, shared=True)
-        target = device.matrix(memory, size, *shape)
-        own = pattern(team.rank, size)  # referenced until it is copied
+        memory = device.reserve(2 * _SIZE, shared=True)
+        target = device.matrix(memory, _SIZE, *shape)
+        own = pattern(team.rank)  # referenced until it is copied
         device.copy_in(device.matrix(memory, 0, *shape), own, [])
         device.finish()
         handles.mine = device.handle(memory)
@@ -166,13 +164,13 @@ def _fetch_from_all(team: ProxyTeam, device: CudaDevice, uuids: list[str], size:
                 if memory_there is not None:
                     for _ in range(count):
                         device.exchange(target, memory_there, [])
-                    rate = copy_rate(device, size, count)
+                    rate = copy_rate(device, count)
         with team.phase("fetching", timed=False):
             if source is not None:
                 arrived = np.full(target.shape, np.nan)
                 device.copy_out(arrived, target, [])
                 device.finish()
-                if not np.array_equal(arrived, pattern(source, size)):
+                if not np.array_equal(arrived, pattern(source)):
                     what = f"what was fetched from the GPU of rank {source} is not what lies there"
                     raise DeviceUnavailable(what, code="gpu-data")
                 if uuids[source] != uuids[team.rank]:
@@ -185,34 +183,33 @@ def _fetch_from_all(team: ProxyTeam, device: CudaDevice, uuids: list[str], size:
         pass  # memory may be freed only after all other processes have closed it
 
 
-LONG_ENOUGH = 0.02  # seconds of a product that make its launch negligible
+_SIZES = (1024, 2048, 4096, 8192)  # of the measured products, until one takes long enough
+_LONG_ENOUGH = 0.02  # seconds of a product that make its launch negligible
 _TIMES = 3  # products or copies timed together
 _FILL_ROWS = 1024
-LARGEST_OF_BYTES = 4096
 
 
-def machine_rates(argument: str) -> None:
-    """Report the link's rates and those of the fastest kernels."""
-    task = json.loads(argument)
-    device = CudaDevice(usable_gpus()[task["index"]])
+def machine_rates(index: str) -> None:
+    """Report the link's rates and those of the fastest kernels. `index`: of the GPU."""
+    device = CudaDevice(usable_gpus()[int(index)])
     report(stage="link", multiprocessors=device.multiprocessors)
-    host_link = HostLink(device, 64 << 20)
+    host_link = HostLink(device)
     if not host_link.pinned:
         raise RuntimeError("host memory cannot be pinned, so copies do not run at the link's rate")
     report(link=host_link.alone())
     rates: dict[str, float] = {}
     for dtype in reversed(ITEM_SIZES):
         report(stage=f"multiplying {dtype}")
-        for n in task["sizes"]:
+        for n in _SIZES:
             seconds = product_seconds(device, dtype, n)
-            if seconds >= LONG_ENOUGH:
+            if seconds >= _LONG_ENOUGH:
                 break
         rates[dtype] = n**3 / seconds
-        report(multiply_adds=rates, products={"n": n, "seconds": seconds})
+        report(multiply_adds=rates)
     if device.gpu.capability >= LEAST_FOR_BYTES:
         report(stage="multiplying bytes")
-        report(byte_multiply_adds=byte_rate(device, min(task["sizes"][-1], LARGEST_OF_BYTES)))
-        report(memory=memory_rate(device, 512 << 20))
+        report(byte_multiply_adds=byte_rate(device, 4096))
+        report(memory=memory_rate(device))
     report(stage="done")
 
 
@@ -238,12 +235,12 @@ def byte_rate(device: Any, n: int) -> float:
     return 2 * n**3 / _seconds(device, "multiply", lambda: device.launch([call], [], "products"))
 
 
-def memory_rate(device: CudaDevice, size: int) -> float:
+def memory_rate(device: CudaDevice) -> float:
     """Bytes a second, read plus written, of a copy within the device's memory."""
-    rows = size // ITEM // _FILL_ROWS
+    size = 8 * _SIZE
     memory = device.reserve(2 * size, shared=False)
-    here, there = (device.matrix(memory, offset, rows, _FILL_ROWS, "float64") for offset in (0, rows * _FILL_ROWS * ITEM))
-    return 2 * here.nbytes / _seconds(device, "exchange", lambda: device.exchange(there, here, []))
+    here, there = (device.matrix(memory, offset, 8 * _SHAPE[0], _SHAPE[1], "float64") for offset in (0, size))
+    return 2 * size / _seconds(device, "exchange", lambda: device.exchange(there, here, []))
 
 
 def _fill(device: CudaDevice, matrices: tuple[Any, ...], some: np.ndarray) -> None:
