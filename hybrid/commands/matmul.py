@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import re
 import sys
 from typing import TYPE_CHECKING
@@ -177,9 +178,12 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
     agree(team, options, settings)
     wall.enter("imports")
     # From here on NumPy may be loaded: BLAS reads the number of threads from the environment.
-    from hybrid.commands.matmul_run import carry_out
+    from hybrid.commands.matmul_run import Job
 
-    return carry_out(team, options, settings)
+    gc.enable()
+    wall.enter("agree")
+    job = Job(team, options, settings)
+    return job.resume() if options.resume else job.multiply()
 
 
 def how_computed(product: TypedProduct, decided: Problem | None = None) -> str:

@@ -7,7 +7,6 @@ This module loads NumPy, so import it only after the number of threads is set.
 from __future__ import annotations
 
 import argparse
-import gc
 import signal
 import sys
 from collections.abc import Callable
@@ -38,14 +37,6 @@ from hybrid.runs.measured import Outcome, run_typed_product
 from hybrid.runs.operands import Elements, FileElements
 
 _CHECK_FAILED = 3  # exit code
-
-
-def carry_out(team: Team, options: argparse.Namespace, settings: Settings) -> int:
-    """Multiply, write C and report. Every rank calls it; returns the exit code."""
-    gc.enable()
-    wall.enter("agree")
-    job = Job(team, options, settings)
-    return job.resume() if options.resume else job.multiply()
 
 
 class Job:
