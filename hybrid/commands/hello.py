@@ -95,7 +95,6 @@ def work(team: Team, options: argparse.Namespace, settings: Settings) -> int:
                 what = "the GPU's greetings come from the CPU, emulated" if runs_kernel else "no greetings from a GPU"
                 who = "" if len(ranks) == team.size else f"rank {ranges(ranks)}: "
                 print(f"{NAME}: {who}{what}: {why}", file=sys.stderr)
-        sys.stderr.flush()
     lines_of_kernel = options.blocks * options.threads_per_block if greeter else 0
     with team.phase("barrier", timed=False):
         pass

@@ -169,12 +169,9 @@ class Acceptance:
         mine = placements[team.rank]
         is_first = team.rank < min(mine.shares_gpu_with, default=team.size)  # of the ranks that share this GPU
         watch = GpuWatch(mine.gpu.uuid) if mine.gpu is not None and is_first else None
-        try:
-            self._rotate_all()
-        finally:
-            seen = watch.stop() if watch else None
+        self._rotate_all()
         with team.phase("report", timed=False) as reporting:
-            reporting.mine = seen, time.monotonic() - self._began
+            reporting.mine = watch.stop() if watch else None, time.monotonic() - self._began
         self.watched: list[Watched | Unknown | None] = [each for each, _ in reporting.all]
         self.elapsed = reporting.all[0][1]
 
