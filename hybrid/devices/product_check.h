@@ -264,6 +264,7 @@ typedef struct {
     Found* found;
     const double* y;  // the right operand, from `pack`
     int64_t first_row;  // the number of the first row in `found`
+    int no_memory;
 } Call;
 
 static int64_t columns_of(const Call* call, int64_t g)
@@ -601,6 +602,68 @@ void products(Pool* pool, int threads, const Rows* rows, const double* y, int64_
 {
     Call call = {.pool = pool, .rows = rows, .groups = width, .sums = product, .squares = squares, .look = look, .y = y};
     run_loop(pool, threads, first, end, ROWS_AT_ONCE, ROWS_AT_ONCE, multiply_rows, &call);
+}
+
+enum { FEW_TERMS = 16 };  // per partial sum: about as few as in a vector lane when rows are summed
+
+// Adds the elements times each number in `y`, and their squares.
+static INLINE void add_elements(const char* row, int64_t item_size, int64_t count, const double* y, int64_t width, double* sums,
+                                double* squares)
+{
+    for (int64_t w = 0; w < width; ++w) {
+        double factor = y[w], *sum = sums + w * count;
+        for (int64_t j = 0; j < count; ++j) sum[j] += factor * element_at(row + j * item_size, item_size);
+    }
+    for (int64_t j = 0; j < count; ++j) {
+        double value = element_at(row + j * item_size, item_size);
+        squares[j] += value * value;
+    }
+}
+
+static void multiply_columns(const void* of_call, int64_t first, int64_t end)
+{
+    Call* call = (Call*)of_call;
+    const Rows* columns = call->rows;
+    int64_t count = columns->columns, width = call->groups, numbers = count * (width + 1);
+    double *totals = calloc((size_t)(2 * numbers), sizeof *totals), *sums = totals + numbers;
+    Look look = look_in(call->look);
+    if (!totals) {
+        __atomic_store_n(&call->no_memory, 1, __ATOMIC_RELAXED);
+        return;
+    }
+    for (int64_t i = first; i < end;) {
+        int64_t last = i + FEW_TERMS < end ? i + FEW_TERMS : end;
+        memset(sums, 0, (size_t)numbers * sizeof *sums);
+        for (; i < last; ++i) {
+            const char* column = columns->elements + i * columns->row_bytes;
+            if (columns->item_size == sizeof(double))
+                add_elements(column, sizeof(double), count, call->y + i * width, width, sums, sums + count * width);
+            else
+                add_elements(column, sizeof(float), count, call->y + i * width, width, sums, sums + count * width);
+            if (look.integral) look_at(column, columns->item_size, count, &look);
+        }
+        for (int64_t k = 0; k < numbers; ++k) totals[k] += sums[k];
+    }
+    pthread_mutex_lock(&call->pool->lock);
+    for (int64_t j = 0; j < count; ++j) {
+        for (int64_t w = 0; w < width; ++w) call->sums[j * width + w] += totals[w * count + j];
+        call->squares[j] += totals[width * count + j];
+    }
+    pthread_mutex_unlock(&call->pool->lock);
+    merge(call->pool, call->look, &look);
+    free(totals);
+}
+
+// Adds the product of a matrix in Fortran order and y to `product`, in memory order, and each row's sum of squares to `squares`.
+// `columns`: the matrix's, `terms` of them. Returns 0, or 1 without memory.
+int products_by_columns(Pool* pool, int threads, const Rows* columns, int64_t terms, const double* y, int64_t width,
+                        double* product, double* squares, Look* look)
+{
+    Call call = {.pool = pool, .rows = columns, .groups = width, .sums = product, .squares = squares, .look = look, .y = y};
+    int64_t share = terms / threads / TERMS * TERMS, most = share > TERMS ? share : TERMS;
+    threads = enough_threads(threads, terms * columns->columns * columns->item_size);
+    run_loop(pool, threads, 0, terms, TERMS, most, multiply_columns, &call);
+    return call.no_memory;
 }
 
 // Copies `rows` rows of a matrix in Fortran order as doubles, a cache line at a time. `at`: the first row.

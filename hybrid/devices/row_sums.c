@@ -52,11 +52,16 @@ static uint64_t sum_of_row(const Piece* of, int64_t i)
 {
     const int64_t item_size = of->rows.item_size, of_line = LINE / item_size, columns = of->rows.columns;
     const char* row = of->rows.elements + i * of->rows.row_bytes;
-    int weighted = i % WEIGHTED_ROWS == 0, in_words = columns && !weighted && of->weights[0] & 1;  // the row begins with a word
-    if (of->lines == 1 && !in_words) return sum_of_elements(row, of->weights, columns, item_size, weighted);
+    int weighted = i % WEIGHTED_ROWS == 0;
     uint64_t sum = 0;
     int64_t gap = of->rows.row_bytes - columns * item_size;  // to the next row
-    for (int64_t j = (of->lines - (i + of->first_line) % of->lines) % of->lines * of_line; j < columns; j += of->lines * of_line) {
+    int64_t j = (of->lines - (i + of->first_line) % of->lines) % of->lines * of_line;
+    if (of->lines == 1) {
+        if (weighted) return sum_of_elements(row, of->weights, columns, item_size, weighted);
+        while (j < columns && !(of->weights[j] & 1)) ++j;  // up to the first element that begins a word
+        sum = sum_of_elements(row, of->weights, j, item_size, weighted);
+    }
+    for (int in_words = !weighted && j < columns && of->weights[j] & 1; j < columns; j += of->lines * of_line) {
         const char* line = row + j * item_size;
         int64_t left = columns - j;
         if (of->lines == 1) __builtin_prefetch(line + AHEAD + (left * item_size > AHEAD ? 0 : gap), 0, 1);

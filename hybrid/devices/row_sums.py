@@ -71,6 +71,7 @@ _FUNCTIONS = (
     "void put(void*, void*, void*, void*, void*, int); void sum_again(void*, int64_t); "
     "void group_sums(void*, int, void*, void*, int64_t, void*, void*, void*, void*, int64_t, int64_t); "
     "void products(void*, int, void*, void*, int64_t, void*, void*, void*, int64_t, int64_t); "
+    "int products_by_columns(void*, int, void*, int64_t, void*, int64_t, void*, void*, void*); "
     "void transpose(void*, int64_t, int64_t, int64_t, int64_t, void*); "
     "void pack(void*, int64_t, int64_t, void*); int64_t packed_columns(int64_t); "
     "int sums_of_b(void*, int); int check(void*, int, int64_t, int64_t); int check_stack(void*, int, int64_t, int64_t)"
@@ -130,6 +131,7 @@ def _address_of(array: np.ndarray) -> int:
 
 _PART_BYTES = 1 << 20  # of rows as float64: few enough to stay in a core's cache, enough to amortize NumPy's overhead
 _LEAST_ROWS = 8  # converted at a time: a cache line of each column of a matrix in Fortran order
+_FEW = 8  # columns of y by which an A in Fortran order is multiplied in memory order; for more, converted rows are faster
 _SQUARES = 1e-280, 1e280  # sums of squares between these have neither overflowed nor lost accuracy to underflow
 TERMS = 128  # per partial sum: short sums are more accurate, as the check's must be for a product in float64
 
@@ -392,6 +394,12 @@ def _packed(y: np.ndarray) -> np.ndarray:
 def times(a: np.ndarray, y: np.ndarray, integers: Integers, threads: int) -> tuple[np.ndarray, np.ndarray]:
     """A·y in float64, and the 2-norms of A's rows. Updates `integers` with A."""
     product, squares, width = np.zeros((len(a), y.shape[1])), np.zeros(len(a)), y.shape[1]
+    if width <= _FEW and a.size and not can_sum(a) and can_sum(a.T):
+        y, columns, into = np.ascontiguousarray(y), _rows(a.T), (product.ctypes.data, squares.ctypes.data, integers.address)
+        of_a = ctypes.byref(columns), len(y), y.ctypes.data, width
+        if adder().loaded.products_by_columns(adder().pool, threads, *of_a, *into):
+            raise MemoryError("no memory for the check")
+        return product, norms_from(squares, lambda some: a[some])
     packed = _packed(y) if adder().loaded is not None else None
 
     def multiply(some: Span, rows: np.ndarray, threads: int, library: Any) -> None:
