@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Data movement between nodes, by MPI collectives: rows of the root's operands before a product, column panels of B and C during
-it, and on a grid of nodes rectangles of all three matrices.
+"""Data between nodes, by MPI collectives: rows before a product, column panels of B and C during it, on a grid rectangles of all.
 
 Some ranks of each node take part in the panels' collectives. Flags in node-shared memory tell the node's other ranks which panels
 have arrived, and tell these ranks which are computed. The schedule is deadlock-free: all ranks start the same collectives in the
@@ -109,9 +108,7 @@ class Panels:
     The device's panels may be cut differently: one of B is complete when all moving panels that overlap it have arrived.
     """
 
-    def __init__(
-        self, team: Team, columns: Sequence[Span], b: Moves, c: Moves, terms: np.ndarray | None = None, kept: Any = None
-    ) -> None:
+    def __init__(self, team: Team, columns: Sequence[Span], b: Moves, c: Moves, terms: Any = None, kept: Any = None) -> None:
         """`columns`: of each panel, within this rank's part of C. `terms`: results of several grid layers, summed in `kept`."""
         self._team, self._columns, self._b, self._c, self._terms, self._kept = team, columns, b, c, terms, kept
         self.takes_part = team.rank in (*b.ranks, *c.ranks)  # in the collectives
@@ -142,8 +139,7 @@ class Panels:
         return self._is_on_node(self._last_overlapping[index])
 
     def wait_for(self, index: int, computing: Callable[[], bool] = lambda: False) -> None:
-        """Wait until panel `index` of this rank's device is in host memory. PhaseEnded if a rank fails meanwhile. `computing`:
-        returns whether another thread of this rank needs the core."""
+        """Wait until panel `index` of this rank's device is in host memory. `computing`: if another thread needs the core."""
         self._wait_for(self._last_overlapping[index], computing)
 
     def wait_for_panels(self, count: int | None = None) -> None:
@@ -232,8 +228,8 @@ class Panels:
 
 
 def panels_of(team: Team, plan: Plan, b: RowView, c: RowView, *, from_root: bool, settings: Settings) -> Panels | None:
-    """The panels of B that move to all nodes' shared matrices, and of C to the root's node; None for a single node, for a
-    grid, or if panels go from device to device. Collective.
+    """The panels of B that move to all nodes, and of C to the root's; None for a single node or grid, or between devices.
+    Collective.
 
     `from_root`: the root's node has all rows of B; else every node has the rows that its ranks have filled.
     """
@@ -272,8 +268,7 @@ _TO_GRID, _FROM_GRID = "to the grid", "from the grid"
 
 
 class OnGrid:
-    """One rank's matrices and moves for a product on a grid. Every rank constructs one; the ranks exchange rectangles of A, then
-    of B and C panel by panel.
+    """One rank's matrices on a grid. Every rank constructs one; they exchange rectangles of A, then of B and C panel by panel.
 
     `matrices`: the rank's operands and result; the ranks of a node share B.
     """

@@ -36,7 +36,7 @@ from hybrid.errors import CheckFailed, UsageError
 from hybrid.execution.distributed_product import DistributedCall, RealProduct
 from hybrid.execution.multiply import PRODUCT_OF_ROOT, Call, CopiedCall, GpuCall, RootCall, call_of
 from hybrid.execution.product import RootProduct
-from hybrid.execution.real_products import CallOptions, RealProducts
+from hybrid.execution.real_products import CallOptions, Operands, RealProducts
 from hybrid.execution.session import Session, session_of
 from hybrid.host.blas import OF_ONE_THREAD, UNDIVIDED
 from hybrid.host.memory import empty_result, is_transpose
@@ -76,7 +76,7 @@ class Compiled:
         self.by_triangle = False  # the last product was symmetric: one triangle computed and mirrored
 
     @classmethod
-    def of(cls, operands: tuple[Any, Any, Any], comm: Any, root: Any, options: Mapping[str, Any]) -> Compiled:
+    def of(cls, operands: Operands, comm: Any, root: Any, options: Mapping[str, Any]) -> Compiled:
         """The entry for these operands (A, B, and C or None), cached or new. `options`: all keywords of the call but out."""
         signature = _signature_of(*operands)
         if signature is None or (comm is not None and not is_alone(comm)):
@@ -125,7 +125,7 @@ class Compiled:
                 self._planned = _planned_for(session, call, env) if self._comm is None else None
         return replace(product, comm=self._comm) if isinstance(product, (RowBlock, Block2D)) else product
 
-    def _key_of_repeatable(self, operands: tuple[Any, Any, Any]) -> tuple[Any, Any] | None:
+    def _key_of_repeatable(self, operands: Operands) -> tuple[Any, Any] | None:
         """The signature, None except at the root, and the options of a call that ranks may repeat; None for other calls."""
         signature = _signature_of(*operands)
         none_here = all(each is None for each in operands)
@@ -138,9 +138,7 @@ class Compiled:
             return None
         return key
 
-    def _by_root_alone(
-        self, session: Session, operands: tuple[Any, Any, Any], out: Any, mine: Any = None
-    ) -> tuple[Any, list[Any]]:
+    def _by_root_alone(self, session: Session, operands: Operands, out: Any, mine: Any = None) -> tuple[Any, list[Any]]:
         """The product, None except at the root, and every rank's `mine`."""
         product = None
         with session.team.phase("multiply", timed=False) as multiplying, busy():
@@ -179,7 +177,7 @@ class Compiled:
             return "a sum of products: each rank multiplies its own rows", None
         return "" if call.decision else "a stack, whose products each rank computes whole", call.decision
 
-    def _alone(self, operands: tuple[Any, Any, Any], **options: Any) -> Compiled:
+    def _alone(self, operands: Operands, **options: Any) -> Compiled:
         """The entry for products by this rank alone. `options`: replace those of the call."""
         return Compiled.of(operands, None, 0, {**self._options, **options})
 
@@ -429,7 +427,7 @@ def _environment() -> tuple[object, ...]:
 class ProductPlan:
     """A product planned for operands of fixed shapes and types; made by `hybrid.plan`."""
 
-    def __init__(self, operands: tuple[Any, Any, Any], comm: Any, root: Any, options: Mapping[str, Any]) -> None:
+    def __init__(self, operands: Operands, comm: Any, root: Any, options: Mapping[str, Any]) -> None:
         a, b, c = map(_stand_in, operands)
         self._signatures, self._how = tuple(map(_signature, (a, b, c))), (comm, root, options)
         self._who, self.decision = Compiled.of((a, b, c), *self._how).decide(a, b, c)

@@ -51,7 +51,7 @@ from hybrid.errors import CheckFailed, DoesNotFit, Overflow, UsageError
 from hybrid.execution.between_nodes import OnGrid, gather_b
 from hybrid.execution.product import element_types, room_in_workspace
 from hybrid.execution.rank_run import RankCheck, RankRun
-from hybrid.execution.real_products import CallOptions, RealProducts, element_namer, exactly
+from hybrid.execution.real_products import CallOptions, Operands, RealProducts, element_namer, exactly
 from hybrid.execution.redistribution import move, scattered
 from hybrid.execution.session import Session, agree, take_inventory, threads_until_decided
 from hybrid.host.memory import RowView, is_transpose
@@ -103,9 +103,7 @@ class Shares:
         in_2d = [each for each in (a, b) if isinstance(each, Block2D)]
         if len(in_2d) == 1:
             name = "b" if in_2d[0] is a else "a"
-            raise UsageError(
-                f"{name} is no Block2D, but the other operand is one: pass Block2Ds for both, on every rank", code="mixed-kinds"
-            )
+            raise UsageError(f"{name} is no Block2D, but the other operand is one: pass two on every rank", code="mixed-kinds")
         types = product_type(a.array.dtype, b.array.dtype, gemm.dtype).of(gemm)
         (n, l), (depth, m) = a.array.shape, b.array.shape
         here = None if c is None else c.array  # the shape of C as Block2D was compared before
@@ -118,8 +116,8 @@ class Shares:
             real_b * (made_of_b or _is_copied(b.array, types.operand("B"), check=check)),
             real.n * real.m * (there[0] and check),
         )
-        expanded = real_b * real.item_size * (types.complex_a and there[1])
-        copied_there = added.array.nbytes if added is not None and there[0] and not on_gpu(added.array) else 0
+        gpu_bytes = real_b * real.item_size * (types.complex_a and there[1])
+        gpu_bytes += added.array.nbytes if added is not None and there[0] and not on_gpu(added.array) else 0
         largest: tuple[int, ...] = ()
         if types.exact is not None:
             looks = l > _SHORT_SUM or types.gemm.combines or not (settings.check == "off" or checked_as_integers(settings, types))
@@ -134,9 +132,7 @@ class Shares:
         places = tuple(each.part for each in (a, b, c) if in_2d and each is not None)
         copied_bytes = sum(copied) * real.item_size
         is_gram = not (in_2d or types.complex_b) and is_transpose(a.array, b.array)
-        return cls(
-            (n, l), (depth, m), types, copied_bytes, expanded + copied_there, largest, there, whole, places, new_seed(), is_gram
-        )
+        return cls((n, l), (depth, m), types, copied_bytes, gpu_bytes, largest, there, whole, places, new_seed(), is_gram)
 
     @property
     def c(self) -> Shape:
@@ -210,8 +206,7 @@ def request_of(
 def _placement(shares: Sequence[Shares]) -> Placement:
     """The placement of the real product of Block2Ds. UsageError if they do not form a grid.
 
-    Rows and columns are renumbered so that each rank's are contiguous. The product does not depend on their order, and
-    block-cyclic parts need not be redistributed.
+    Rows and columns are renumbered so that each rank's are contiguous: block-cyclic parts need not be redistributed.
     """
     types, ((n, l), (_, m)) = shares[0].types, shares[0].whole
     of_a, of_b, of_c = zip(*(share.places for share in shares), strict=True)
@@ -262,8 +257,7 @@ def _spans_of_c(length: int, groups: Sequence[tuple[Spans, ...]]) -> dict[tuple[
 
 
 def _renumbered(groups: Sequence[tuple[Span, ...]], length: int, each: int) -> Callable[[tuple[Span, ...]], tuple[Span, ...]]:
-    """A function that renumbers spans of rows, or columns, so that each group is contiguous. Each of the `length` rows becomes
-    `each` rows of the real product."""
+    """A function that renumbers spans so that each group is contiguous. Each of `length` rows becomes `each` real ones."""
     numbers, next_one = np.arange(length), 0
     for span in (span for group in dict.fromkeys(groups) for span in group):
         numbers[span.slice] = np.arange(next_one, next_one + len(span))
@@ -290,7 +284,7 @@ class DistributedCall:
     integers_stay = False  # on their GPUs
     sum_of: SumOfProducts | None = None  # if set, each rank multiplies its own rows, `operands`, and the products are summed
 
-    def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: CallOptions) -> None:
+    def __init__(self, session: Session, operands: Operands, out: Any, asked: CallOptions) -> None:
         self._session = session
         self.operands: tuple[Any, ...] = operands
         self._in_2d = not any(isinstance(each, RowBlock) for each in operands)
@@ -364,9 +358,7 @@ class DistributedCall:
         """Make B a RowBlock of this rank's share of its rows. Returns a description of B that must be equal on all ranks."""
         team, (a, b, c) = self._session.team, self.operands
         if b.ndim != 2:
-            raise UsageError(
-                f"b is an array of {b.ndim} dimensions: beside a RowBlock pass a matrix, x[:, None]", code="dimensions"
-            )
+            raise UsageError(f"b has {b.ndim} dimensions: beside a RowBlock pass a matrix, x[:, None]", code="dimensions")
         refuse_masked(b, "b")
         product_type(a.array.dtype, b.dtype, gemm.dtype)  # raises if elements are not numbers
         lo, hi = (len(b) * rank // team.size for rank in (team.rank, team.rank + 1))
@@ -484,8 +476,8 @@ class DistributedCall:
                     real = real_operands(a, b, types, prime, device=plan.device, threads=threads)
             team.timeline = Timeline()
             with limited_threads(threads):
-                computing = RealProduct(self._session, self._real_decision, self.settings, self._shares[0].seed + number)
-                product, check = computing.result(*real)
+                how = self._session, self._real_decision, self.settings, self._shares[0].seed + number
+                product, check = RealProduct(*how).result(*real)
                 if on_gpus and (plan.device != "cuda" or plan.grid_layout is not None):
                     with team.phase("scatter"):
                         product = to_device_of(real[0], product)
@@ -557,9 +549,7 @@ class RealProduct(RankRun):
             self.in_workspace, types = room is not None, element_types(plan.problem)
             all_of_b = (room or make_shared_matrices(team, {"B": Span(0, size[0])}, {"B": size[1]}, types))["B"]
         with team.phase("scatter"), busy():
-            a, b = (
-                elements_of(as_rows(array, plan.problem.operand_dtype, device=device, threads=self.threads)) for array in (a, b)
-            )
+            a, b = (elements_of(as_rows(one, plan.problem.operand_dtype, device=device, threads=self.threads)) for one in (a, b))
             c = empty_beside(a, (height, width), plan.problem.dtype)
             await_callers_work(a, b, c)
             if all_of_b is not None:

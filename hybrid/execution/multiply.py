@@ -5,6 +5,7 @@ compute and how; its method `product` computes it. All ranks raise together."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -44,7 +45,7 @@ from hybrid.devices.cuda_gpus import pinned_memory, usable_gpus
 from hybrid.errors import CheckFailed, DeviceUnavailable, DoesNotFit, Overflow, UsageError
 from hybrid.execution.distributed_product import Complete, DistributedCall
 from hybrid.execution.product import RootProduct, element_types
-from hybrid.execution.real_products import CallOptions, RealProducts, exactly
+from hybrid.execution.real_products import CallOptions, Operands, RealProducts, exactly
 from hybrid.execution.redistribution import move
 from hybrid.execution.session import Session, agree, free_memory_of, take_inventory, threads_until_decided
 from hybrid.execution.whole_copies import WholeCopies
@@ -94,17 +95,15 @@ def empty_shared(session: Session, shape: tuple[int, int], dtype: Any, root: int
 
 
 def _matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
-    """The validated shape. UsageError unless it is two whole numbers, as NumPy accepts them, within 0 to LARGEST_SIZE."""
-    try:
+    """The validated shape. UsageError unless it is two whole numbers, as NumPy accepts them."""
+    with suppress(TypeError, ValueError):
         rows, columns = (index(each) for each in shape if not isinstance(each, bool))
-    except (TypeError, ValueError):
-        raise UsageError(f"shape {shape!r} is not that of a matrix: two whole numbers are", code="shapes") from None
-    if not (0 <= rows <= LARGEST_SIZE and 0 <= columns <= LARGEST_SIZE):
-        raise UsageError(f"shape {shape!r} is not that of a matrix: its sizes are 0 to {LARGEST_SIZE}", code="shapes")
-    return rows, columns
+        if 0 <= rows <= LARGEST_SIZE and 0 <= columns <= LARGEST_SIZE:
+            return rows, columns
+    raise UsageError(f"shape {shape!r} is not that of a matrix: two whole numbers from 0 to {LARGEST_SIZE} are", code="shapes")
 
 
-def call_of(session: Session, operands: tuple[Any, Any, Any], out: Any, asked: CallOptions) -> Call:
+def call_of(session: Session, operands: Operands, out: Any, asked: CallOptions) -> Call:
     """The call for these operands (A, B, and C or None). Collective; all ranks raise together."""
     if any(isinstance(each, (RowBlock, Block2D)) for each in operands):
         return DistributedCall(session, operands, out, asked)
@@ -119,7 +118,7 @@ def call_of(session: Session, operands: tuple[Any, Any, Any], out: Any, asked: C
 class GpuCall:
     """A product of arrays on this process's GPU, computed as RowBlocks of one rank. C stays on the GPU, in `out` if given."""
 
-    def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: CallOptions) -> None:
+    def __init__(self, session: Session, operands: Operands, out: Any, asked: CallOptions) -> None:
         session.team.refuse_no_rank(asked.root)
         a, b, c = operands
         refuse_unused_c(c, asked.gemm)
@@ -175,7 +174,7 @@ class CopiedCall:
         return f"A is copied to the GPU as {first}, B as {second}; C from there as {self._types.result}, from products of:"
 
     @classmethod
-    def of(cls, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: CallOptions) -> CopiedCall | None:
+    def of(cls, session: Session, operands: Operands, out: Any, asked: CallOptions) -> CopiedCall | None:
         """The call; None if another class has to handle these operands, or refuse them."""
         dtypes = [getattr(each, "dtype", None) for each in operands[:2]]
         kinds = [getattr(dtype, "kind", "-") for dtype in dtypes]
@@ -225,10 +224,10 @@ class CopiedCall:
         else:
             self._into = empty_result(*self._core, self._types.result)
         copied = [each for each in self._operands if each is not None and not on_gpu(each)]
-        threads, where = threads_until_decided(session.team, settings), f"the device of {session.team.host}, {self._gpu.name}"
+        threads = threads_until_decided(session.team, settings)
         with session.team.phase("scatter", timed=False), busy():
-            made = session.device_of_alone(self._gpu)
-            self._copies = WholeCopies(made, copied, self._into, threads, check=settings.check, where=where)
+            device = session.device_of_alone(self._gpu)
+            self._copies = WholeCopies(device, copied, self._into, threads, check=settings.check)
         try:
             a, b, c = self._operands
             b_there = b if on_gpu(b) else None if is_transpose(a, b) else self._copies.to_gpu("B", b)
@@ -293,7 +292,7 @@ class RootCall:
 
     decision: Decision | None = None  # None for a stack, or if the root computes alone
 
-    def __init__(self, session: Session, operands: tuple[Any, Any, Any], out: Any, asked: CallOptions) -> None:
+    def __init__(self, session: Session, operands: Operands, out: Any, asked: CallOptions) -> None:
         team, shared, root = session.team, session.shared_arrays, asked.root
         self._session, self._operands, self._out, self._asked = session, operands, out, asked
         with team.phase("agree", timed=False) as agreeing:
@@ -364,8 +363,7 @@ class RootCall:
         products = RealProducts(team, types, threads, shape, c=added)
         for number, prime in enumerate(types.primes):
             first, second, out = self._real_operands(decision, threads, prime)
-            product = RootProduct(session, decision, (first, second), self.settings, out, seed=self._seed + number)
-            c, check = product.result()
+            c, check = RootProduct(session, decision, (first, second), self.settings, out, seed=self._seed + number).result()
             settle(check, warns=given is not None)
             products.add(c)
         return products.finish(given.out if given is not None else None)
@@ -384,7 +382,7 @@ class RootCall:
     def _stack_by_all_ranks(self, count: int) -> Any:
         """The products of a stack, each computed by all ranks together."""
         given, room, asked = self.given, None, self._asked.without_transposes()  # `given` holds op(A) and op(B)
-        operands: tuple[Any, Any, Any] = (None, None, None)
+        operands: Operands = (None, None, None)
         if given is not None:
             room = given.room()
         for number in range(count):
@@ -530,7 +528,7 @@ Call = DistributedCall | GpuCall | CopiedCall | RootCall
 
 
 def _inspected(
-    session: Session, operands: tuple[Any, Any, Any], out: Any, settings: Settings, gemm: Gemm, asked_gemm: Mapping[str, Any]
+    session: Session, operands: Operands, out: Any, settings: Settings, gemm: Gemm, asked_gemm: Mapping[str, Any]
 ) -> tuple[RootOperands | None, RootShapes | UsageError]:
     """The root's arrays and their description, or a UsageError, which all ranks raise once they agree on the root."""
     plain_out = out.view(np.ndarray) if isinstance(out, np.ndarray) and not is_masked(out) else out
@@ -547,11 +545,9 @@ def _inspected(
     return given, shapes
 
 
-def _shared_operands(
-    session: Session, shapes: RootShapes, decision: Decision
-) -> tuple[MatrixSource, MatrixSource, np.ndarray | None]:
+def _shared_operands(session: Session, shapes: RootShapes, decision: Decision) -> tuple[MatrixSource, MatrixSource, Any]:
     """This rank's views of A, B and, if shared too, C."""
-    problem, types = shapes.problem, element_types(shapes.problem)
+    problem, types, dtype = shapes.problem, element_types(shapes.problem), decision.plan.problem.operand_dtype
     sizes = {"A": (problem.n, problem.l), "B": (problem.l, problem.m), "C": (problem.n, problem.m)}
     a, b, c = (
         session.shared_arrays.array_at(location, sizes[key], types[key]) if location is not None else None
@@ -559,9 +555,7 @@ def _shared_operands(
     )
     assert a is not None
     assert b is not None
-    first, second = (
-        SharedMatrix(each, decision.plan.problem.operand_dtype, as_it_lies=decision.reads_transposed) for each in (a, b)
-    )
+    first, second = (SharedMatrix(each, dtype, as_it_lies=decision.reads_transposed) for each in (a, b))
     return first, second, c
 
 

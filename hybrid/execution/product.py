@@ -84,8 +84,7 @@ class RootProduct(RankRun):
         seed: int | None = None,
         progress: Progress = tell_nobody,
     ) -> None:
-        """`out`: an array for C: the root's, or with shared operands the same shared array on all ranks. `seed`: of the host's
-        check; None: the ranks agree on one."""
+        """`out`: an array for C: the root's, or with shared operands the same shared array on all ranks."""
         super().__init__(session, decision, settings, seed, progress)
         self._operands, self._out = operands, out
         self._result: np.ndarray | None = None  # at the root, receives C from the workspace
@@ -137,16 +136,12 @@ class RootProduct(RankRun):
             return super().check_on_host(suspects)
         with team.phase("check") as checking:  # the root alone has the matrices, and uses the cores of all ranks
             if team.rank == plan.root:
-                a, b, c = self._on_host_of_root()
-                threads, problem = sum(placement.threads.count for placement in self.decision.placements), plan.problem
-                checking.mine = verify_alone(a.array, b.array, c.array, threads, suspects, by, problem=problem)
+                a, b, c = (numbers_of(on_host(self.views[key].array)) for key in "ABC")
+                a, b = (each.astype(c.dtype, copy=False) for each in (a, b))  # 16-bit types as float32
+                threads = sum(placement.threads.count for placement in self.decision.placements)
+                checking.mine = verify_alone(a, b, c, threads, suspects, by, problem=plan.problem)
         check: Check = checking.all[plan.root]
         return check
-
-    def _on_host_of_root(self) -> list[RowView]:
-        """The root's A, B and C in a dtype that the host can multiply: copied from a GPU if there, 16-bit types as float32."""
-        arrays = {key: numbers_of(on_host(self.views[key].array)) for key in "ABC"}
-        return [RowView(arrays[key].astype(arrays["C"].dtype, copy=False), self.views[key].rows) for key in "ABC"]
 
     def _host_matrices(self, kept: dict[str, RowView]) -> dict[str, RowView]:
         """A, B and C by operand: the node's shared matrices, or the root's own arrays, in place if possible."""
@@ -234,10 +229,8 @@ class RootProduct(RankRun):
             return
         with team.phase("scatter"):
             for key, operand in zip("A" if plan.problem.symmetric else "AB", self._operands, strict=False):
-                view = self.views[key]
-                if not isinstance(operand, RootMatrix) or team.rank != plan.root:
-                    continue
-                if operand.in_place(plan.problem.operand_dtype) is not view.array:
+                if isinstance(operand, RootMatrix) and team.rank == plan.root:
+                    view = self.views[key]
                     operand.rows(view.rows, view.array, self.threads, lambda done: team.enter("scatter"))
             if self._sending is not None:
                 self._sending.wait_until_complete(ROWS_AHEAD)

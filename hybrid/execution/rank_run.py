@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One rank's part of a product, wherever its matrices are: multiply, check on the device, recompute what is wrong. Set up once,
-run any number of times."""
+"""One rank's part of a product, wherever its matrices are: set up once; multiplied, checked and repaired any number of times."""
 
 from __future__ import annotations
 
@@ -59,14 +58,12 @@ def modular_product(rank_device: RankDevice, decision: Decision, rank: int, sett
 
     # All ranks use the same last step, so that C's bits do not depend on the rank that computes them.
     gpus = [placement.gpu for placement in decision.placements if placement.gpu is not None]
-    how = {
-        "fast": settings.precision == "fast",
-        "by_integers": any(lacks_float64(gpu.capability) for gpu in gpus),
-    }
-    memory = rank_device.memory
-    made: ModularProduct = rank_device.once_for_plan(
-        f"modular {how}", decision.plan, lambda: ModularProduct(rank_device.device, memory, share, plan.problem, **how)
-    )
+    fast, by_integers = settings.precision == "fast", any(lacks_float64(gpu.capability) for gpu in gpus)
+
+    def make() -> ModularProduct:
+        return ModularProduct(rank_device.device, rank_device.memory, share, plan.problem, fast=fast, by_integers=by_integers)
+
+    made: ModularProduct = rank_device.once_for_plan(f"modular, {fast=}, {by_integers=}", decision.plan, make)
     return made
 
 
@@ -81,8 +78,8 @@ def _wait_for_libraries() -> None:
 
 
 class RankCheck:
-    """One rank's part of the device check: row sums on the device, and checksums of every copy. One object serves all products of
-    a call. `matrices`, `in_place`: as for `make_transport`."""
+    """One rank's part of the device check, for all products of a call: row sums on the device, and checksums of every copy.
+    `matrices`, `in_place`: as for `make_transport`."""
 
     def __init__(
         self, decision: Decision, rank_device: RankDevice, matrices: RankMatrices | None, in_place: Iterable[str]
@@ -248,8 +245,7 @@ class RankRun(ABC):
         self._all_in_place = self._rank_device.gpu is not None and len(in_place) == len("ABC")
         self.device_check = None
         if plan.check == "device":
-            # A symmetric product transposes one operand on the device instead of copying it. If the transpose is wrong, the sums
-            # of C's mirrored half are too.
+            # A symmetric product transposes one operand on the device; if wrong, the sums of C's mirrored half are too.
             not_copied = {*in_place, *{"A": "B", "B": "A"}.get(plan.problem.symmetric, "")}
             self.device_check = RankCheck(decision, self._rank_device, matrices, not_copied)
         if plan.staged:
@@ -332,8 +328,7 @@ class RankRun(ABC):
         """Compute the product; called again for a repair."""
 
     def begin(self, *, again: bool = False) -> None:
-        """Prepare the copies and flags of the next product, within a phase that ends on all ranks before they multiply. `again`:
-        the same matrices will be multiplied again."""
+        """Prepare copies and flags of the next product, in a phase before it. `again`: the same matrices will come again."""
         again = again or self.plan.operands is OperandLocation.NODE_SHARED
         self._rank_device.prepare_copies(self._copied, self.decision.threads_of_copies(self.team.rank), again=again)
         self._copied, self._submitted = (), 0

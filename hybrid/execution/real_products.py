@@ -17,6 +17,7 @@ from hybrid.core.settings import Settings
 from hybrid.ranks.heartbeat import busy
 from hybrid.ranks.team import Team
 
+Operands = tuple[Any, Any, Any]  # of a call: A, B, and C or None
 _WRAPPED = 2.0**62  # int64 and float64 sums differ by at least 2^64 if int64 wrapped around, else by float64's rounding
 
 

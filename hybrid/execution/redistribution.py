@@ -95,8 +95,8 @@ def gathered(session: Session, a: Any, out: Any, root: int | None, stall: float 
 def _agreed(
     session: Session, call: str, a: Any, root: int, rows: int | None, stall: float | None
 ) -> tuple[np.ndarray, list[_Share], list[Part], tuple[int, int]]:
-    """This rank's elements in host memory, all ranks' shares, each rank's part of the matrix, and the matrix's shape. The same
-    UsageError on all ranks if they do not fit together."""
+    """This rank's elements in host memory, all ranks' shares and parts of the matrix, and its shape. UsageError on all ranks if
+    they do not fit together."""
     team = session.team
     with team.phase("agree", timed=False) as agreeing:
         team.refuse_no_rank(root)
@@ -121,9 +121,7 @@ def _agreed(
             what = "Block2Ds differ in their shapes" if shares[0].place else "RowBlocks differ in their columns"
             raise UsageError(f"the ranks' {what} or types", code="ranks-differ")
     elif kinds.intersection(_KINDS.values()) or shares[root].kind != "matrix":
-        raise UsageError(
-            "a is the matrix at the root and None elsewhere, or a RowBlock or Block2D on every rank", code="mixed-kinds"
-        )
+        raise UsageError("a is a matrix at the root and None elsewhere, or distributed on every rank", code="mixed-kinds")
     if places := [share.place for share in shares if share.place is not None]:
         refuse_no_grid("a", places, shares[0].shape)
         return own, shares, places, shares[0].shape

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -34,7 +34,7 @@ from hybrid.planning.plan import FreeMemory, Plan
 from hybrid.planning.tiling import PlanRequest
 from hybrid.ranks.shared_memory import make_shared_matrices
 from hybrid.ranks.team import Team
-from hybrid.transport.rank_device import RankDevice, device_key, device_of_alone, prepare_rank_device
+from hybrid.transport.rank_device import RankDevice, device_key, device_of_alone, ready_device
 
 SPARE_GPU_BYTES = 1 << 30  # left free on a GPU for kernels, libraries and CUDA contexts, including the root's on other GPUs
 # Largest workspace kept between calls, in bytes. New memory costs page faults: for N = 2000 a fifth of the time on two cores.
@@ -56,33 +56,12 @@ class Session:
         self.shared_arrays = SharedArrays()
         # Cached decisions by request, with the settings and inventories behind them; the newest last.
         self.decisions: dict[PlanRequest, tuple[object, Decision]] = {}
-        self._changed = 0  # the team's serial at their last change
+        self.changed = 0  # the team's serial at their last change, equal on all ranks that cache the same
         # The environment in which the ranks agreed that the root computes such products alone, whatever memory the arrays lie in.
         self.repeatable: dict[object, tuple[object, object]] = {}
         self._workspace = np.empty(0, np.uint8)
         self._gpu_bytes_lately = ttl_cached(self._gpu_bytes)
         team.when_freed.append(self._end)
-
-    @property
-    def remembered_serial(self) -> int:
-        """A number, equal on all ranks that cache the same decisions; 0 if none may be reused."""
-        return self._changed if self.decisions else 0
-
-    def remembered(self, request: PlanRequest, asked: object, serials: Set[int]) -> Decision | None:
-        """The cached decision, if any. `serials`: `remembered_serial` of all ranks; a rank that failed alone has another."""
-        if serials != {self._changed}:
-            self.decisions.clear()
-        before, decision = self.decisions.get(request, (None, None))
-        return decision if before == asked else None
-
-    def remember(self, request: PlanRequest, asked: object, decision: Decision | None) -> None:
-        """Cache the decision; None: drop the request's entry. Collective."""
-        self.decisions.pop(request, None)
-        if decision is not None:
-            self.decisions[request] = asked, decision
-            if len(self.decisions) > _MOST_REMEMBERED:
-                del self.decisions[next(iter(self.decisions))]
-        self._changed = self.team.serial
 
     def workspace(self, size: int) -> np.ndarray:
         """At least `size` bytes of memory shared by the ranks of a single node, kept between calls. Collective."""
@@ -98,12 +77,12 @@ class Session:
     def device(self, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel) -> RankDevice:
         """This rank's device, ready for the kernel: the last product's if the plan allows, else a new one. Collective."""
         if plan.device == "cpu" and not plan.staged:
-            self._in_place = prepare_rank_device(self.team, self._in_place, plan, gpus, kernel)
+            self._in_place = ready_device(self.team, self._in_place, plan, gpus, kernel)
             return self._in_place
         if self.rank_device is not None and self.rank_device.key != device_key(plan, gpus):
             self.release_device()
         with wall.within("GPU start" if plan.device == "cuda" else "prepare"):
-            self.rank_device = prepare_rank_device(self.team, self.rank_device, plan, gpus, kernel)
+            self.rank_device = ready_device(self.team, self.rank_device, plan, gpus, kernel)
         self.use_gpu()
         return self.rank_device
 
@@ -191,12 +170,12 @@ def take_inventory(session: Session, settings: Settings) -> Inventory:
     used_before = session.rank_device.gpu if session.rank_device else None
     free = free_memory_of(session, settings, used_before if used_before in gpus else None)
     model = MachineModel.read(settings.machine)
-    return Inventory(this_processor(), gpus, why_no_gpu, free, session.remembered_serial, model, session.team.has_failed)
+    cached = session.changed if session.decisions else 0
+    return Inventory(this_processor(), gpus, why_no_gpu, free, cached, model, session.team.has_failed)
 
 
 def free_memory_of(session: Session, settings: Settings, gpu: Gpu | None, *, now: bool = False) -> FreeMemory:
-    """This rank's free memory. `now`: measure it; else take host memory as of a moment ago, and do not query the GPU's driver,
-    which takes as long as a small product."""
+    """This rank's free memory. `now`: measured; else as of a moment ago, without the GPU's driver, which takes too long."""
     device = session.rank_device
     # Buffers of earlier products count as free: they are reused, or released before the product begins.
     reserved = device.bytes_reserved if device is not None and device.gpu == gpu else 0
@@ -230,10 +209,12 @@ def agree(session: Session, request: PlanRequest, settings: Settings, inventorie
     """
     if any(inventory.failed for inventory in inventories):
         session.forget()
+    if {inventory.remembers for inventory in inventories} != {session.changed}:  # some rank has failed alone
+        session.decisions.clear()
     asked = settings, tuple(inventories)
-    known = session.remembered(request, asked, {inventory.remembers for inventory in inventories})
-    if known is not None:
-        return known
+    before, cached = session.decisions.get(request, (None, None))
+    if cached is not None and before == asked:
+        return cached
     is_measured = False
 
     def find_out(known: Machine, test: str | None, gpus: Sequence[Gpu | None], plan: Plan, kernel: Kernel) -> Machine:
@@ -242,12 +223,10 @@ def agree(session: Session, request: PlanRequest, settings: Settings, inventorie
             # Test again if the caller names a transport: they may have fixed the cause of an earlier failure.
             why = session.device(plan, gpus, kernel).refusal(test, again=settings.transport != "auto")
             return replace(known, outcomes={**known.outcomes, test: why})
-        with session.team.phase("agree", timed=False) as measuring:
-            measuring.mine = free_memory_of(session, settings, gpus[session.team.rank], now=True)
+        with session.team.phase("agree", timed=False) as asking:
+            asking.mine = free_memory_of(session, settings, gpus[session.team.rank], now=True)
         is_measured = True
-        return replace(
-            known, ranks=tuple(replace(rank, free=free) for rank, free in zip(known.ranks, measuring.all, strict=True))
-        )
+        return replace(known, ranks=tuple(replace(rank, free=free) for rank, free in zip(known.ranks, asking.all, strict=True)))
 
     decision = decide(Machine(session.team.topology, tuple(inventories), {}, find_out), request, settings)
     if decision.shortage:
@@ -255,7 +234,12 @@ def agree(session: Session, request: PlanRequest, settings: Settings, inventorie
     has_gpu = session.rank_device is not None and session.rank_device.gpu is not None
     if has_gpu and (decision.needs_reserved or settings.device == "cpu"):
         session.release_device()
-    session.remember(request, asked, None if is_measured else decision)
+    session.decisions.pop(request, None)
+    if not is_measured:
+        session.decisions[request] = asked, decision
+        if len(session.decisions) > _MOST_REMEMBERED:
+            del session.decisions[next(iter(session.decisions))]
+    session.changed = session.team.serial
     return decision
 
 

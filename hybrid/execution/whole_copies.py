@@ -33,19 +33,13 @@ class WholeCopies:
     """
 
     def __init__(
-        self,
-        rank_device: RankDevice,
-        read: Sequence[np.ndarray],
-        written: np.ndarray | None,
-        threads: int,
-        *,
-        check: str,
-        where: str,
+        self, rank_device: RankDevice, read: Sequence[np.ndarray], written: np.ndarray | None, threads: int, *, check: str
     ) -> None:
-        """`read`, `written`: host arrays. `threads`: for copies and sums. `check`: as in the settings. `where`: for messages."""
+        """`read`, `written`: host arrays. `threads`: for copies and sums. `check`: as in the settings."""
         arrays = [*read] if written is None else [*read, written]
         device = self._device = rank_device.device
-        self._threads, self._where = threads, where
+        assert rank_device.gpu is not None
+        self._threads, self._where = threads, f"the device of {rank_device.team.host}, {rank_device.gpu.name}"
         self._overwrites = written is not None and any(np.may_share_memory(each, written) for each in read)
         self._slots = device.pin_again(arrays, threads)
         self._use_slots()
@@ -77,11 +71,6 @@ class WholeCopies:
         """Make the caller's stream wait for the H2D copies."""
         self._device.have_caller_follow(self._arriving)
 
-    def finish(self) -> None:
-        """Wait until all copies are complete."""
-        with busy():
-            self._device.finish()
-
     def to_host(self, source: Any, into: np.ndarray) -> None:
         """Copy a complete, contiguous C from the GPU; it has arrived when `verify` returns."""
         if self._overwrites and self._sums is not None:
@@ -93,12 +82,11 @@ class WholeCopies:
     def verify(self) -> None:
         """Wait until all copies are complete. CheckFailed if one arrived changed."""
         if self._sums is None:
-            self.finish()
+            with busy():
+                self._device.finish()
             return
-        device, found, first = self._device, [], 0
-        made = check_matrices(
-            device, {"all": (3, sum(len(rows) for *_, rows in self._summed)), "weights": (1, _WORDS), "sample": (1, 2)}
-        )
+        device, found, first, all_rows = self._device, [], 0, sum(len(rows) for *_, rows in self._summed)
+        made = check_matrices(device, {"all": (3, all_rows), "weights": (1, _WORDS), "sample": (1, 2)})
         device.write(made["weights"], checksum_weights(_WORDS, 8)[None, :])
         device.write(made["sample"], self._sample.words)
         calls = [device.clearing(made["all"], 0)]
@@ -111,7 +99,8 @@ class WholeCopies:
             calls.append(check_kernel(device, "row_sums", rows, weights, weights, *into))
             found.append((text, on_host, part))
         device.launch(calls, [], "check")
-        self.finish()
+        with busy():
+            device.finish()
         self._sums.wait()
         there = device.read(made["all"][0].view("uint64"))
         compared = [(text, on_host, there[part]) for text, on_host, part in found]

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import threading
-from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 AGREED, REPORTED = 1, 2  # kinds of exit code: all ranks end with it; this rank alone does, and has printed why
@@ -62,8 +61,8 @@ def heartbeat(phase: str | None = None) -> None:
     _board.beats += 1
 
 
-class _Busy:
-    """A context without heartbeats. The supervisor still notices a stopped process (SIGSTOP)."""
+class busy:
+    """A context for library calls, which may take any time and send no heartbeats. A stopped process is still noticed."""
 
     def __enter__(self) -> None:
         with _lock:
@@ -74,22 +73,13 @@ class _Busy:
             _board.busy -= 1
 
 
-_busy = _Busy()
-
-
-def busy() -> AbstractContextManager[None]:
-    """A context for library calls, which may take any time and send no heartbeats."""
-    return _busy
-
-
 def mpi_started() -> None:
     """Tell the supervisor that MPI has started."""
     _board.mpi_started = True
 
 
 def leave_group() -> None:
-    """Move this process to its own group, so that signals to the launcher's group reach it once, through the supervisor: for a
-    program that handles them itself."""
+    """Move a program that handles signals to its own group: those to the launcher's reach it once, through the supervisor."""
     if _supervisor:
         os.setpgid(0, 0)
         _board.has_own_group = True

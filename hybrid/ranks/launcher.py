@@ -111,8 +111,7 @@ def pmi_socket() -> int | None:
 
 
 def abort(code: int) -> bool:
-    """Make Hydra, MPICH's launcher, end the job and exit with `code`, like MPI_Abort. False without Hydra: Slurm's PMI-2 also
-    sets PMI_FD, but does not use PMI-1's text protocol."""
+    """Make Hydra, MPICH's launcher, end the job with `code`, as MPI_Abort. False without it (Slurm sets PMI_FD, too)."""
     there = pmi_socket() if "PMI_HOSTNAME" in os.environ else None
     with suppress(OSError):  # Hydra has ended
         return there is not None and os.write(there, b"cmd=abort exitcode=%d\n" % code) > 0
@@ -140,8 +139,7 @@ def share_voice() -> None:
         return
     import socket  # takes milliseconds; a process alone needs none
 
-    # A name unique to this job and node: the job's under Open MPI, else the launcher's process id with its start time, since
-    # another container may use the same ids.
+    # Unique to this job and node: the job's name under Open MPI, else the launcher's process id and start time (containers).
     job = os.environ.get("PMIX_NAMESPACE") or launcher_above() or str(os.getppid())
     with suppress(OSError):
         _voice_name = f"\0hybrid-{os.getuid()}-{job[-80:]}"
@@ -237,8 +235,7 @@ _came: set[int] = set()
 
 
 def heed(signum: int) -> None:
-    """Record this signal for `has_come`. SIGINT still raises KeyboardInterrupt, which C code may turn into other errors; SIGTERM
-    no longer ends the process: the caller must."""
+    """Record this signal for `has_come`. SIGINT still raises KeyboardInterrupt; SIGTERM no longer ends the process."""
 
     def remember(signum: int, frame: FrameType | None) -> None:
         _came.add(signum)

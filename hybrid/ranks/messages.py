@@ -172,8 +172,7 @@ _EXCHANGE_PAUSE = 1e-3  # seconds: longest pause between polls for ranks that ma
 # Long waits pause for this share of the time so far: they take less than 1 % of a core, and end hardly later than polling ones.
 _SHARE = 0.01
 _FLAG_POLLS, _FLAG_PAUSE = 10_000, 1e-4  # polls of flags and devices at full speed, then seconds between polls
-# Seconds between polls of a collective. The network's buffers hold what arrives meanwhile. Within a node, MPI copies only some KB
-# per poll, so an idle rank does not sleep there.
+# Seconds between polls of a collective between nodes. Within a node, MPI copies only some KB per poll: no rank sleeps there.
 _COLLECTIVE_PAUSE = 1e-4
 _give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 _SLOW_YIELD = 5e-4  # seconds: a slower sched_yield means that another thread spins on this core
@@ -184,8 +183,7 @@ _crowded_until = 0.0
 def _let_others_run() -> None:
     """Yield the core between two polls, and return soon.
 
-    If other threads spin on the core, as BLAS threads do for a while after each call, sched_yield returns only after a time slice
-    of milliseconds. A sleeping thread is woken at once.
+    While others spin on the core, as BLAS threads do after a call, sched_yield takes milliseconds; a sleeper is woken at once.
     """
     global _crowded_until
     began = time.perf_counter()

@@ -119,17 +119,14 @@ def abort(code: int) -> None:
 
 
 def refuse_foreign_launcher(world: MPI.Comm) -> None:
-    """StartError if MPI does not see all processes that the launcher started: with another MPI's launcher every process would be
-    rank 0 of 1, and repeat all the work."""
+    """StartError if MPI does not see all started processes: with another MPI's launcher each would be rank 0 of 1."""
     launch, size = launched(), world.Get_size()
     if launch is None or size == launch.size:
         return
     from mpi4py import MPI
 
     if launcher_above() == "":
-        raise stale(
-            launch, "no launcher is running above this process, and MPI sees it alone: they are left over from another job"
-        )
+        raise stale(launch, "no launcher runs above this process, and MPI sees it alone: they are left over from another job")
     raise StartError(
         f"{launch.name} started {launch.size} processes, but {library_name(MPI)} sees {size}: they belong to "
         "different MPIs; use the mpirun of the MPI that mpi4py uses, or srun with the --mpi= it was built for",

@@ -127,8 +127,8 @@ def _free(mapped: mmap.mmap, part: Span) -> None:
 
 
 class NodeFlags:
-    """Flags in shared memory by which the ranks of a node signal each other, `flag_count` for each rank. A rank sets only its own
-    flags and reads all. Construction is collective."""
+    """Flags in shared memory by which the ranks of a node signal each other, `flag_count` a rank. A rank sets only its own.
+    Construction is collective."""
 
     def __init__(self, team: Team, flag_count: int) -> None:
         self.flag_count = flag_count

@@ -153,8 +153,7 @@ class _Watch:
     # --- its end
 
     def _conclude(self, code: int) -> NoReturn:
-        """Print what happened to the worker, unless it has reported itself, and exit so that no other rank waits for it. `code`:
-        the worker's exit code, negative if a signal killed it."""
+        """Print how the worker ended, unless it has, and exit so that no rank waits for it. `code`: negative for a signal."""
         if self._launcher_is_gone():
             os._exit(1)  # silently: all ranks of the job would say the same
         told, told_code = self._board.told, self._board.exit_code
@@ -176,8 +175,7 @@ class _Watch:
         end_job(exit_code)
 
     def _how_it_ended(self, code: int) -> tuple[str, str, int]:
-        """How the worker ended: the end of a sentence about the rank, a code of `hybrid.errors.CODES`, and the exit code for the
-        launcher, which is never 0, since other ranks were not done."""
+        """The end of a sentence about the rank, a code of `hybrid.errors`, and an exit code: not 0, as others are not done."""
         asked = 128 + signal.SIGTERM if self._asked else 0
         if self._stuck:
             text = f"showed no progress for {self._stall:g} s and was ended (--stall sets the seconds)"

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType, TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hybrid.core.forks import Turn, forked_from_rank
@@ -49,10 +49,8 @@ class Interrupts:
     """One rank's interrupts. Within the body of a phase they are raised at once, and the phase's end reports them to the others.
     Elsewhere they are noted, and raised at the start of the next phase or at the end of the call."""
 
-    def __init__(self, end_of_body: CodeType) -> None:
-        """`end_of_body`: the code of the function that ends a phase's body and clears `in_body`."""
+    def __init__(self) -> None:
         self.in_body = False  # of a phase
-        self._end_of_body = end_of_body
         self._handler: Any = None
         self._noted_at = 0.0  # when the noted interrupt came; 0: none
 
@@ -80,8 +78,8 @@ class Interrupts:
             self.raise_noted()
 
     def _take(self, signum: int, frame: FrameType | None) -> None:
-        # On entry to `end_of_body` the body has ended, although `in_body` is not cleared yet.
-        if self.in_body and (frame is None or frame.f_code is not self._end_of_body):
+        # On entry to `Phase.__exit__` the body has ended, although `in_body` is not cleared yet.
+        if self.in_body and (frame is None or frame.f_code is not Phase.__exit__.__code__):
             self._handler(signum, frame)
         else:
             self._noted_at = self._noted_at or time.monotonic()
@@ -146,7 +144,7 @@ class Team:
         self.when_freed: list[Callable[[], None]] = []  # called on every rank when the team's communicators are freed
         self._patience = patience
         self._turn = Turn()  # allows one call at a time
-        self._interrupts = Interrupts(Phase.__exit__.__code__)
+        self._interrupts = Interrupts()
         self._arriving = False  # the next phase is the first of a call: other ranks may not have called yet
         self._messages: Messages | None = None
         self.has_failed = False  # a call has failed: the state that ranks keep between calls may differ
@@ -372,9 +370,7 @@ def team_of(comm: Any, stall: Any = None) -> Team:
     from mpi4py import MPI
 
     if isinstance(comm, MPI.Comm) and comm == MPI.COMM_NULL:
-        raise UsageError(
-            "comm is MPI.COMM_NULL: a communicator that was freed, or to which this process does not belong", code="communicator"
-        )
+        raise UsageError("comm is MPI.COMM_NULL: it was freed, or this process does not belong to it", code="communicator")
     if not isinstance(comm, MPI.Intracomm):
         raise UsageError(f"comm must be an mpi4py intracommunicator or None, not {type(comm).__name__}", code="communicator")
     if MPI.Is_finalized():

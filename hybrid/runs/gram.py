@@ -122,8 +122,7 @@ class Gram:
                     return None
                 with session.team.phase("scatter", timed=False), busy():
                     device, c = session.device_of_alone(gpu), empty_result(n, n, self._result)
-                    where = f"the device of {session.team.host}, {gpu.name}"
-                    copies = WholeCopies(device, [a], c, self._threads, check=settings.check, where=where)
+                    copies = WholeCopies(device, [a], c, self._threads, check=settings.check)
                     there = copies.to_gpu("A", a)
                     copies.make_caller_wait()
             made = self._of_matrix(there)

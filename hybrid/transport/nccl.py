@@ -99,8 +99,7 @@ class DeviceGroup:
     def __init__(self, team: Team, device: CudaDevice) -> None:
         self._team, self._device = team, device
         self._communicator: Any = None  # CuPy's
-        # Aborts the communicator when this object is collected or Python ends. CuPy would call ncclCommDestroy instead, which is
-        # collective and hangs if another rank does not call it.
+        # Aborts the communicator at this object's end. CuPy would call ncclCommDestroy, which hangs if another rank does not.
         self._abort_once: Any = None
         self._tested = False
         self._connected: set[frozenset[tuple[int, int]]] = set()  # tested sets of (sender, receiver)
@@ -122,8 +121,7 @@ class DeviceGroup:
             raise
 
     def connect(self, receivers: Mapping[int, int]) -> None:
-        """Connect each sender's device with its receiver's (`receivers[sender]`), and test them, unless done before.
-        DeviceUnavailable on all ranks if it fails on one."""
+        """Connect each sender's device with `receivers[sender]`'s, tested, once. DeviceUnavailable on all ranks if one fails."""
         pairs = frozenset(receivers.items())
         if pairs not in self._connected:
             try:
@@ -221,8 +219,7 @@ class DeviceGroup:
             self._abort_once = weakref.finalize(self, self._communicator.abort)
 
     def _test(self, receivers: Mapping[int, int] | None = None) -> None:
-        """Send test matrices from every rank to every other; with `receivers`, only from senders to their receivers.
-        DeviceUnavailable if one arrives changed."""
+        """Send test matrices from each rank to all, or to its receiver. DeviceUnavailable if one arrives changed."""
         team, device = self._team, self._device
         rows_of = [Span(rank * _ROWS, (rank + 1) * _ROWS) for rank in range(team.size)]
         to = {} if receivers is None else receivers
@@ -377,8 +374,8 @@ class DeviceGather:
 
 @dataclass(kw_only=True)
 class NcclTransport(HostTransport):
-    """Requires that all panels fit on the devices: then all ranks load them in the same order, as collectives need. Copies A like
-    HostTransport, and C unless it goes to another node."""
+    """Copies A like HostTransport, and C unless it goes to another node. All panels must fit on the devices: then all ranks load
+    them in the same order, as collectives need."""
 
     group: DeviceGroup
     rows_of: Sequence[Span]  # by rank: the rows of B that it loads; `matrices.b` has at least this rank's
@@ -401,8 +398,7 @@ class NcclTransport(HostTransport):
         return self._gathered[-1]
 
     def store(self, tile: Tile, source: Any, after: list[Event]) -> Event:
-        # A copy to pageable memory blocks the host until the tile is computed, and the panel of a failed rank never arrives. So
-        # wait here first, where failures are noticed.
+        # A copy to pageable memory blocks the host. Wait here first: the panel of a failed rank never arrives.
         gather = self.gather
         if gather is None:
             self.group.wait_for(self._gathered[tile.slot])

@@ -45,11 +45,8 @@ class _PlanCache:
 class RankDevice:
     """One rank's device. `reserve`, `connect`, `meet` and `refusal` are collective."""
 
-    def __init__(
-        self, team: Team, make: Callable[[Gpu | None], Any], gpus: Sequence[Gpu | None] = (), key: object = None
-    ) -> None:
-        """`make`: creates a `Device` of this process on a GPU, or on the CPU for None. `gpus`: of all ranks. `key`: the plan's
-        `device_key`; plans with another key need another RankDevice."""
+    def __init__(self, team: Team, make: Callable[..., Any], gpus: Sequence[Gpu | None] = (), key: object = None) -> None:
+        """`make`: creates a `Device` on a GPU of this process, or for None a CPU's. `gpus`: of all ranks. `key`: `device_key`."""
         self.team, self._make, self._gpus, self.key = team, make, gpus, key
         self.gpu = gpus[team.rank] if gpus else None
         self.device = make(self.gpu)
@@ -199,8 +196,7 @@ class RankDevice:
     def once_for_plan(self, what: object, plan: Plan, make: Callable[[], Any], device_bytes: int = 0) -> Any:
         """The result of `make`, cached for plans with the same panels. `device_bytes`: its device memory beside `memory`.
 
-        Used for views of device memory and prepared launches, which take longer to create than a small copy. Many plans are
-        cached, for programs that alternate between shapes.
+        Views of device memory and prepared launches take longer to make than a small copy. Programs alternate between plans.
         """
         key = id(plan.shares)
         cache = self._caches[key] = self._caches.pop(key) if key in self._caches else _PlanCache(plan.shares)
@@ -237,9 +233,7 @@ def device_of_alone(team: Team, gpu: Gpu) -> RankDevice:
     return RankDevice(team, _cuda_device, [gpu], ("cuda", True, (gpu,)))
 
 
-def prepare_rank_device(
-    team: Team, current: RankDevice | None, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel
-) -> RankDevice:
+def ready_device(team: Team, current: RankDevice | None, plan: Plan, gpus: Sequence[Gpu | None], kernel: Kernel) -> RankDevice:
     """This rank's device, ready for the kernel: `current`, or a new one if None. Collective."""
     instance = (kernel.name, plan.problem.operand_dtype, plan.adds)
     if current is not None and instance in current.ready_kernels:
