@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Plans cached by call signature, so that a repeated call only checks its operands and multiplies.
 
-The signature of a call in one process: shapes, dtypes and memory order of its matrices, and all options. With several ranks each
-call agrees anew, since no rank knows what the others pass; `hybrid.execution.session` caches what they agree on. Small products
-that the root computes alone are an exception: ranks that repeat such a call tell each other so after the product, and only if
-some rank does not, all agree anew.
+The signature of a call in one process: shapes, dtypes and memory order of its matrices, and all options. Several ranks agree anew
+at each call, since none knows what the others pass (`hybrid.execution.session` caches the decision), except for small products
+that the root computes alone: ranks that repeat such a call tell each other so after the product, and agree if some rank does not.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
@@ -132,11 +131,10 @@ class Compiled:
         if (signature is None and not none_here) or operands[2] is not None:  # C may lie in `out`, which the product overwrites
             return None
         key = signature, _key_of(self._root, self._options)
-        try:
+        with suppress(TypeError):  # an option is unhashable
             hash(key)
-        except TypeError:  # an option is unhashable
-            return None
-        return key
+            return key
+        return None
 
     def _by_root_alone(self, session: Session, operands: Operands, out: Any, mine: Any = None) -> tuple[Any, list[Any]]:
         """The product, None except at the root, and every rank's `mine`."""

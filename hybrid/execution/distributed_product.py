@@ -617,9 +617,8 @@ class SumOfProducts:
     def if_cheaper(
         cls, team: Team, settings: Settings, shares: Sequence[Shares | None], inventories: Sequence[Inventory]
     ) -> SumOfProducts | None:
-        """The sum of products on CPUs, the same on all ranks, or None to transpose A between ranks instead: if A and B have
-        different rows on some rank, with GPUs, for a large C, or if sums of integers may overflow 64 bits. DoesNotFit if memory
-        is short."""
+        """The sum of products on CPUs, or None to transpose A between ranks, the same on all: if A and B have different rows on
+        some rank, with GPUs, for a large C, or if sums of integers may overflow 64 bits. DoesNotFit if memory is short."""
         first, own = shares[0], [each for each in shares if each is not None]
         if team.size == 1 or first is None or first.types.result == "uint64":
             return None

@@ -149,8 +149,7 @@ class GpuCall:
 class CopiedCall:
     """A product in one process, of integers, with a complex A, or rounded to float16, whose operands are partly or all in host
     memory: they are copied to the GPU in their own dtype and converted there, and C returns in the result's dtype. C, unless of
-    integers, is computed in two halves: while one is multiplied, the rows of A for the next, or the finished half of C, are
-    copied."""
+    integers, is computed in two halves: while one is multiplied, rows of A for the next, or the finished C, are copied."""
 
     def __init__(
         self, session: Session, operands: Sequence[Any], out: Any, asked: CallOptions, gpu: Gpu, shape: tuple[int, ...]

@@ -192,9 +192,8 @@ def exit_at_once(code: int) -> NoReturn:
 def end_job(code: int) -> NoReturn:
     """End this process and, if a launcher started it, the whole job, with this exit code if the launcher supports it.
 
-    Launchers differ. Open MPI's ends the job at the first nonzero exit code and returns it. MPICH's (Hydra) ignores exit codes
-    during MPI's start and on other nodes, but obeys PMI's abort command, which MPI_Abort sends too. For others, this rank dies
-    of a signal.
+    Open MPI's launcher ends the job at the first nonzero exit code, and returns it. MPICH's (Hydra) ignores them during MPI's
+    start and on other nodes, but obeys PMI's abort command, which MPI_Abort sends too. For others, this rank dies of a signal.
     """
     launch = launched()
     if launch is None:

@@ -3,9 +3,8 @@
 
 A failed rank must not leave the others waiting, so all work happens in phases. Each phase ends with one exchange in which every
 rank reports its result or its error; if one failed, all raise. Waits inside a phase poll, so that a notice of failure ends them.
-A rank that fails between phases reports in the next exchange. A rank that leaves an exchange early tells the others that the
-communicator is lost. Nothing here blocks inside MPI, except the creation of communicators for collectives, once all ranks are
-known to take part.
+A rank that fails between phases reports in the next exchange; one that leaves an exchange early tells the others that the
+communicator is lost. Nothing blocks inside MPI but the creation of communicators, once all ranks are known to take part.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ if TYPE_CHECKING:
 
 # --- Ctrl-C in a call
 #
-# A KeyboardInterrupt at a random moment would abandon an exchange, or start one that the other ranks take for another: the ranks
-# would be out of step from then on.
+# A KeyboardInterrupt at a random moment would abandon an exchange, or start one that the others take for another.
 
 _OVERDUE = 1.0  # seconds that an interrupt waits for the other ranks
 
@@ -230,9 +228,8 @@ class Team:
     def together(self) -> Iterator[None]:
         """A context for one call, in which all ranks of the team pass through the same phases.
 
-        A rank that fails between phases takes part in the next exchange with its error, and all ranks raise. If the others do not
-        come, for example because the call has no further phase, the communicator is lost. Threads of a process take turns, since
-        calls of several ranks are matched by their order alone.
+        A rank that fails between phases takes part in the next exchange with its error, and all ranks raise; if the others do not
+        come, the communicator is lost. Threads take turns, since calls of several ranks are matched by their order alone.
         """
         with self._turn:
             if self._messages is None:

@@ -47,21 +47,19 @@ _SENT_AHEAD = 16  # pieces in flight: enough while the host is busy, few enough 
 @cache
 def load_nccl() -> Any:
     """CuPy's bindings. DeviceUnavailable, with what to install, if they or the library cannot be loaded."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # CuPy's multi-line warning about a missing library: raised below instead
-        try:
-            module = importlib.import_module("cupy.cuda.nccl")
-        except ImportError as error:
-            raise _unavailable(error) from None
-    if module.available:
-        return module
-    # CuPy relies on the dynamic loader, which does not search where pip installs the library: load it by path first.
     try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # CuPy's multi-line warning about a missing library: raised below instead
+            module = importlib.import_module("cupy.cuda.nccl")
+        if module.available:
+            return module
+        # CuPy relies on the dynamic loader, which does not search where pip installs the library: load it by path first.
         for path in _installed_by_pip():
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
         return importlib.import_module(_BINDINGS)
     except (ImportError, OSError) as error:
-        raise _unavailable(error) from None
+        why = f"NCCL cannot be used ({one_line(error)}): {install('nccl13')} (or nccl12)"
+        raise DeviceUnavailable(why, code="nccl") from None
 
 
 def _installed_by_pip() -> list[Path]:
@@ -73,10 +71,6 @@ def _installed_by_pip() -> list[Path]:
     folders = list(package.submodule_search_locations or []) if package else []
     paths = [Path(folder) / "lib" / _LIBRARY for folder in folders]
     return [path for path in paths if path.is_file()]
-
-
-def _unavailable(error: Exception) -> DeviceUnavailable:
-    return DeviceUnavailable(f"NCCL cannot be used ({one_line(error)}): {install('nccl13')} (or nccl12)", code="nccl")
 
 
 @contextmanager
