@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { LANES = 16 };  // one for each direction of up to eight links
@@ -62,10 +63,21 @@ typedef struct {
     int threads;
 } Pool;
 
+// Zeroed memory for a few numbers, without which the process ends, and says why.
+static void* zeroed(size_t bytes)
+{
+    void* memory = calloc(1, bytes);
+    if (!memory) {
+        fputs("hybrid: no memory is left for copies and checks\n", stderr);
+        abort();
+    }
+    return memory;
+}
+
 // A new pool, without threads. It is never freed.
 Pool* new_pool(void)
 {
-    Pool* pool = calloc(1, sizeof *pool);
+    Pool* pool = zeroed(sizeof *pool);
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->done, NULL);
@@ -258,7 +270,7 @@ Batch* new_batch(Pool* pool, int threads, int lanes)
     int some = have_threads(pool, threads + lanes);
     pthread_mutex_unlock(&pool->lock);
     if (!some) return NULL;
-    Batch* batch = calloc(1, sizeof *batch);
+    Batch* batch = zeroed(sizeof *batch);
     batch->threads = threads;
     for (int i = 0; i < LANES; ++i) batch->lanes[i].batch = batch;
     return batch;

@@ -135,7 +135,7 @@ void put(Pool* pool, Batch* batch, const Piece* piece, const EventWait* how, voi
         Piece piece;
     } Work;  // freed together
     if (!piece->count) return;
-    Work* work = malloc(sizeof *work);
+    Work* work = zeroed(sizeof *work);
     // Fixed: smaller parts would contend for the lock.
     int64_t together = 1 + piece->lines * BYTES_AT_ONCE / (piece->rows.columns * piece->rows.item_size + 1);
     if (piece->column_bytes != piece->rows.item_size) together = ROWS_BY_COLUMNS;

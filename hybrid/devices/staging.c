@@ -118,7 +118,7 @@ static double now(void)
 // each copy. `streams`: one per worker; `events`: one per slot.
 Workers* new_workers(const Driver* driver, int each, char* memory, int64_t slot_bytes, void** streams, void** events)
 {
-    Workers* workers = calloc(1, sizeof *workers + 2 * (size_t)each * sizeof *workers->workers);
+    Workers* workers = zeroed(sizeof *workers + 2 * (size_t)each * sizeof *workers->workers);
     workers->driver = *driver;
     workers->slot_bytes = slot_bytes;
     workers->count = 2 * each;
@@ -354,7 +354,7 @@ static int have_batches(Copies* copies)
 // `stream`: records H2D transfers' `done`. `threads`: per direction. `links`: GPUs that copy at once.
 Copies* new_copies(Pool* pool, Workers* workers, void* stream, int threads, int links)
 {
-    Copies* copies = calloc(1, sizeof *copies);
+    Copies* copies = zeroed(sizeof *copies);
     *copies = (Copies){.workers = workers, .pool = pool, .threads = threads, .stream = stream};
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
@@ -388,12 +388,12 @@ Transfer* copy(Copies* copies, int out, const Matrix* of)
     if (rows < 1) rows = 1;
     if (columns < 1) columns = 1;
     int64_t across = (of->columns + columns - 1) / columns, parts = (of->rows + rows - 1) / rows * across;
-    Transfer* transfer = malloc(sizeof *transfer);
+    Transfer* transfer = zeroed(sizeof *transfer);
     *transfer = (Transfer){.of = copies, .out = out, .matrix = *of, .parts_across = across, .left = parts};
     transfer->part_rows = rows;
     transfer->part_columns = columns;
     Batch* batch = copies->batches[out];
-    Loop* loop = malloc(sizeof *loop);
+    Loop* loop = zeroed(sizeof *loop);
     *loop = (Loop){.batch = batch, .body = copy_part, .operands = transfer, .end = parts, .unit = 1, .most = 1, .freed = 1};
     int waits = out && of->ready;
     if (waits) {
@@ -477,7 +477,7 @@ void populate(Copies* copies, char* memory, int64_t bytes)
     char* first = (char*)(((uintptr_t)memory + POPULATED - 1) / POPULATED * POPULATED);
     int64_t parts = (memory + bytes - first) / POPULATED;
     if (parts <= 0 || !have_batches(copies)) return;
-    Loop* loop = malloc(sizeof *loop);
+    Loop* loop = zeroed(sizeof *loop);
     *loop = (Loop){
         .batch = copies->batches[2], .body = populate_pages, .operands = first, .end = parts, .unit = 1, .most = 1, .freed = 1};
     submit(copies->pool, loop, NULL);
