@@ -176,7 +176,8 @@ class Trials(_Tried):
         task = replace(task, seconds=min(self.seconds, _BRIEF)) if version else task  # a change may make a loop endless
         case, _ = program.launched(task, orders=1, watch=ELEMENTS | VERSIONS * bool(version), version=version)
         is_triangle = not (self.is_exercise or version or case.faults or case.uncertain) and bool(_triangle([case], task.names))
-        return bool(case.outcomes) and (case.is_right or is_triangle)
+        is_as_said = is_triangle or (not self.is_exercise and bool(self._transposed([case])))
+        return bool(case.outcomes) and (case.is_right or is_as_said)
 
     def usual_shapes(self) -> list[Sizes]:
         """A shape of whole blocks and tiles; one with partial ones; one smaller than a tile; one with a long sum; one whose

@@ -13,7 +13,16 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
-from hybrid.classroom.cuda_text import after_bracket, after_statement, blanked, for_program, functions_in, joined, spaces
+from hybrid.classroom.cuda_text import (
+    after_bracket,
+    after_statement,
+    blanked,
+    constants_in,
+    for_program,
+    functions_in,
+    joined,
+    spaces,
+)
 from hybrid.classroom.mistakes import Finding, Place
 from hybrid.classroom.student_file import StudentFile, kernels_of, refuse_host_calls, refuse_unsupported
 from hybrid.classroom.telling import Telling, dropped_results
@@ -53,6 +62,7 @@ class Account:
     looked_at: str = ""  # what was checked and what was not; "" for a program that was killed
     is_cut: bool = False  # some blocks did not run, for lack of time: its exit status says nothing
     factors: Mapping[tuple[Place, int], tuple[str, bool]] = field(default_factory=dict)  # from `Telling.factors`
+    collectives: Sequence[Mapping[str, Any]] = ()  # calls of MPI that all ranks make, in order
 
     @property
     def is_right(self) -> bool:
@@ -63,7 +73,7 @@ def account_of(ran: ProcessResult, program: Path, warnings: str, sources: Mappin
     """The account of a process. `program`: the executable, which must still exist. `warnings`: the compiler's. `sources`: the
     lines of each file. `seconds`: the time limit."""
     telling = Telling(ran, program, warnings, sources, seconds)
-    found = [*telling.findings(), *_one_sided(sources), *_shared(sources), *_in_seconds(sources)]
+    found = [*telling.findings(), *_one_sided(sources), *_shared(sources), *_in_seconds(sources), *_always_0(sources)]
     end = next(telling.of("end"), None)
     failed = _first_failed(ran.findings, dropped_results(warnings), telling)
     notes = list(telling.notes())
@@ -73,7 +83,18 @@ def account_of(ran: ProcessResult, program: Path, warnings: str, sources: Mappin
     launches = end["launches"] if end else None
     looked = _looked_at(end, telling) if end else ""
     cut = any(telling.of("cut"))
-    return Account(ran.status, launches, tuple(found), tuple(notes), failed, sources, looked, cut, telling.factors())
+    return Account(
+        ran.status,
+        launches,
+        tuple(found),
+        tuple(notes),
+        failed,
+        sources,
+        looked,
+        cut,
+        telling.factors(),
+        [*telling.of("collective")],
+    )
 
 
 def _one_sided(sources: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
@@ -105,6 +126,28 @@ def _in_seconds(sources: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
             line = plain.count("\n", 0, found.start()) + 1
             text = f"wrong unit: line {line} names milliseconds {found[1]}: divide what cudaEventElapsedTime gives by 1000"
             yield Finding(text, "wrong-unit", ((name, line),))
+
+
+_QUOTIENT = re.compile(
+    r"\b(?:float|double)\s+\w+\s*=\s*(?P<a>\d+)\s*/\s*(?P<b>\w+)\s*;"
+    r"|\*\s*\(\s*(?P<c>\d+)\s*/\s*(?P<d>\w+)\s*\)|\(\s*(?P<e>\d+)\s*/\s*(?P<f>\w+)\s*\)\s*\*"
+)
+
+
+def _always_0(sources: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
+    """Quotients of whole numbers that are 0, as of 1 and a variable, as factors or values of floating-point variables."""
+    name, lines = next(iter(sources.items()))
+    plain = blanked("\n".join(lines))
+    constants = constants_in(plain)
+    for found in _QUOTIENT.finditer(plain):
+        one, other = filter(None, found.groups())
+        number = int(other) if other.isdigit() else constants.get(other)
+        declared = re.findall(rf"\b(\w+)\b[\s*&]+(?:\w+\s*(?:=[^;,(){{}}]*)?,\s*)*{other}\s*(?=[=;,)\[:{{])", plain)
+        is_whole = bool(declared) and {*declared} <= {"int", "unsigned", "size_t", "long", "short"}
+        if number > int(one) if number is not None else is_whole and one == "1":
+            line = plain.count("\n", 0, found.start()) + 1
+            text = f"always 0: line {line} divides whole numbers, {one} / {other}: {one}.0 / {other} is a fraction"
+            yield Finding(text, "always-zero", ((name, line),))
 
 
 _PRAGMA = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+omp[ \t]+((?:\\\n|[^\n])*)\n", re.MULTILINE)
@@ -272,6 +315,7 @@ def of_all_ranks(accounts: Sequence[Account]) -> Account:
             what = f"{of_ranks[int(zeros[0])][0]} is all zeros in the launch of line {place[1]}, unlike on other ranks"
             found = Finding(f"not sent: {what}: does MPI_Bcast or the like bring it to all?", "not-sent", (place,))
             findings.append((f"rank{'s' * (len(zeros) > 1)} {', '.join(zeros)}", found))
+    findings += [("all ranks", each) for each in _disagreeing([each.collectives for each in accounts])]
     return replace(
         accounts[0],
         launches=sum(launches) if len(launches) == len(accounts) else None,
@@ -280,6 +324,19 @@ def of_all_ranks(accounts: Sequence[Account]) -> Account:
         notes=tuple(dict.fromkeys(note for account in accounts for note in account.notes)),
         failed="; ".join(f"{ranks}: {failure}" for ranks, failure in failed),
     )
+
+
+def _disagreeing(of_ranks: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[Finding]:
+    """The first collective call in which a rank differs from rank 0."""
+    says = {"call": "calls {call}", "root": "has the root {root}", "bytes": "gives {bytes} bytes"}
+    for first, *others in zip(*of_ranks, strict=False):
+        for rank, other in enumerate(others, 1):
+            for text in (text for what, text in says.items() if first[what] != other[what]):
+                said = [f"rank {of} {text.format_map(each)} in line {each['line']}" for of, each in ((0, first), (rank, other))]
+                places = {(each["file"], each["line"]) for each in (first, other)}
+                what = f"wrong {other['call']}: {' and '.join(said)}: all ranks must agree"
+                yield Finding(what, "mpi-memory", tuple(sorted(places)))
+                return
 
 
 def _by_ranks(of_ranks: Sequence[Sequence[Any]]) -> Iterator[tuple[str, Any]]:

@@ -21,6 +21,8 @@ _REFERENCE = re.compile(r"(?<![\w.])(\w+)\s*\[([^\[\]]+)\](?:\s*\[([^\[\]]+)\])?
 _ZERO = re.compile(r"\b(\w+)\s*=\s*0(?:\.0?)?f?\s*;")
 _LOOP, _VARIABLE = re.compile(r"\bfor\s*\([^{}]*\)\s*\{"), re.compile(r"\bfor\s*\(\s*(?:(?:unsigned|int|size_t)\s+)+(\w+)\s*=")
 _CONDITION = re.compile(r"\b(?:if|while)\s*(\()|\bfor\s*\([^;{}]*(;)|=\s*(\()(?=[^;]*\?)")
+_ASSIGNED = re.compile(r"\b\w+\.([xyzw])\s*[-+*/]?=(?!=)([^;]*);")
+_COMPONENT = re.compile(r"\b(?!(?:thread|block)(?:Idx|Dim)\b)(\w+(?:\[[^\]]*\])?)\.([xyzw])\b")
 _OPPOSITES = {"||": "&&", "&&": "||", ">": ">=", "<=": "<", ">=": ">", "<": "<="}
 _OPERATOR = re.compile(r"\|\||&&|(?<![<>\-])[<>]=?(?![<>]|=?\s*0\b)")
 _VALUE = r"(?<=[;{}\n])[ \t]*(?:float|double|int|half|__half)\s+"
@@ -65,7 +67,7 @@ def repairs_of(file: StudentFile, kernel: StudentKernel, element: str, result: s
     structs = [each.name for each in kernel.parameters if each.type in file.structs]
     for make in (
         _shared(plain, function),
-        *(_wider(plain, function, matrices, element), _from_0_again(plain, function)),
+        *(_wider(plain, function, matrices, element), _from_0_again(plain, function), _other_components(plain, function)),
         *(_likely(plain, function, names), _other_conditions(plain, function)),
         *(_other_sizes(plain, function, names, structs), _other_indices(plain, function)),
     ):
@@ -111,6 +113,22 @@ def _from_0_again(plain: str, function: Function) -> Iterator[_Change]:
         if loop and re.search(rf"\b{found[1]}\s*\+=", plain[loop.end() : function.end]):
             again = f"{found[1]} begins with 0 before the loop, and not in each of its iterations: so"
             yield found.start(), loop.end(), f"{plain[found.start() : loop.end()]} {found[1]} = 0;", again
+
+
+def _other_components(plain: str, function: Function) -> Iterator[_Change]:
+    """Components of vectors as in what is assigned; and the sum of a vector's sums in place of one."""
+    for found in _ASSIGNED.finditer(plain, function.opening, function.end):
+        for each in _COMPONENT.finditer(plain, found.start(2), found.end(2)):
+            if each[2] != found[1]:
+                cause = f"{each[0]} is not the component meant here: with {each[1]}.{found[1]} in its place"
+                yield *each.span(2), found[1], cause
+    body = plain[function.opening : function.end]
+    for name in dict.fromkeys(re.findall(r"\b(\w+)\.[xyzw]\s*\+=", body)):
+        sums = [f"{name}.{each}" for each in dict.fromkeys(re.findall(rf"\b{name}\.([xyzw])\s*\+=", body))]
+        used = [*re.compile(rf"\b{name}\.[xyzw]\b(?!\s*[-+*/]?=(?!=))").finditer(plain, function.opening, function.end)]
+        if len(used) == 1 and len(sums) > 1:
+            others, instead = ", ".join(each for each in sums if each != used[0][0]), f"({' + '.join(sums)})"
+            yield *used[0].span(), instead, f"nothing uses {others}: with {instead} in place of {used[0][0]}"
 
 
 def _likely(plain: str, function: Function, names: Sequence[str]) -> Iterator[_Change]:

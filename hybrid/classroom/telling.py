@@ -46,6 +46,8 @@ _FINDINGS = {  # by code and kind: a sentence of an event's members and of `Tell
     "too-early": {
         "clock": "too early: {line} reads the clock while {of}, launched in line {launch}, may still run, so it measures the "
         "launch: cudaDeviceSynchronize() waits for the kernel",
+        "events": "too early: {line} takes the time between two events of a stream, and {of}, launched in line {launch} between "
+        "them, runs in another stream, for which the second event does not wait: record both in the kernel's stream",
     },
     "undefined": {"return": "undefined: the function in {line} ends without a return, and has to return a value"},
     "out-of-bounds": {
@@ -429,7 +431,8 @@ class Telling:
             "from": self._copied(event["source"], (self._own, event["copied_in"])),
             "copies": "cudaMemcpyToSymbol" if event["writes"] else "cudaMemcpyFromSymbol",
             "has": event["part_bytes"],
-            "whole": next((each["bytes"] for each in self.of("allocation") if each["number"] == number), 0),
+            "whole": next((each["bytes"] for each in self.of("allocation") if each["number"] == number), 0)
+            or self._of_variable(event["variable"]),
             "freed_how": event["freed_by"] if number > 0 else f"{self._line(other)} has freed it",
             "by": _FREEING[event["by"]],
             "maker": _MAKERS[event["maker"]],
@@ -558,6 +561,10 @@ class Telling:
         if len(self._dynamic) == 1 and offset % item == 0:
             return f"{self._dynamic[0]}[{offset // item}]"
         return f"dynamic shared memory, byte {offset}"
+
+    def _of_variable(self, offset: int) -> int:
+        """The bytes of the __device__ or __constant__ variable at this offset; 0 if unknown."""
+        return next((size for _, kind, begin, size in self._symbols if kind == "OBJECT" and begin <= offset < begin + size), 0)
 
     def _variable(self, kind: str, offset: int, item: int) -> str:
         """The element at this offset of a __shared__ (TLS) or __device__ variable (OBJECT); "" if unknown."""

@@ -306,6 +306,11 @@ static cudaError_t symbol_copied(Call&& call, const Symbol& symbol, size_t offse
     char* at = symbol.begin + offset;
     if (auto* given = static_cast<const char*>(from); given && heap::unwritten_in(given, bytes) == heap::Parts{{0, bytes}})
         tell("finding", "kind", "copies unwritten of the host", call.members(), "number", heap::number_at(given), "kernel", "");
+    // Elements are counted, or a pointer's bytes, where bytes of elements are meant. Otherwise the rest may be meant to stay 0.
+    bool is_wrong = bytes % symbol.item || bytes * symbol.item == symbol.bytes || (bytes == sizeof(void*) && bytes > symbol.item);
+    if (!host) memory_check::parts.erase(symbol.begin);
+    if (!host && !offset && bytes < symbol.bytes && is_wrong)
+        memory_check::parts[symbol.begin] = {symbol.begin + bytes, symbol.begin + symbol.bytes, call.place_.line};
     ForDevice now;
     memmove(host ? host : at, host ? at : from, bytes);
     return cudaSuccess;
@@ -321,6 +326,7 @@ cudaError_t cudaMemcpyFromSymbol(void* to, const Symbol& symbol, size_t bytes, s
 cudaError_t cudaGetSymbolAddress(void** pointer, const Symbol& symbol)
 {
     known_symbols[static_cast<char*>(*pointer = symbol.begin)] = symbol.bytes;
+    memory_check::parts.erase(symbol.begin);
     return cudaSuccess;
 }
 

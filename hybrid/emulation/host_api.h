@@ -75,11 +75,11 @@ struct PointerTo {  // where an allocation's address goes, of any type
 
 struct Symbol {  // a variable of the device
     template <typename T>
-    Symbol(T& variable) : begin(reinterpret_cast<char*>(&variable)), bytes(sizeof(T))
+    Symbol(T& variable) : begin(reinterpret_cast<char*>(&variable)), bytes(sizeof(T)), item(sizeof(std::remove_all_extents_t<T>))
     {
     }
     char* begin;
-    size_t bytes;
+    size_t bytes, item;
 };
 
 struct AnyKernel {

@@ -34,6 +34,8 @@ struct CUevent_st {
     bool recorded;
     Clock after;
     bool was_queried;  // while its work was not over
+    int stream, launches;  // the stream's number, and the launches so far
+    UnderWay latest;
 };
 
 namespace {
@@ -295,7 +297,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream, Place place)
     if (cudaError_t error = of_stream({__func__, place}, stream)) return error;
     if (cudaError_t error = of_event({__func__, place}, event)) return error;
     order::begins(stream, "", place);
-    *event = {1e3 * seconds_now(), true, stream_of(stream).after, false};
+    *event = {1e3 * seconds_now(), true, stream_of(stream).after, false, stream_of(stream).number, launches, under_way};
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event, Place place)
@@ -319,6 +321,10 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
         return Call(__func__, place)
             .ends_with(cudaErrorNotReady, "the host has not waited for the work before its events: cudaEventSynchronize does that");
     *milliseconds = static_cast<float>(stop->milliseconds - start->milliseconds);
+    Clock none_between = start->after;
+    ++none_between[stop->stream];
+    if (start->stream == stop->stream && start->launches < stop->launches && none_between == stop->after)
+        tell("finding", "kind", "events", "launch", stop->latest.line, "of", stop->latest.kernel, "kernel", "", Members(place));
     return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event, Place place)

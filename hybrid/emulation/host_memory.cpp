@@ -293,6 +293,13 @@ void cuda_on_cpu::tell_of_mpi(const std::string& text, Place place, const char* 
     if (is_new(kind, place.line)) tell("finding", "kind", kind, "text", text, "kernel", "", Members(place));
 }
 
+void cuda_on_cpu::tell_collective(const char* call, int root, long long bytes, Place place)
+{
+    constexpr int MOST = 1000;
+    static int told;
+    if (++told <= MOST) tell("collective", "call", call, "root", root, "bytes", bytes, Members(place));
+}
+
 void cuda_on_cpu::look_at_for_mpi(const char* call, const void* at, size_t bytes, bool writes, Place place)
 {
     auto* begin = static_cast<const char*>(at);

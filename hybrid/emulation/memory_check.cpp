@@ -278,6 +278,12 @@ void look_at(const Access& access)
     if (!access.writes && ++*reads > MOST_READS) looks_at_reads = false, is_sampled = true;
     if (region.kind < Region::VARIABLES) note_use(region, access);
     if (region.kind == Region::VARIABLES && access.writes) memory_check::wrote_elsewhere = first_of_launch;
+    for (auto [variable, rest] : memory_check::parts) {
+        if (access.writes || access.at < variable || access.at >= rest.end || access.at + access.bytes <= rest.begin) continue;
+        if (region.kind != Region::VARIABLES || region.cells[first / 4].written) continue;
+        region.part = {rest.line, static_cast<size_t>(rest.begin - variable)};
+        found("unwritten", access, &region);
+    }
     for (size_t i = first / 4; i <= (end - 1) / 4; ++i) {
         size_t low = first > 4 * i ? first - 4 * i : 0, high = end < 4 * i + 4 ? end - 4 * i : 4;
         unsigned mask = (15u >> (4 - (high - low))) << low;
@@ -389,6 +395,7 @@ namespace memory_check {
 
 bool checks = true, kernels_run, copies_run;
 unsigned wrote_elsewhere;
+std::map<const char*, Rest>& parts = *new std::map<const char*, Rest>;
 
 std::pair<char*, char*> launch_begins(char* first, char* last, size_t dynamic_bytes, const Work& work)
 {

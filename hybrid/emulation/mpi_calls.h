@@ -11,6 +11,7 @@
 namespace cuda_on_cpu {
 
 void tell_of_mpi(const std::string& text, Place place, const char* kind = "mpi");
+void tell_collective(const char* call, int root, long long bytes, Place place);
 void look_at_for_mpi(const char* call, const void* at, size_t bytes, bool writes, Place place);
 
 // `Address`: the type of the argument that gave the memory's address.
@@ -37,6 +38,18 @@ inline int ranks_if_root(int root, MPI_Comm of)
     int rank, size;
     MPI_Comm_rank(of, &rank), MPI_Comm_size(of, &size);
     return rank == root ? size : 0;
+}
+
+inline long long size_of(long long count, MPI_Datatype type)
+{
+    int bytes = 0;
+    if (count >= 0) MPI_Type_size(type, &bytes);
+    return count * bytes;
+}
+
+inline void tell_collective(const char* call, MPI_Comm ranks, int root, long long bytes, Place place)
+{
+    if (ranks == MPI_COMM_WORLD) tell_collective(call, root, bytes, place);
 }
 
 // What an MPI_Isend sends, by the place of its request, until a call waits for it.
@@ -85,15 +98,19 @@ inline MPI_Request* waits_for(MPI_Request* requests, int count)
     ({ LAB_GIVEN(1, at, n, type) LAB_LOOK(call, 1, at, 1, writes) call(lab_at_1, lab_n_1, lab_type_1, __VA_ARGS__); })
 #define LAB_OF_TWO(call, all_1, all_2, from, n, type, to, m, type_of_to, root, ranks)            \
     ({                                                                                           \
-        LAB_GIVEN(1, from, n, type) LAB_GIVEN(2, to, m, type_of_to) int lab_root = root;         \
-        MPI_Comm lab_ranks = ranks;                                                              \
+        LAB_GIVEN(1, from, n, type)                                                              \
+        LAB_GIVEN(2, to, m, type_of_to)                                                          \
+        LAB_AGREED(call, -1, root, ranks)                                                        \
         int lab_of_root = cuda_on_cpu::ranks_if_root(lab_root, lab_ranks);                       \
         LAB_LOOK(call, 1, from, all_1, false)                                                    \
         LAB_LOOK(call, 2, to, all_2, true)                                                       \
         call(lab_at_1, lab_n_1, lab_type_1, lab_at_2, lab_n_2, lab_type_2, lab_root, lab_ranks); \
     })
-#define LAB_REDUCED(call, from, to, n, type, ...) \
-    ({ LAB_GIVEN(1, from, n, type) LAB_LOOK(call, 1, from, 1, false) call(lab_at_1, to, lab_n_1, lab_type_1, __VA_ARGS__); })
+// All ranks must agree on the root (-1: there is none) and on what `count` numbers take; -1: on their own part.
+#define LAB_AGREED(call, count, root, ranks) \
+    [[maybe_unused]] int lab_root = root;    \
+    MPI_Comm lab_ranks = ranks;              \
+    cuda_on_cpu::tell_collective(#call, lab_ranks, lab_root, cuda_on_cpu::size_of(count, lab_type_1), PLACE_OF_MPI);
 #define MPI_Send(...) LAB_OF_ONE(MPI_Send, false, __VA_ARGS__)
 #define MPI_Ssend(...) LAB_OF_ONE(MPI_Ssend, false, __VA_ARGS__)
 #define LAB_SENT(at, n, type, target, tag, ranks, request)                                 \
@@ -113,11 +130,32 @@ inline MPI_Request* waits_for(MPI_Request* requests, int count)
     })
 #define MPI_Recv(...) LAB_OF_ONE(MPI_Recv, true, __VA_ARGS__)
 #define MPI_Irecv(...) LAB_OF_ONE(MPI_Irecv, true, __VA_ARGS__)
-#define MPI_Bcast(...) LAB_OF_ONE(MPI_Bcast, true, __VA_ARGS__)
+#define LAB_BCAST(at, n, type, root, ranks)                            \
+    ({                                                                 \
+        LAB_GIVEN(1, at, n, type)                                      \
+        LAB_AGREED(MPI_Bcast, lab_n_1, root, ranks)                    \
+        LAB_LOOK(MPI_Bcast, 1, at, 1, true)                            \
+        MPI_Bcast(lab_at_1, lab_n_1, lab_type_1, lab_root, lab_ranks); \
+    })
+#define MPI_Bcast(...) LAB_BCAST(__VA_ARGS__)
+#define MPI_Reduce(...) LAB_REDUCE(__VA_ARGS__)
+#define MPI_Allreduce(...) LAB_ALLREDUCE(__VA_ARGS__)
 #define MPI_Scatter(...) LAB_OF_TWO(MPI_Scatter, lab_of_root, 1, __VA_ARGS__)
 #define MPI_Gather(...) LAB_OF_TWO(MPI_Gather, 1, lab_of_root, __VA_ARGS__)
-#define MPI_Reduce(...) LAB_REDUCED(MPI_Reduce, __VA_ARGS__)
-#define MPI_Allreduce(...) LAB_REDUCED(MPI_Allreduce, __VA_ARGS__)
+#define LAB_REDUCE(from, to, n, type, how, root, ranks)                          \
+    ({                                                                           \
+        LAB_GIVEN(1, from, n, type)                                              \
+        LAB_AGREED(MPI_Reduce, lab_n_1, root, ranks)                             \
+        LAB_LOOK(MPI_Reduce, 1, from, 1, false)                                  \
+        MPI_Reduce(lab_at_1, to, lab_n_1, lab_type_1, how, lab_root, lab_ranks); \
+    })
+#define LAB_ALLREDUCE(from, to, n, type, how, ranks)                      \
+    ({                                                                    \
+        LAB_GIVEN(1, from, n, type)                                       \
+        LAB_AGREED(MPI_Allreduce, lab_n_1, -1, ranks)                     \
+        LAB_LOOK(MPI_Allreduce, 1, from, 1, false)                        \
+        MPI_Allreduce(lab_at_1, to, lab_n_1, lab_type_1, how, lab_ranks); \
+    })
 #define MPI_Sendrecv(from, n, type, target, tag, to, m, type_of_to, ...)                                              \
     ({                                                                                                                \
         LAB_GIVEN(1, from, n, type)                                                                                   \

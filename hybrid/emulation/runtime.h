@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -230,6 +231,7 @@ WHERE_WATCHED size_t look_at(const void* at, size_t bytes, bool writes, const vo
 }  // namespace heap
 
 void tell_of_mpi(const std::string& text, Place place, const char* kind = "mpi");  // see mpi_calls.h
+void tell_collective(const char* call, int root, long long bytes, Place place);
 void look_at_for_mpi(const char* call, const void* at, size_t bytes, bool writes, Place place);
 
 constexpr size_t STACK = 256 << 10;  // bytes of a kernel's thread
@@ -265,6 +267,11 @@ extern bool copies_run;  // nor for other work in streams
 int sampled();  // launches of which not all blocks were checked
 bool has_few_reads();  // all launches of this line together
 std::pair<char*, char*> variables_of_device();  // begin and end of __device__ variables and the like
+struct Rest {  // of a variable that a copy has filled in part
+    const char *begin, *end;
+    int line;  // of the copy
+};
+extern std::map<const char*, Rest>& parts;  // by the variable's begin
 bool is_of_device(const char* at);  // whether it is such a variable, and no __managed__ one
 bool was_used(const Region& region);  // by the running or the last launch
 bool was_written(const Cell& cell);

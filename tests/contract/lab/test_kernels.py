@@ -22,13 +22,14 @@ BASES = {
     "tiles": (SOLUTIONS / "tiles.cu").read_text(encoding="utf-8"),
     "square": (ROOT / "docs/examples/element.cu").read_text(encoding="utf-8"),
     "doubles": (SOLUTIONS / "element.cu").read_text(encoding="utf-8").replace("float", "double"),
-    **{name: (DATA / f"kernels/{name}.cu").read_text(encoding="utf-8") for name in ("bytes", "batch")},
+    **{name: (DATA / f"kernels/{name}.cu").read_text(encoding="utf-8") for name in ("bytes", "batch", "pairs")},
 }
 TOLD = "lab: block(16, 16)"
 LOOP = "for (int k = 0; k < l; ++k) sum += a[row * l + k] * b[k * m + column];"
 LEAVE = "if (row >= n || column >= m) return;"
 STORE = "c[row * m + column] = sum;"
 LOAD_A = "a_tile[y][x] = row < n && first + x < l ? a[row * l + first + x] : 0;"
+LOAD_B = "b_tile[y][x] = first + y < l && column < m ? b[(first + y) * m + column] : 0;"
 PRODUCTS = "for (int k = 0; k < TILE; ++k) sum += a_tile[y][k] * b_tile[k][x];"
 BARRIER = "        __syncthreads();\n"
 RACE, BEYOND, NO_VALUE, WRONG = "data-race", "out-of-bounds", "uninitialised", "wrong-elements"
@@ -81,6 +82,10 @@ FAULTS = {
     "every second tile": ("tiles", [("first += TILE)", "first += 2 * TILE)")], {(TERMS, "sum += a_tile"), (WRONG, "")}),
     "A's tile turned": ("tiles", [("a_tile[y][x] =", "a_tile[x][y] =")], {(TERMS, "a_tile[x][y] ="), (WRONG, "")}),
     "one index for k": ("tiles", [("* b_tile[k][x]", "* b_tile[y][x]")], {(TERMS, "* b_tile[y]"), (WRONG, "")}),
+    "a tile of a transposed matrix": ("tiles",
+        [(LOAD_B, "int of = blockIdx.x * TILE + y;\n        b_tile[y][x] = of < m && first + x < l ? b[of * l + first + x] : 0;"),
+         ("#define", "// b is stored transposed, m x l\n#define")], {(TERMS, "b_tile[y][x] ="), (WRONG, "")}),
+    "a component twice": ("pairs", [("two.y;", "two.x;")], {(TERMS, "sum.y"), (WRONG, "")}),
     "a tile of ints": ("tiles", [("__shared__ float", "__shared__ int")], {(TERMS, "__shared__ int"), (WRONG, "")}),
     "B by columns": ("square", [("N[k * Width + column]", "N[column * Width + k]")],
         {("transposed-index", "N[column"), (WRONG, "")}),

@@ -74,10 +74,17 @@ STAGED = "cudaMallocHost(&h, 800), cudaMalloc(&d, 800), cudaStreamCreate(&s);\nf
 
 TIMED = """float seconds; cudaEvent_t e; cudaEventCreate(&e), cudaEventRecord(e), cudaEventSynchronize(e);
 cudaEventElapsedTime(&seconds, e, e);"""
+BETWEEN_EVENTS = """float ms; cudaEvent_t b, e; cudaStream_t s; cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+cudaEventCreate(&b), cudaEventCreate(&e), cudaEventRecord(b); k<<<1, 1, 0, s>>>(), cudaEventRecord(e);
+cudaEventSynchronize(e), cudaEventElapsedTime(&ms, b, e);"""
+WEIGHTS = """float w[9] = {1, 2}, *d; cudaMalloc(&d, 36); cudaMemcpyToSymbol(weights, w, BYTES);
+weigh<<<1, 9>>>(d); cudaMemcpy(w, d, 36, cudaMemcpyDeviceToHost); cudaFree(d);"""
 IN_PARTS = """cudaMalloc(&d, 16), cudaMemset(d, 1, 16);
 for (int first : {0, 4}) cudaMemcpy(h + first, d, 16, cudaMemcpyDeviceToHost);
 free(h);"""
 KERNELS = """__global__ void k() {}
+__constant__ float weights[9];
+__global__ void weigh(float* x) { x[threadIdx.x] = weights[threadIdx.x]; }
 __global__ void multiply(long long* a, long long* b, long long* c, int n, int more)
 {
     for (int k = 0; k < n; ++k) more += a[threadIdx.y * n + k] * b[k * n + threadIdx.x];
@@ -112,6 +119,12 @@ for (int i = 0; i < 64; ++i) a[i] = b[i] = i * i; multiply<<<1, dim3(8, 8)>>>(a,
     (f"{PRODUCT} 0); cudaDeviceSynchronize();", []),
     (f"{PRODUCT} 1); cudaDeviceSynchronize();", ["wrong-elements"]),
     (PRODUCT.replace("multiply<<<1, dim3(8, 8)>>>(a, b, c, 8,", ROW_MAJOR), []),
+    ("int n = argc + 6; double part = 1 / n; printf(\"%g\", part);", ["always-zero"]),
+    ("int n = argc + 6; double part = 1.0 / n, whole = 7 / 2 * part; printf(\"%g\", whole);", []),
+    (BETWEEN_EVENTS, ["too-early"]),
+    (BETWEEN_EVENTS.replace("(), ", "(), cudaStreamSynchronize(s), "), []),
+    (WEIGHTS.replace("BYTES", "9"), ["uninitialised"]),
+    (WEIGHTS.replace("BYTES", "32"), []),
     ("k<<<1, 2000>>>(); if (cudaGetLastError() == cudaErrorInvalidConfiguration) k<<<1, 1>>>();", []),
     (f"{TIMED} seconds /= 1000;", []),
     (TIMED, ["wrong-unit"]),
@@ -120,7 +133,7 @@ for (int i = 0; i < 64; ++i) a[i] = b[i] = i * i; multiply<<<1, dim3(8, 8)>>>(a,
     (f"int *h, *d; cudaStream_t s; {STAGED} cudaMemcpyAsync(d, h, 800, cudaMemcpyDefault, s); }}", ["data-race"]),
 ])  # fmt: skip
 def test_what_a_program_says_itself_and_does_beside_its_kernels_is_told(tmp_path, does, codes):
-    main = f"#include <string.h>\nint main() {{ k<<<1, 1>>>(); cudaDeviceSynchronize(); {does} }}"
+    main = f"#include <string.h>\nint main(int argc, char**) {{ k<<<1, 1>>>(); cudaDeviceSynchronize(); {does} }}"
     (tmp_path / "own.cu").write_text(f"#include <stdio.h>\n{KERNELS}{main}\n")
     record = judged("run", tmp_path / "own.cu").record
     assert ([each["code"] for each in record["findings"]], record["right"]) == (codes, not codes)
@@ -191,6 +204,8 @@ def test_what_is_found_names_the_rank(tmp_path, options, ranks):
 @pytest.mark.launcher
 @pytest.mark.parametrize(("sends", "code"), exhaustive([("", "not-sent")], [
     ("MPI_Bcast(h, 64, MPI_FLOAT, 0, MPI_COMM_WORLD);", ""),
+    ("MPI_Bcast(h, 64, MPI_FLOAT, 0, MPI_COMM_WORLD); MPI_Bcast(&rank, 1, MPI_INT, rank, MPI_COMM_WORLD);", "mpi-memory"),
+    ("if (rank) MPI_Bcast(h, 64, MPI_FLOAT, 0, MPI_COMM_WORLD); else MPI_Bcast(h, 64, MPI_FLOAT, 0, MPI_COMM_WORLD);", ""),
     ("", "not-sent"),
     ("if (rank) MPI_Recv(h, 64, MPI_FLOAT, 0, 0, MPI_COMM_WORLD, &s); else MPI_Isend(SENT), MPI_Wait(&r, &s), h[0] = 7;", ""),
     ("if (rank) MPI_Recv(h, 64, MPI_FLOAT, 0, 0, MPI_COMM_WORLD, &s); else MPI_Isend(SENT), h[0] = 7, MPI_Wait(&r, &s);",
