@@ -135,7 +135,7 @@ CODES: dict[str, str] = {
     "never-written": "elements of C are written by no thread",
     "too-early": "the measured time does not contain the kernel, or all of it",
     "mpi-memory": "a call of MPI is given memory of another type, that it may not use or has no result yet; or ranks disagree",
-    "not-sent": "a factor of a product is all zeros on some ranks of a program alone",
+    "not-sent": "a factor is all zeros, or an argument not finite, on some ranks of a program alone",
     "one-sided": "a check of a result accepts all that are too large, or all that are too small",
     "always-zero": "a quotient of whole numbers is always 0 where a fraction is meant",
     "own-check": "the program prints that its own check of the result failed",

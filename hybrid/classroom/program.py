@@ -62,6 +62,7 @@ class Account:
     looked_at: str = ""  # what was checked and what was not; "" for a program that was killed
     is_cut: bool = False  # some blocks did not run, for lack of time: its exit status says nothing
     factors: Mapping[tuple[Place, int], tuple[str, bool]] = field(default_factory=dict)  # from `Telling.factors`
+    not_finite: Mapping[Place, str] = field(default_factory=dict)  # arguments of launches, as inf
     collectives: Sequence[Mapping[str, Any]] = ()  # calls of MPI that all ranks make, in order
 
     @property
@@ -93,6 +94,7 @@ def account_of(ran: ProcessResult, program: Path, warnings: str, sources: Mappin
         looked,
         cut,
         telling.factors(),
+        {(each["file"], each["line"]): each["value"] for each in telling.of("not finite")},
         [*telling.of("collective")],
     )
 
@@ -315,6 +317,12 @@ def of_all_ranks(accounts: Sequence[Account]) -> Account:
             what = f"{of_ranks[int(zeros[0])][0]} is all zeros in the launch of line {place[1]}, unlike on other ranks"
             found = Finding(f"not sent: {what}: does MPI_Bcast or the like bring it to all?", "not-sent", (place,))
             findings.append((f"rank{'s' * (len(zeros) > 1)} {', '.join(zeros)}", found))
+    for place in dict.fromkeys(place for account in accounts for place in account.not_finite) if len({*launches}) == 1 else ():
+        having = {str(rank): account.not_finite[place] for rank, account in enumerate(accounts) if place in account.not_finite}
+        if len(having) < len(accounts):
+            what = f"the launch of line {place[1]} is given {next(iter(having.values()))}, unlike on other ranks"
+            found = Finding(f"not sent: {what}: does MPI_Allreduce or the like bring the value to all?", "not-sent", (place,))
+            findings.append((f"rank{'s' * (len(having) > 1)} {', '.join(having)}", found))
     findings += [("all ranks", each) for each in _disagreeing([each.collectives for each in accounts])]
     return replace(
         accounts[0],

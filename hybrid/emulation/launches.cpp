@@ -225,6 +225,9 @@ void Launched::run(void (*thread)(void*), void* argument, size_t bytes, const Gi
     ForDevice now;
     under_way = {kernel_, place_.file, place_.line};
     if (!trial_now) keep_operands(given, count);
+    for (double each : scales)
+        if (!trial_now && !std::isfinite(each))
+            tell("not finite", "value", std::to_string(each), "kernel", kernel_, Members(place_));
     order::begins(stream_, std::string(kernel_) + ", launched in line " + std::to_string(place_.line) + ",", place_);
     // The first launch of a line runs in each order of the threads; later ones, as in a loop, take turns.
     static auto& places = *new std::set<std::pair<std::string, int>>;

@@ -74,6 +74,7 @@ STAGED = "cudaMallocHost(&h, 800), cudaMalloc(&d, 800), cudaStreamCreate(&s);\nf
 
 TIMED = """float seconds; cudaEvent_t e; cudaEventCreate(&e), cudaEventRecord(e), cudaEventSynchronize(e);
 cudaEventElapsedTime(&seconds, e, e);"""
+SCALED = "float one = 1, all = 0; MPI_HOW(&one, &all, 1, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD); scale<<<1, 1>>>(1 / all);"
 BETWEEN_EVENTS = """float ms; cudaEvent_t b, e; cudaStream_t s; cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
 cudaEventCreate(&b), cudaEventCreate(&e), cudaEventRecord(b); k<<<1, 1, 0, s>>>(), cudaEventRecord(e);
 cudaEventSynchronize(e), cudaEventElapsedTime(&ms, b, e);"""
@@ -84,6 +85,7 @@ for (int first : {0, 4}) cudaMemcpy(h + first, d, 16, cudaMemcpyDeviceToHost);
 free(h);"""
 KERNELS = """__global__ void k() {}
 __constant__ float weights[9];
+__global__ void scale(float by) {}
 __global__ void weigh(float* x) { x[threadIdx.x] = weights[threadIdx.x]; }
 __global__ void multiply(long long* a, long long* b, long long* c, int n, int more)
 {
@@ -205,6 +207,8 @@ def test_what_is_found_names_the_rank(tmp_path, options, ranks):
 @pytest.mark.parametrize(("sends", "code"), exhaustive([("", "not-sent")], [
     ("MPI_Bcast(h, 64, MPI_FLOAT, 0, MPI_COMM_WORLD);", ""),
     ("MPI_Bcast(h, 64, MPI_FLOAT, 0, MPI_COMM_WORLD); MPI_Bcast(&rank, 1, MPI_INT, rank, MPI_COMM_WORLD);", "mpi-memory"),
+    (f"MPI_Bcast(h, 64, MPI_FLOAT, 0, MPI_COMM_WORLD); {SCALED.replace('HOW', 'Reduce')}", "not-sent"),
+    (f"MPI_Bcast(h, 64, MPI_FLOAT, 0, MPI_COMM_WORLD); {SCALED.replace('HOW', 'Allreduce').replace('0, MPI', 'MPI')}", ""),
     ("if (rank) MPI_Bcast(h, 64, MPI_FLOAT, 0, MPI_COMM_WORLD); else MPI_Bcast(h, 64, MPI_FLOAT, 0, MPI_COMM_WORLD);", ""),
     ("", "not-sent"),
     ("if (rank) MPI_Recv(h, 64, MPI_FLOAT, 0, 0, MPI_COMM_WORLD, &s); else MPI_Isend(SENT), MPI_Wait(&r, &s), h[0] = 7;", ""),
