@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -47,8 +48,8 @@ class Ways(frame.Experiment):
     calls_before = 0  # of a way, just before the call that is timed
 
     @staticmethod
-    def kinds(device: str, sizes: Sizes, dtype: str) -> Iterator[Kind]:
-        raise NotImplementedError
+    @abstractmethod
+    def kinds(device: str, sizes: Sizes, dtype: str) -> Iterator[Kind]: ...
 
     @classmethod
     def measured(cls, options: argparse.Namespace) -> Iterator[frame.Line]:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -224,7 +225,7 @@ def show(table: Table) -> None:
     print(*printed([table]), sep="\n", flush=True)
 
 
-class Experiment:
+class Experiment(ABC):
     """Measures lines, and makes tables of those to show, the last measured one last. The docstring is the text of --help."""
 
     command: ClassVar[str]  # `command` of its lines
@@ -236,11 +237,11 @@ class Experiment:
         self.lines = lines
 
     @classmethod
-    def measured(cls, options: Options) -> Iterable[Line]:
-        raise NotImplementedError
+    @abstractmethod
+    def measured(cls, options: Options) -> Iterable[Line]: ...
 
-    def blocks(self) -> Iterator[Table]:
-        raise NotImplementedError
+    @abstractmethod
+    def blocks(self) -> Iterator[Table]: ...
 
     def exit_code(self) -> int:
         return 0
